@@ -1,0 +1,26 @@
+"""Kafka topics as Server-Sent Events, from ordinary Python web apps.
+
+Importing the package does nothing: no patching, no sockets, no reading of configuration. The names below are loaded
+when they are first used, so that `kafkasse broker` never imports Flask and a web process never imports Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafkasse.broker import EmbeddedBroker
+    from kafkasse.config import Config
+    from kafkasse.web import blueprint
+
+__version__ = "0.1.0"
+__all__ = ["Config", "EmbeddedBroker", "__version__", "blueprint"]
+
+_HOMES = {"Config": "kafkasse.config", "EmbeddedBroker": "kafkasse.broker", "blueprint": "kafkasse.web"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kafkasse' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

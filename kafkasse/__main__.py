@@ -1,0 +1,5 @@
+import sys
+
+from kafkasse.cli import main
+
+sys.exit(main())
