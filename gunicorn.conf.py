@@ -1,0 +1,23 @@
+"""gunicorn's settings for kafkasse. `gunicorn -c gunicorn.conf.py wsgi:app`, the Procfile and `kafkasse serve` all use them.
+
+gevent patches here, before anything imports ssl, sockets or kafka: importing kafka first hangs.
+"""
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import os  # noqa: E402
+
+bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{os.environ.get('PORT', '6917')}"
+workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
+worker_class = "kafkasse.server.worker.Worker"
+worker_connections = 10_000  # open connections in a worker; file descriptors run out first
+timeout = 60  # a worker whose loop has not turned for so long is dead; streams may last for ever
+graceful_timeout = 10  # streams end themselves within two seconds of SIGTERM
+keepalive = 5
+limit_request_field_size = 65_536  # a Last-Event-ID of many partitions; kafkasse has its own, clearer limit below it
+limit_request_line = 8_190
+control_socket_disable = True  # it would open a socket in the home folder, which a PaaS need not have
+accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
+loglevel = os.environ.get("KAFKASSE_LOG_LEVEL", "info")

@@ -1,0 +1,60 @@
+"""The app that wsgi.py serves: the streams, with pages and operations around them."""
+
+from __future__ import annotations
+
+import json
+
+from flask import Flask, Response
+from werkzeug.exceptions import HTTPException
+
+from kafkasse.config import Config
+from kafkasse.feed.contract import Log
+from kafkasse.web import blueprint
+from kafkasse.web.pages import pages
+from kafkasse.web.stream import open_streams
+
+
+def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
+    """A Flask app: /{topics} and the named routes, /-/health, /-/metrics, and the demo pages.
+
+    Raises:
+        ConfigurationError: a setting is not valid.
+    """
+    config = config or Config.load()
+    app = Flask("kafkasse", static_folder=None)
+    app.register_blueprint(blueprint(config, log))
+    if config.pages:
+        app.register_blueprint(pages())
+    app.add_url_rule("/-/health", view_func=health)
+    app.add_url_rule("/-/metrics", view_func=lambda: metrics(app))
+    app.register_error_handler(HTTPException, as_problem)
+    return app
+
+
+def health() -> Response:
+    """That the process answers. Kafka's absence does not make it unhealthy: restarting it would not help."""
+    return Response(json.dumps({"status": "ok", "streams": open_streams()}) + "\n", content_type="application/json")
+
+
+def metrics(app: Flask) -> Response:
+    """Counters of this worker process, for Prometheus."""
+    return Response(app.extensions["kafkasse"]["kafkasse"].metrics.render(), content_type="text/plain; version=0.0.4")
+
+
+def as_problem(error: HTTPException) -> Response:
+    """Flask's own errors in the words of ours: the clients of this app read JSON."""
+    response = Response(status=error.code or 500, content_type="application/problem+json")
+    response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
+    detail = error.description or error.name
+    response.data = json.dumps(
+        {
+            "type": "about:blank",
+            "title": error.name,
+            "status": error.code,
+            "detail": detail,
+            "name": type(error).__name__,
+            "message": detail,
+            "origin": "KafkaSSE",
+        }
+    )
+    return response

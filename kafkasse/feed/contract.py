@@ -1,0 +1,88 @@
+"""What the rest of kafkasse may ask of a log, and what a log promises. tests/contract runs every log through the same tests.
+
+A log is Kafka, or the memory kind that needs no Kafka. It knows partitions, offsets and records; it knows nothing of
+clients, ids or frames. All calls may block the calling greenlet, never the process, and none blocks longer than it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from kafkasse.frame import Record
+from kafkasse.position import Partition
+
+
+class Topic(NamedTuple):
+    """A topic that exists: how many partitions it has, and which creation of its name this is ("" where unknown)."""
+
+    partitions: int
+    incarnation: str
+
+
+class Bounds(NamedTuple):
+    """The offsets that a partition holds: from `first` up to, but without, `end`."""
+
+    first: int
+    end: int
+
+
+class Batch(NamedTuple):
+    """Records of one partition in order. `next_offset` may lie beyond the last one: markers and compacted records."""
+
+    partition: Partition
+    records: Sequence[Record]
+    next_offset: int
+
+
+class OffsetOutOfRange(Exception):
+    """A cursor stands where the log has nothing: retention removed it, or the log was truncated."""
+
+    def __init__(self, partitions: Iterable[Partition]) -> None:
+        super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in partitions))
+        self.partitions = tuple(partitions)
+
+
+class Cursor(Protocol):
+    """One place in each of some partitions, moving on as it is polled."""
+
+    def seek(self, offsets: Mapping[Partition, int]) -> None:
+        """Stand at these offsets; partitions that were not read before are read from now on."""
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        """Batches that follow, waiting up to `timeout_s` seconds for the first. Each record comes once, in order.
+
+        Raises:
+            OffsetOutOfRange: nothing can be read in these partitions until seek() moves them.
+            KafkaUnavailable, TopicNotAvailable: reading is impossible. A broker that is away for a while is no error.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back. May be called twice."""
+
+
+class Log(Protocol):
+    """A cluster, read-only.
+
+    All methods raise errors.KafkaUnavailable when the cluster does not answer within the log's own timeout.
+    """
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        """Those of `topics` that exist and may be read."""
+        ...
+
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
+        """What each partition holds now."""
+        ...
+
+    def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
+        """The offset of the first record at or after each timestamp (milliseconds); the end where there is none."""
+        ...
+
+    def cursor(self, offsets: Mapping[Partition, int]) -> Cursor:
+        """A cursor that stands at `offsets`."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""

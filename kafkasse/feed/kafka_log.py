@@ -1,0 +1,225 @@
+"""Kafka behind the contract of a log, by kafka-python 3. The only module that knows a Kafka client.
+
+Consumers are assigned, never subscribed: no group, no commits. kafka-python runs each consumer's I/O on a thread of its
+own, a greenlet once gevent has patched; so gevent must have patched before this module is imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import OffsetSpec
+from kafka.consumer.fetcher import Fetcher
+from kafka.protocol.consumer import IsolationLevel
+
+from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.feed.contract import Batch, Bounds, OffsetOutOfRange, Topic
+from kafkasse.position import Partition
+
+log = logging.getLogger(__name__)
+
+INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
+BATCH_RECORDS_MAX = 2_000  # records made at once, so that one large fetch does not hold the hub for long
+FETCH_WAIT_MS = 500
+RECONNECT_BACKOFF_MAX_MS = 1_000
+
+_ADMIN_SETTINGS = frozenset(KafkaAdminClient.DEFAULT_CONFIG)
+# What a client may be told about a topic that cannot be read: nothing, as if it did not exist.
+_NOT_THERE = (
+    kafka_errors.UnknownTopicOrPartitionError,
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.InvalidTopicError,
+)
+
+
+class KafkaLog:
+    """See contract.Log.
+
+    Args:
+        settings: of kafka-python's KafkaConsumer; those that kafkasse's promises rest on are set here.
+        timeout_s: how long any call but poll() may take.
+        topic_prefix: put before every topic name on the way to Kafka, taken off on the way back.
+        isolation_level: read_committed or read_uncommitted.
+        fetch_bytes_max: what one fetch may bring.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        timeout_s: float = 5,
+        topic_prefix: str = "",
+        isolation_level: str = "read_committed",
+        fetch_bytes_max: int = 4_194_304,
+    ) -> None:
+        timeout_ms = int(timeout_s * 1000)
+        self._prefix = topic_prefix
+        self._isolation = IsolationLevel.build_from(isolation_level)
+        self._settings = {
+            "request_timeout_ms": max(timeout_ms, FETCH_WAIT_MS * 4),
+            "bootstrap_timeout_ms": timeout_ms,
+            "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+            "client_id": "kafkasse",
+            **settings,
+        }
+        self._consumer_settings = {
+            **self._settings,
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",  # with `earliest` a resume that is out of range would silently rewind to 0
+            "allow_auto_create_topics": False,
+            "isolation_level": isolation_level,
+            "fetch_max_wait_ms": FETCH_WAIT_MS,
+            "fetch_max_bytes": fetch_bytes_max,
+            "max_partition_fetch_bytes": min(fetch_bytes_max, 1_048_576),
+            "metrics_enabled": False,
+        }
+        self._admin: KafkaAdminClient | None = None
+        self._admin_lock = Lock()
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        names = [self._prefix + topic for topic in topics]
+        found = self._ask(lambda admin: admin.describe_topics(names)) if names else []
+        return {
+            each["name"].removeprefix(self._prefix): Topic(len(each["partitions"]), _incarnation(each.get("topic_id")))
+            for each in found
+            if each["error_code"] == 0 and each["partitions"]
+        }
+
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
+        wanted = list(partitions)
+        firsts = self._offsets(dict.fromkeys(wanted, OffsetSpec.EARLIEST))
+        ends = self._offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
+        return {each: Bounds(firsts[each], ends[each]) for each in wanted}
+
+    def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
+        found = self._offsets(timestamps)
+        late = [each for each in timestamps if found[each] < 0]
+        return found | (self._offsets(dict.fromkeys(late, OffsetSpec.LATEST)) if late else {})
+
+    def cursor(self, offsets: Mapping[Partition, int]) -> KafkaCursor:
+        with _told_plainly():
+            consumer = KafkaConsumer(**self._consumer_settings)
+        return KafkaCursor(consumer, offsets, self._prefix)
+
+    def close(self) -> None:
+        with self._admin_lock:
+            admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
+        asked = {TopicPartition(self._prefix + each.topic, each.partition): spec for each, spec in specs.items()}
+        if not asked:
+            return {}
+        found = self._ask(lambda admin: admin.list_partition_offsets(asked, isolation_level=self._isolation))
+        return {
+            Partition(each.topic.removeprefix(self._prefix), each.partition): at.offset for each, at in found.items()
+        }
+
+    def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
+        with _told_plainly():
+            return question(self._connected())
+
+    def _connected(self) -> KafkaAdminClient:
+        with self._admin_lock:
+            if self._admin is None:
+                settings = {name: value for name, value in self._settings.items() if name in _ADMIN_SETTINGS}
+                self._admin = KafkaAdminClient(**settings)
+            return self._admin
+
+
+class KafkaCursor:
+    """See contract.Cursor. Owns its consumer."""
+
+    def __init__(self, consumer: KafkaConsumer, offsets: Mapping[Partition, int], prefix: str) -> None:
+        self._consumer = consumer
+        self._prefix = prefix
+        self._assigned: dict[TopicPartition, Partition] = {}
+        # Batches in place of records: they tell of positions that moved without a record (markers, compaction).
+        consumer._fetcher.PartitionRecords = _PartitionBatch
+        self.seek(offsets)
+
+    def seek(self, offsets: Mapping[Partition, int]) -> None:
+        added = {TopicPartition(self._prefix + each.topic, each.partition): each for each in offsets}
+        if not added.keys() <= self._assigned.keys():
+            self._assigned |= added
+            self._consumer.assign(list(self._assigned))
+        for each, partition in added.items():
+            self._consumer.seek(each, offsets[partition])
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        try:
+            with _told_plainly():
+                found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        except kafka_errors.OffsetOutOfRangeError as error:
+            raise OffsetOutOfRange([self._assigned[each] for each in error.args[0]]) from None
+        return [
+            Batch(self._assigned[each], records, next_offset)
+            for each, batches in found.items()
+            for records, next_offset in batches
+        ]
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=1_000)
+
+
+class _PartitionBatch(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python ships no types
+    """What one fetch brought of one partition, handed on as (records, next offset) pairs."""
+
+    def take(self, n: int | None = None) -> list[tuple[list[Any], int]]:
+        before = self.next_fetch_offset
+        records = super().take(BATCH_RECORDS_MAX)
+        moved = records or self.next_fetch_offset != before
+        return [(records, self.next_fetch_offset)] if moved else []
+
+
+def _incarnation(topic_id: Any) -> str:
+    """The first characters of a topic id as Kafka's own tools print it, or "" where the cluster has none."""
+    if topic_id is None or topic_id.int == 0:
+        return ""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii")[:INCARNATION_CHARS]
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Kafka's errors as ours. What may hold a broker's address goes to the log only."""
+    try:
+        yield
+    except kafka_errors.OffsetOutOfRangeError:
+        raise
+    except _NOT_THERE as error:
+        log.warning("topic not available: %s", error)
+        raise TopicNotAvailable("A topic of this stream is not available.") from error
+    except (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError) as error:
+        log.error("the Kafka settings do not work: %s", error)
+        raise ConfigurationError("This server's settings for Kafka do not work; its log says why.") from error
+    except (kafka_errors.KafkaError, OSError) as error:
+        log.warning("Kafka cannot be reached: %s: %s", type(error).__name__, error)
+        raise KafkaUnavailable("Kafka cannot be reached. Try again in a moment.") from error
+    except AssertionError as error:  # kafka-python checks many of its settings by assert
+        log.error("the Kafka settings do not work: %s", error)
+        raise ConfigurationError("This server's settings for Kafka do not work; its log says why.") from error
+
+
+def check_patched() -> None:
+    """gevent must have patched before kafka-python picked its selector, or every poll would stop the whole process.
+
+    Raises:
+        ConfigurationError: with what to do.
+    """
+    with suppress(ImportError):
+        from gevent import monkey
+
+        if monkey.is_module_patched("socket") and monkey.is_module_patched("selectors"):
+            return
+    raise ConfigurationError(
+        "kafkasse needs gevent to patch first: put `from gevent import monkey; monkey.patch_all()` at the very top of "
+        "the module that makes your app, or run it under gunicorn with kafkasse's gunicorn.conf.py."
+    )

@@ -1,0 +1,233 @@
+"""The plain reader: a cursor of its own for one client, its records encoded with ids of its own.
+
+It is also how a client catches up before it joins a shared feed, and what it goes back to when it falls behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from kafkasse import frame
+from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
+from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange, Topic
+from kafkasse.feed.start import Gap, Opening
+from kafkasse.frame import Encoder, Record
+from kafkasse.position import IdWriter, Partition
+
+POLL_SLICE_S = 0.25  # how long a read may go on after its client has gone
+GONE_AFTER_LOOKS = 2  # a broker that has just started may not know a topic yet
+
+
+class OwnReader:
+    """Reads one opened stream, frame by frame.
+
+    Args:
+        log: the log to read.
+        opening: where to begin.
+        encoder: turns records into bodies.
+        ids: writes this stream's ids; moved on as records are read.
+        look: describes topics, from a cache; asked every `topic_check_s` seconds.
+        chunk_bytes_max: about how many bytes read() returns at once.
+        snapshot_keys_max: how many keys a snapshot may have.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        opening: Opening,
+        encoder: Encoder,
+        ids: IdWriter,
+        look: Callable[[list[str]], Mapping[str, Topic]],
+        topic_check_s: float,
+        chunk_bytes_max: int,
+        snapshot_keys_max: int,
+    ) -> None:
+        self._log = log
+        self._encoder = encoder
+        self._wire = encoder.wire
+        self._ids = ids
+        self._only = opening.only
+        self._look = look
+        self._topic_check_s = topic_check_s
+        self._check_due = time.monotonic() + topic_check_s
+        self._missing_looks = 0
+        self._chunk_bytes_max = chunk_bytes_max
+        self._waiting: deque[Batch] = deque()
+        self._gaps = deque(opening.gaps)
+        self._sent_id = ""
+        self._snapshot = _Snapshot(log.bounds(opening.offsets), snapshot_keys_max) if opening.snapshot else None
+        self._cursor: Cursor = log.cursor(opening.offsets)
+        self.closed = False  # set by whoever sees the client go: the next read() returns at once
+        self.ended = False  # the stream is to end politely; the client comes back with its id
+
+    def read(self, timeout_s: float) -> bytes:
+        """Frames that are ready, b"" when none came within `timeout_s` seconds or the client has gone.
+
+        Raises:
+            KafkasseError: the stream cannot go on, and why.
+        """
+        if self._gaps:
+            return self._declare(self._gaps.popleft())
+        deadline = time.monotonic() + timeout_s
+        while not (self.closed or self.ended):
+            if not self._waiting:
+                self._check_topics()
+                self._fetch(max(0.0, min(POLL_SLICE_S, deadline - time.monotonic())))
+            if self._gaps:
+                return self._declare(self._gaps.popleft())
+            if frames := self._frames():
+                return frames
+            if time.monotonic() >= deadline:
+                break
+        return b""
+
+    def id_if_moved(self) -> bytes:
+        """The id alone, where it is not the last one sent: records were filtered, or markers passed."""
+        if self._snapshot is not None:
+            return b""  # whoever breaks off during a snapshot has to begin it again
+        now = self._ids.render()
+        if now == self._sent_id:
+            return b""
+        self._sent_id = now
+        return self._wire.id_alone(now)
+
+    @property
+    def position_id(self) -> str:
+        """The id of all that read() has returned so far."""
+        return self._ids.render()
+
+    def close(self) -> None:
+        """Close the cursor. May be called twice."""
+        self.closed = True
+        self._waiting.clear()
+        self._cursor.close()
+
+    def _fetch(self, timeout_s: float) -> None:
+        try:
+            self._waiting.extend(self._cursor.poll(timeout_s))
+        except OffsetOutOfRange as error:
+            self._recover(error.partitions)
+
+    def _recover(self, partitions: tuple[Partition, ...]) -> None:
+        """Retention, or truncation, has taken what comes next: go on where the log does, and say so."""
+        for each, bounds in self._log.bounds(partitions).items():
+            lost_from = self._ids.offsets[each]
+            to = min(max(lost_from, bounds.first), bounds.end)
+            reason = "removed by retention" if lost_from < bounds.first else "the log was truncated"
+            if to != lost_from:
+                self._gaps.append(Gap(each, lost_from, to, reason))
+            self._cursor.seek({each: to})
+
+    def _declare(self, gap: Gap) -> bytes:
+        self._ids.set(gap.partition, gap.to)
+        self._sent_id = self._ids.render()
+        return frame.gap(self._wire, gap.partition, gap.first, gap.to, gap.reason, self._sent_id)
+
+    def _frames(self) -> bytes:
+        frames: list[bytes] = []
+        size = 0
+        while self._waiting and size < self._chunk_bytes_max:
+            batch = self._waiting.popleft()
+            if self._snapshot is not None:
+                frames.append(self._snapshot_frames(self._snapshot, batch))
+            else:
+                done = self._encode(batch, frames)
+                if done is not None:
+                    self._waiting.appendleft(done)
+            size = sum(map(len, frames))
+        return b"".join(frames)
+
+    def _encode(self, batch: Batch, frames: list[bytes]) -> Batch | None:
+        """Encode a batch into `frames`. Returns what is left of it when enough is ready."""
+        partition, records, next_offset = batch
+        size = 0
+        for at, record in enumerate(records):
+            encoded = self._encoder.encode(partition.topic, partition.partition, record)
+            self._ids.set(partition, record.offset + 1, record.timestamp)
+            if encoded is not None:
+                self._sent_id = self._ids.render()
+                frames.append(self._wire.frame(encoded[0], self._sent_id, encoded[1]))
+                size += len(frames[-1])
+            if size >= self._chunk_bytes_max and at + 1 < len(records):
+                return Batch(partition, records[at + 1 :], next_offset)
+        self._ids.set(partition, next_offset)
+        return None
+
+    def _snapshot_frames(self, snapshot: _Snapshot, batch: Batch) -> bytes:
+        """b"" until all partitions are at the end they had, then the newest record of each key and the first id."""
+        snapshot.add(batch)
+        self._ids.set(batch.partition, batch.next_offset)
+        if not snapshot.complete(self._ids.offsets):
+            return b""
+        return self._end_snapshot(snapshot)
+
+    def _end_snapshot(self, snapshot: _Snapshot) -> bytes:
+        frames = []
+        for partition, record in snapshot.records():
+            encoded = self._encoder.encode(partition.topic, partition.partition, record)
+            if encoded is not None:
+                frames.append(self._wire.frame_without_id(*encoded))
+        self._snapshot = None
+        return b"".join(frames) + self.id_if_moved()
+
+    def begin(self) -> bytes:
+        """What can be said before the first record: the id to come back with, or an empty snapshot."""
+        if self._snapshot is not None and self._snapshot.complete(self._ids.offsets):
+            return self._end_snapshot(self._snapshot)
+        return self.id_if_moved()
+
+    def _check_topics(self) -> None:
+        """Notice new partitions, and topics that were deleted or made again."""
+        if time.monotonic() < self._check_due:
+            return
+        self._check_due = time.monotonic() + self._topic_check_s
+        try:
+            topics = self._look(list(self._ids.incarnations))
+        except Unavailable:
+            return  # patience: heartbeats go on until Kafka is back
+        gone = [topic for topic in self._ids.incarnations if topic not in topics]
+        self._missing_looks = self._missing_looks + 1 if gone else 0
+        if self._missing_looks >= GONE_AFTER_LOOKS:
+            raise TopicGone(f"Deleted while it was read: {', '.join(gone)}.", topics=gone)
+        for name, topic in topics.items():
+            if topic.incarnation != self._ids.incarnations[name]:
+                self.ended = True  # the client's id names the old incarnation: when it comes back, that is told apart
+            elif name not in self._only:
+                self._add_partitions(name, topic)
+
+    def _add_partitions(self, name: str, topic: Topic) -> None:
+        added = [each for index in range(topic.partitions) if (each := Partition(name, index)) not in self._ids.offsets]
+        if added:
+            firsts = {each: bounds.first for each, bounds in self._log.bounds(added).items()}
+            self._cursor.seek(firsts)
+            for each, first in firsts.items():
+                self._ids.set(each, first)
+
+
+class _Snapshot:
+    """The newest record of each key, from the first record up to the ends that the log had when the stream opened."""
+
+    def __init__(self, bounds: Mapping[Partition, Bounds], keys_max: int) -> None:
+        self._ends = {each: bound.end for each, bound in bounds.items()}
+        self._keys_max = keys_max
+        self._newest: dict[object, tuple[Partition, Record]] = {}
+
+    def add(self, batch: Batch) -> None:
+        for record in batch.records:
+            # Records without a key replace nothing. A later record goes to the back, so that order is kept.
+            key = (batch.partition.topic, record.key) if record.key is not None else (batch.partition, record.offset)
+            self._newest.pop(key, None)
+            if record.value is not None:
+                self._newest[key] = (batch.partition, record)
+        if len(self._newest) > self._keys_max:
+            raise ConfigurationError(
+                f"This table has more than {self._keys_max} keys, the most that are held (snapshot_keys_max)."
+            )
+
+    def complete(self, offsets: Mapping[Partition, int]) -> bool:
+        return all(offsets[each] >= end for each, end in self._ends.items())
+
+    def records(self) -> list[tuple[Partition, Record]]:
+        return list(self._newest.values())

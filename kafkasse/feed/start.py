@@ -1,0 +1,142 @@
+"""From what a client asked for to real offsets: the one place where a position meets what the log holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafkasse.errors import InvalidPosition
+from kafkasse.feed.contract import Bounds, Log, Topic
+from kafkasse.position import Partition, Position, Start
+from kafkasse.route import StartAt
+
+FROM_FIRST = Start(offset=0)
+
+
+class Gap(NamedTuple):
+    """Records that the client wanted and can no longer have: offsets `first` up to, but without, `to`."""
+
+    partition: Partition
+    first: int
+    to: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a stream begins, resolved: every partition of it has a real offset, and what is lost is declared."""
+
+    offsets: dict[Partition, int]
+    incarnations: dict[str, str]
+    only: frozenset[str]
+    timestamps: dict[Partition, int]
+    gaps: list[Gap] = field(default_factory=list)
+    snapshot: bool = False
+
+
+def resolve(
+    log: Log, position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None = None
+) -> Opening:
+    """Find the offset to begin at in every partition of the stream.
+
+    Args:
+        log: asked for bounds and times.
+        position: what the client sent.
+        topics: every topic of the position, as the log describes it.
+        start_at: where partitions begin of which the client said nothing but the topic.
+        since: begin these at this time instead, in milliseconds since the epoch.
+
+    Raises:
+        InvalidPosition: a partition that the topic does not have, or an offset beyond its end that no id of ours ever
+            told. An id of ours that now lies beyond the end means that the log was truncated: a gap.
+    """
+    default = Start(timestamp=since) if since is not None else None
+    wanted: dict[Partition, Start | None] = {}
+    remade = {topic for topic in topics if _is_remade(position.incarnations.get(topic), topics[topic])}
+    for topic in position.topics:
+        wanted |= _wanted_of(topic, topics[topic], position, default, topic in remade)
+    bounds = log.bounds(wanted)
+    times = {each: start.timestamp for each, start in wanted.items() if start and _goes_by_time(start, each, remade)}
+    found = log.offsets_at({each: when for each, when in times.items() if when is not None})
+    offsets: dict[Partition, int] = {}
+    gaps: list[Gap] = []
+    for each, start in wanted.items():
+        told = position.incarnations.get(each.topic)
+        offsets[each] = found[each] if each in found else _offset(start, bounds[each], start_at)
+        if (
+            each not in found
+            and start is not None
+            and (gap := _gap(each, start, bounds[each], told, each.topic in remade))
+        ):
+            gaps.append(gap)
+    now = time.time_ns() // 1_000_000
+    return Opening(
+        offsets=offsets,
+        incarnations={topic: topics[topic].incarnation for topic in position.topics},
+        only=position.only,
+        timestamps={
+            each: now if start is None or start.timestamp is None else start.timestamp for each, start in wanted.items()
+        },
+        gaps=gaps,
+        snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
+    )
+
+
+def _is_remade(told: str | None, topic: Topic) -> bool:
+    return bool(told) and bool(topic.incarnation) and told != topic.incarnation
+
+
+def _wanted_of(
+    name: str, topic: Topic, position: Position, default: Start | None, remade: bool
+) -> dict[Partition, Start | None]:
+    """Every partition that the stream has of one topic, with what the client said of it."""
+    listed = {each: start for each, start in position.starts.items() if each.topic == name}
+    if not remade:
+        for each in listed:
+            if each.partition >= topic.partitions:
+                raise InvalidPosition(
+                    f"There is no partition {each.partition} in {name}: it has {topic.partitions}, counted from 0.",
+                    topic=name,
+                    partition=each.partition,
+                )
+    listed = {each: start for each, start in listed.items() if each.partition < topic.partitions}
+    if name in position.only:
+        return dict(listed)
+    # Named by the client: where the route says. Missing from a whole id of ours: added since, so from its first record.
+    unsaid = default if name in position.named else FROM_FIRST
+    every = [Partition(name, index) for index in range(topic.partitions)]
+    return {each: listed.get(each, unsaid) for each in every}
+
+
+def _goes_by_time(start: Start, partition: Partition, remade: set[str]) -> bool:
+    return start.timestamp is not None and (start.offset is None or partition.topic in remade)
+
+
+def _offset(start: Start | None, bounds: Bounds, start_at: StartAt) -> int:
+    if start is None:
+        return bounds.end if start_at is StartAt.LATEST else bounds.first
+    return min(max(start.offset or 0, bounds.first), bounds.end)
+
+
+def _gap(partition: Partition, start: Start, bounds: Bounds, told: str | None, remade: bool) -> Gap | None:
+    offset = start.offset or 0
+    if remade:
+        return (
+            Gap(partition, offset, bounds.first, "the topic was deleted and made again")
+            if start is not FROM_FIRST
+            else None
+        )
+    if offset < bounds.first:
+        return None if start is FROM_FIRST else Gap(partition, offset, bounds.first, "removed by retention")
+    if offset <= bounds.end:
+        return None
+    if told is None:
+        raise InvalidPosition(
+            f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {bounds.end}.",
+            topic=partition.topic,
+            partition=partition.partition,
+            end=bounds.end,
+        )
+    return Gap(partition, offset, bounds.end, "the log was truncated")

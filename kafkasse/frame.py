@@ -1,0 +1,424 @@
+"""From a Kafka record to the bytes of one event on the wire. Pure: no sockets, no broker, no Flask.
+
+    record ─▶ format (what the client reads) ─▶ wire (how it is framed) ─▶ frame
+
+A producer must never be able to forge an event: every line break in a payload is turned into a new `data:` line, and
+what SSE cannot carry at all (a CR outside of JSON, bytes that are not UTF-8) travels as base64 and says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from kafkasse.errors import FilterError, KafkasseError
+
+SSE_OPENING = b":ok\n\n"
+SSE_HEARTBEAT = b":heartbeat\n\n"
+JSON_LINES_HEARTBEAT = b"\n"
+
+_LINE_BREAK = re.compile(rb"\r\n|\r|\n")
+_PLAIN_KEY = re.compile(rb"[A-Za-z0-9 ._:/@#+-]*")
+
+
+class Record(Protocol):
+    """What a Kafka client's record has. `timestamp` is in milliseconds since the epoch, -1 or None where there is none."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+class TopicRecord(NamedTuple):
+    """The record as a deserializer hook gets it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class Payload(NamedTuple):
+    """An event without its id: its name, and its data as UTF-8."""
+
+    event: str
+    data: bytes
+
+
+Format = Callable[[str, int, Record], Payload]
+Deserializer = Callable[[TopicRecord], Any]
+Filterer = Callable[[Any], object]
+
+
+class Undeserializable(Exception):
+    """This value cannot be shown in this format. The record is skipped, logged and counted."""
+
+
+class Wire:
+    """Server-Sent Events."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    opening = SSE_OPENING
+    heartbeat = SSE_HEARTBEAT
+
+    def body(self, payload: Payload) -> bytes:
+        """All of a frame that follows its id."""
+        data = payload.data
+        if b"\n" in data or b"\r" in data:
+            data = _LINE_BREAK.sub(b"\ndata: ", data)
+        return b"\ndata: " + data + b"\n\n"
+
+    def frame(self, event: str, position_id: str, body: bytes) -> bytes:
+        """One event: its name, its id, and the body from body()."""
+        return b"event: %s\nid: %s%s" % (event.encode(), position_id.encode(), body)
+
+    def frame_without_id(self, event: str, body: bytes) -> bytes:
+        """An event that leaves the client's last id as it is."""
+        return b"event: %s%s" % (event.encode(), body)
+
+    def id_alone(self, position_id: str) -> bytes:
+        """An id without data: clients keep it and dispatch nothing."""
+        return b"id: %s\n\n" % position_id.encode()
+
+    def retry(self, retry_ms: int) -> bytes:
+        """How long a client is to wait before it comes back, in milliseconds."""
+        return b"retry: %d\n\n" % retry_ms
+
+    def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
+        """An event of our own (`gap`, `error`), with the id to go on from."""
+        return self.frame(event, position_id, self.body(Payload(event, _dumps(data))))
+
+
+class JsonLines(Wire):
+    """Newline-delimited JSON: a line for each record, an empty line for a heartbeat, no ids."""
+
+    content_type = "application/x-ndjson; charset=utf-8"
+    opening = JSON_LINES_HEARTBEAT  # so that the response's header does not wait for the first record
+    heartbeat = JSON_LINES_HEARTBEAT
+
+    def body(self, payload: Payload) -> bytes:
+        data = payload.data
+        if payload.event == "base64":
+            data = _dumps(data.decode())
+        elif b"\n" in data or b"\r" in data or not _is_json(data):
+            data = _LINE_BREAK.sub(b" ", data) if _is_json(data) else _dumps(data.decode())
+        return data + b"\n"
+
+    def frame(self, event: str, position_id: str, body: bytes) -> bytes:
+        return body
+
+    def frame_without_id(self, event: str, body: bytes) -> bytes:
+        return body
+
+    def id_alone(self, position_id: str) -> bytes:
+        return b""
+
+    def retry(self, retry_ms: int) -> bytes:
+        return b""
+
+    def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
+        return _dumps(data if event == "error" else {"event": event, **data}) + b"\n"
+
+
+class Encoder:
+    """Turns the records of one selection into payloads: deserialize, filter, format.
+
+    Args:
+        format: one of FORMATS.
+        wire: how payloads are framed.
+        deserializer: makes the message from the record, in place of reading its value as JSON. One that raises, or
+            returns None, skips its record.
+        filterer: is given the message; the record is sent where it returns something true. One that raises ends the
+            stream: it cannot be known what it would have let through.
+        on_skipped: told of each record that could not be deserialized.
+    """
+
+    def __init__(
+        self,
+        format: str = "kafkasse",
+        wire: Wire | None = None,
+        deserializer: Deserializer | None = None,
+        filterer: Filterer | None = None,
+        on_skipped: Callable[[str, int, int, str], None] = lambda topic, partition, offset, reason: None,
+    ) -> None:
+        self.wire = wire or Wire()
+        self._format = FORMATS[format]
+        self._deserializer = deserializer
+        self._filterer = filterer
+        self._on_skipped = on_skipped
+
+    def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
+        """(event name, body) of a record, or None where it is not to be sent.
+
+        Raises:
+            FilterError: the filterer raised.
+        """
+        try:
+            payload = self._payload(topic, partition, record)
+        except Undeserializable as error:
+            self._on_skipped(topic, partition, record.offset, str(error))
+            return None
+        if payload is None:
+            return None
+        return payload.event, self.wire.body(payload)
+
+    def _payload(self, topic: str, partition: int, record: Record) -> Payload | None:
+        if self._deserializer is None and self._filterer is None:
+            return self._format(topic, partition, record)
+        message = self._message(topic, partition, record)
+        if self._filterer is not None and not self._keeps(message):
+            return None
+        if self._deserializer is None or record.value is None:
+            return self._format(topic, partition, record)
+        try:
+            return Payload("message", _dumps(message))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Undeserializable(f"the deserializer's message is not JSON: {error}") from error
+
+    def _message(self, topic: str, partition: int, record: Record) -> Any:
+        if record.value is None:
+            return {"_kafka": json.loads(_kafka(topic, partition, record))}
+        if self._deserializer is None:
+            message = _loads(record.value)
+        else:
+            message = self._deserialized(topic, partition, record, self._deserializer)
+        if isinstance(message, dict):
+            message = {**message, "_kafka": json.loads(_kafka(topic, partition, record))}
+        return message
+
+    def _deserialized(self, topic: str, partition: int, record: Record, deserializer: Deserializer) -> Any:
+        given = TopicRecord(
+            topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+        )
+        try:
+            message = deserializer(given)
+        except Exception as error:
+            raise Undeserializable(f"the deserializer raised {type(error).__name__}: {error}") from error
+        if message is None:
+            raise Undeserializable("the deserializer returned None")
+        return message
+
+    def _keeps(self, message: Any) -> bool:
+        if self._filterer is None:
+            return True
+        try:
+            return bool(self._filterer(message))
+        except Exception as error:
+            raise FilterError("The filter of this stream failed, so the stream cannot go on.") from error
+
+
+def gap(wire: Wire, partition: tuple[str, int], first: int, to: int, reason: str, position_id: str) -> bytes:
+    """The event that declares records lost to us: offsets `first` up to, but without, `to`."""
+    data = {"topic": partition[0], "partition": partition[1], "from": first, "to": to, "reason": reason}
+    return wire.report("gap", data, position_id)
+
+
+def error(wire: Wire, error: KafkasseError, position_id: str) -> bytes:
+    """The last event of a stream that cannot go on."""
+    return wire.report("error", error.problem(), position_id)
+
+
+# The formats of a route.
+
+
+def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
+    """The JSON object of the value with `_kafka` in it, the rest untouched; other JSON values as they are."""
+    value = record.value
+    if value is None:
+        return Payload("delete", b'{"_kafka":' + _kafka(topic, partition, record) + b"}")
+    message = _loads(value)
+    if type(message) is not dict:
+        return Payload("message", value)
+    if "_kafka" in message:
+        value, message = _without_member(value, "_kafka")
+    head = value[: value.rindex(b"}")]
+    return Payload(
+        "message", head + (b',"_kafka":' if message else b'"_kafka":') + _kafka(topic, partition, record) + b"}"
+    )
+
+
+def as_value(topic: str, partition: int, record: Record) -> Payload:
+    """The value untouched; as base64 under the event name `base64` where SSE could not carry it."""
+    value = record.value
+    if value is None:
+        return Payload("delete", _dumps(dict(_key(record))))
+    if _is_utf8(value) and (b"\r" not in value or _is_json(value)):
+        return Payload("message", value)
+    return Payload("base64", base64.b64encode(value))
+
+
+def as_envelope(topic: str, partition: int, record: Record) -> Payload:
+    """topic, partition, offset, timestamp, key, headers and value in an object of their own."""
+    fields = [
+        _kafka(topic, partition, record)[:-1],
+        b'"headers":' + _dumps([{"key": name, **_text("value", value)} for name, value in record.headers]),
+        b'"value":' + _embedded(record.value),
+    ]
+    if _encoding(record.value) != "json":
+        fields.append(b'"value_encoding":"' + _encoding(record.value).encode() + b'"')
+    return Payload("message" if record.value is not None else "delete", b",".join(fields) + b"}")
+
+
+def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
+    """A CloudEvent 1.0 in JSON. Attributes in `ce_` headers (Kafka's binary binding) win over those made here."""
+    attributes: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": f"{topic}/{partition}/{record.offset}",
+        "source": f"/kafka/{topic}/{partition}",
+        "type": "kafka.record" if record.value is not None else "kafka.tombstone",
+    }
+    if record.timestamp is not None and record.timestamp >= 0:
+        attributes["time"] = _rfc3339(record.timestamp)
+    if record.key is not None and _is_utf8(record.key):
+        attributes["subject"] = record.key.decode()
+    for name, value in record.headers:
+        if name.startswith("ce_") and value is not None and _is_utf8(value):
+            attributes[name.removeprefix("ce_")] = value.decode()
+    head = _dumps(attributes)[:-1]
+    if record.value is None:
+        return Payload("delete", head + b"}")
+    if _encoding(record.value) == "base64":
+        return Payload("message", head + b',"data_base64":"' + base64.b64encode(record.value) + b'"}')
+    kind = b"application/json" if _encoding(record.value) == "json" else b"text/plain"
+    return Payload("message", head + b',"datacontenttype":"' + kind + b'","data":' + _embedded(record.value) + b"}")
+
+
+FORMATS: dict[str, Format] = {
+    "kafkasse": as_kafkasse,
+    "value": as_value,
+    "envelope": as_envelope,
+    "cloudevents": as_cloudevent,
+}
+
+
+def _kafka(topic: str, partition: int, record: Record) -> bytes:
+    """Where a record comes from. A topic name needs no escaping by Kafka's own rule."""
+    key = record.key
+    plain = key is not None and _PLAIN_KEY.fullmatch(key)
+    shown = b'"key":"%s"' % key if plain else _dumps(dict(_key(record)))[1:-1]
+    timestamp = record.timestamp
+    when = b"null" if timestamp is None or timestamp < 0 else b"%d" % timestamp
+    return b'{"topic":"%s","partition":%d,"offset":%d,"timestamp":%s,%s}' % (
+        topic.encode(),
+        partition,
+        record.offset,
+        when,
+        shown,
+    )
+
+
+def _key(record: Record) -> Mapping[str, Any]:
+    return _text("key", record.key)
+
+
+def _text(name: str, value: bytes | None) -> dict[str, Any]:
+    """Bytes as a JSON member: text where they are text, else base64 and a member that says so."""
+    if value is None:
+        return {name: None}
+    if _is_utf8(value):
+        return {name: value.decode()}
+    return {name: base64.b64encode(value).decode(), f"{name}_encoding": "base64"}
+
+
+def _encoding(value: bytes | None) -> str:
+    if value is None or _is_json(value):
+        return "json"
+    return "text" if _is_utf8(value) else "base64"
+
+
+def _embedded(value: bytes | None) -> bytes:
+    if value is None:
+        return b"null"
+    match _encoding(value):
+        case "json":
+            return value
+        case "text":
+            return _dumps(value.decode())
+        case _:
+            return b'"' + base64.b64encode(value) + b'"'
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        _loads(value)
+    except Undeserializable:
+        return False
+    return True
+
+
+def _loads(value: bytes) -> Any:
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        return _loads_slowly(value, error)
+
+
+def _loads_slowly(value: bytes, reason: Exception) -> Any:
+    """Valid JSON that orjson refuses: lone surrogates, numbers beyond a double, nesting beyond 1,024 levels."""
+    try:
+        return json.loads(value.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise Undeserializable(f"the value is not JSON: {reason}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
+def _without_member(value: bytes, name: str) -> tuple[bytes, dict[str, Any]]:
+    """The same object without the member `name`, all other text as it was: a producer's `_kafka` must not pass for ours."""
+    text = value.decode()
+    decoder = json.JSONDecoder()
+    kept: list[str] = []
+    at = text.index("{") + 1
+    while (start := _skip(text, at)) < len(text) and text[start] != "}":
+        member, end = json.decoder.scanstring(text, start + 1)  # type: ignore[attr-defined]
+        _, end = decoder.raw_decode(text, _skip(text, _skip(text, end) + 1))
+        if member != name:
+            kept.append(text[start:end])
+        at = _skip(text, end) + (text[_skip(text, end)] == ",")
+    whole = "{" + ",".join(kept) + "}"
+    return whole.encode(), json.loads(whole)
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _rfc3339(timestamp_ms: int) -> str:
+    try:
+        return (
+            datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError, OSError):
+        return "9999-12-31T23:59:59.999Z"

@@ -1,0 +1,317 @@
+"""Where in its topics a client wants to begin, or begin again.
+
+A position maps each partition to the NEXT offset to read. It leaves us as an event's id, comes back as Last-Event-ID,
+and is text from a stranger until parse() has passed it. No I/O here: only a feed asks the broker.
+
+    [{"topic":"t","partition":0,"offset":12,"incarnation":"kQ3d8y1Z"},{"topic":"t","partition":1,"offset":7}]
+
+The first entry of a topic carries its incarnation: which creation of that topic the offsets speak of. Ids that kafkasse
+wrote name every partition there was, so a partition that is missing from one was added since and is read from its first
+record. An id without an incarnation was written by hand, or by KafkaSSE, and means just the partitions that it lists.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, NoReturn
+
+from kafkasse import schemas
+from kafkasse.errors import InvalidPosition
+
+SCHEMA = "last-event-id"
+COMPACT_MARK = "~"  # the first character of the compact form: neither JSON nor base64url begins with it
+
+
+class Partition(NamedTuple):
+    """One partition of one topic. Equal to, and hashed as, kafka-python's TopicPartition."""
+
+    topic: str
+    partition: int
+
+
+class Start(NamedTuple):
+    """Where to begin in one partition. The offset (in records) wins; the timestamp is in milliseconds since the epoch."""
+
+    offset: int | None = None
+    timestamp: int | None = None
+
+
+class IdKind(Enum):
+    """What an id tells of each partition. `both` goes on by offset in the same topic and by time in its copy elsewhere."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what a stranger may send as a position."""
+
+    position_bytes_max: int = 65_536
+    position_entries_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a client asked for, before any broker was asked."""
+
+    starts: Mapping[Partition, Start] = field(default_factory=dict)
+    named: tuple[str, ...] = ()  # topics given by name alone: their other partitions start where the route says
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    only: frozenset[str] = frozenset()  # topics of which just the listed partitions are meant
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of the stream, each once, in the order in which they were given."""
+        return tuple(dict.fromkeys([*(partition.topic for partition in self.starts), *self.named]))
+
+
+def of_topics(topics: Iterable[str]) -> Position:
+    """The position of a client that only names topics."""
+    return Position(named=tuple(dict.fromkeys(topics)))
+
+
+def parse(text: str, limits: Limits = Limits()) -> Position:
+    """Read a position such as `[{"topic":"t","partition":0,"offset":1500}]`, or its compact form.
+
+    Args:
+        text: Last-Event-ID as received; at most `limits.position_bytes_max` bytes.
+        limits: bounds that the server was configured with.
+
+    Returns:
+        (topic, partition) -> next offset in records, or a timestamp in milliseconds since the epoch.
+
+    Raises:
+        InvalidPosition: not of the schema, too long, an offset over 2**63 - 1, or an entry given twice.
+
+    Source: the id format of KafkaSSE; schemas/last-event-id.schema.json.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > limits.position_bytes_max:
+        raise InvalidPosition(f"The position is longer than {limits.position_bytes_max} bytes.")
+    entries = _entries(text)
+    if isinstance(entries, list) and len(entries) > limits.position_entries_max:
+        raise InvalidPosition(f"The position has more than {limits.position_entries_max} entries.")
+    if (error := schemas.first_error(SCHEMA, entries)) is not None:
+        where, why = error
+        raise InvalidPosition(f"Last-Event-ID{where and ' at ' + where}: {why}.", at=where)
+    return _position(entries)
+
+
+def _entries(text: str) -> Any:
+    if text.startswith(COMPACT_MARK):
+        return _from_compact(text)
+    try:
+        return json.loads(
+            text, object_pairs_hook=_no_name_twice, parse_float=_whole_numbers_only, parse_constant=_whole_numbers_only
+        )
+    except InvalidPosition:
+        raise
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number too long"
+        raise InvalidPosition(f"Last-Event-ID is not JSON: {reason}.") from None
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise InvalidPosition("Last-Event-ID has an entry that gives a member twice.")
+    return members
+
+
+def _whole_numbers_only(number: str) -> NoReturn:
+    raise InvalidPosition(f"Last-Event-ID holds {number[:40]}: only whole numbers can be offsets or timestamps.")
+
+
+def _position(entries: list[Any]) -> Position:
+    starts: dict[Partition, Start] = {}
+    named = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
+    incarnations: dict[str, str] = {}
+    listed_only: set[str] = set()
+    for at, entry in enumerate(entries):
+        if isinstance(entry, str):
+            continue
+        partition = Partition(entry["topic"], entry["partition"])
+        if partition in starts:
+            raise InvalidPosition(f"Last-Event-ID gives {partition.topic}/{partition.partition} twice.", at=f"[{at}]")
+        starts[partition] = Start(entry.get("offset"), entry.get("timestamp"))
+        if "incarnation" in entry:
+            incarnations[partition.topic] = entry["incarnation"]
+        if entry.get("only"):
+            listed_only.add(partition.topic)
+    whole = {topic for topic in incarnations if topic not in listed_only} | named.keys()
+    only = frozenset(partition.topic for partition in starts if partition.topic not in whole)
+    return Position(starts, tuple(named), incarnations, only)
+
+
+class IdWriter:
+    """Writes the ids of one stream, replacing only the entry that changed.
+
+    Args:
+        offsets: the next offset of every partition of the stream, in the order in which the id lists them.
+        incarnations: by topic; see the schema.
+        only: topics of which the stream holds just the listed partitions.
+        kind: what the id tells of each partition.
+        timestamps: for the kinds that tell times, the timestamp to go on from, in milliseconds since the epoch.
+        compact: write the base64url form.
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[Partition, int],
+        incarnations: Mapping[str, str],
+        only: frozenset[str] = frozenset(),
+        kind: IdKind = IdKind.OFFSET,
+        timestamps: Mapping[Partition, int] | None = None,
+        compact: bool = False,
+    ) -> None:
+        self.offsets = dict(offsets)
+        self.timestamps = dict(timestamps or {})
+        self.incarnations = dict(incarnations)
+        self._only = only
+        self._kind = kind
+        self._compact = compact
+        self._entries: dict[Partition, str] = {}
+        self._render_all()
+
+    def set(self, partition: Partition, next_offset: int, timestamp: int | None = None) -> None:
+        """Move one partition on. `timestamp` is that of the record before `next_offset`, or None where it has none."""
+        self.offsets[partition] = next_offset
+        if timestamp is not None and timestamp >= 0:
+            # The first record at or after this time is the next one, but for records that share the last one's
+            # millisecond. `both` repeats those where it must go by time; `timestamp` alone skips them, as KafkaSSE does.
+            self.timestamps[partition] = timestamp + (self._kind is IdKind.TIMESTAMP)
+        if partition not in self._entries:
+            self._render_all()
+        else:
+            self._entries[partition] = self._entry(partition, self._heads[partition])
+
+    def reincarnate(self, topic: str, incarnation: str, partitions: int) -> None:
+        """The topic was deleted and made again: all of its partitions begin at their first record."""
+        for partition in [each for each in self.offsets if each.topic == topic]:
+            del self.offsets[partition]
+            self.timestamps.pop(partition, None)
+        self.incarnations[topic] = incarnation
+        self.offsets.update({Partition(topic, index): 0 for index in range(partitions)})
+        self._render_all()
+
+    def render(self) -> str:
+        """The id as it stands now: one line of ASCII."""
+        if self._compact:
+            return _to_compact([self._plain(partition) for partition in self.offsets])
+        return "[" + ",".join(self._entries.values()) + "]"
+
+    def around(self, partition: Partition) -> tuple[str, str] | None:
+        """What stands before and after the offset of `partition` in render(), or None where more than that changes.
+
+        A batch of records of one partition changes one number in the id: with these two, an id costs one concatenation.
+        """
+        if self._compact or self._kind is not IdKind.OFFSET or partition not in self._entries:
+            return None
+        keys = list(self._entries)
+        index = keys.index(partition)
+        entries = list(self._entries.values())
+        head, tail = self._heads[partition]
+        before = "[" + "".join(entry + "," for entry in entries[:index]) + head
+        after = tail + "".join("," + entry for entry in entries[index + 1 :]) + "]"
+        return before, after
+
+    def _render_all(self) -> None:
+        first: dict[str, Partition] = {}
+        for partition in self.offsets:
+            first.setdefault(partition.topic, partition)
+        self._heads = {
+            partition: (
+                f'{{"topic":"{partition.topic}","partition":{partition.partition},"offset":',
+                self._tail(partition.topic) if first[partition.topic] == partition else "}",
+            )
+            for partition in self.offsets
+        }
+        self._firsts = set(first.values())
+        self._entries = {partition: self._entry(partition, self._heads[partition]) for partition in self.offsets}
+
+    def _tail(self, topic: str) -> str:
+        only = ',"only":true' if topic in self._only else ""
+        return f',"incarnation":"{self.incarnations.get(topic, "")}"{only}}}'
+
+    def _entry(self, partition: Partition, head: tuple[str, str]) -> str:
+        if self._kind is IdKind.OFFSET:
+            return f"{head[0]}{self.offsets[partition]}{head[1]}"
+        return json.dumps(self._plain(partition), separators=(",", ":"))
+
+    def _plain(self, partition: Partition) -> dict[str, Any]:
+        entry: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
+        if self._kind is not IdKind.TIMESTAMP:
+            entry["offset"] = self.offsets[partition]
+        if self._kind is not IdKind.OFFSET:
+            entry["timestamp"] = self.timestamps.get(partition, 0)
+        if partition in self._firsts:
+            entry["incarnation"] = self.incarnations.get(partition.topic, "")
+            if partition.topic in self._only:
+                entry["only"] = True
+        return entry
+
+
+# The compact form: "~" and base64url of lines, one for each topic:
+#     topic [SP "i" incarnation] [SP "o"] *( SP partition-or-empty ":" offset-or-empty [":" timestamp] )
+# A partition that follows the one before it is left out. Text inside, so that it can be read with `base64 -d`.
+
+
+def _to_compact(entries: list[dict[str, Any]]) -> str:
+    lines: dict[str, list[str]] = {}
+    after: dict[str, int] = {}
+    for entry in entries:
+        topic, index = entry["topic"], entry["partition"]
+        if topic not in lines:
+            lines[topic] = [topic]
+            lines[topic] += ["i" + entry["incarnation"]] if "incarnation" in entry else []
+            lines[topic] += ["o"] if entry.get("only") else []
+        where = "" if after.get(topic, 0) == index else str(index)
+        when = f":{entry['timestamp']}" if "timestamp" in entry else ""
+        lines[topic].append(f"{where}:{entry.get('offset', '')}{when}")
+        after[topic] = index + 1
+    text = "\n".join(" ".join(words) for words in lines.values())
+    return COMPACT_MARK + base64.urlsafe_b64encode(text.encode("ascii")).decode("ascii").rstrip("=")
+
+
+def _from_compact(text: str) -> list[dict[str, Any]]:
+    """Undo _to_compact(). What it returns is checked by the schema like any other position."""
+    try:
+        body = text.removeprefix(COMPACT_MARK).encode("ascii")
+        lines = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
+        return [entry for line in lines.split("\n") for entry in _from_line(line.split(" "))]
+    except (ValueError, binascii.Error, IndexError):
+        raise InvalidPosition(
+            "Last-Event-ID begins like a compact id, but is not one. Send it as you got it."
+        ) from None
+
+
+def _from_line(words: list[str]) -> list[dict[str, Any]]:
+    topic, *rest = words
+    extra: dict[str, Any] = {}
+    if rest and rest[0].startswith("i"):
+        extra["incarnation"] = rest.pop(0)[1:]
+    if rest and rest[0] == "o":
+        extra["only"] = bool(rest.pop(0))
+    entries: list[dict[str, Any]] = []
+    for word in rest:
+        where, offset, *when = word.split(":")
+        index = _whole(where) if where else (entries[-1]["partition"] + 1 if entries else 0)
+        entry = {"topic": topic, "partition": index, **(extra if not entries else {})}
+        entry |= {"offset": _whole(offset)} if offset else {}
+        entry |= {"timestamp": _whole(when[0])} if when else {}
+        entries.append(entry)
+    if not entries:
+        raise ValueError(topic)
+    return entries
+
+
+def _whole(digits: str) -> int:
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(digits)
+    return int(digits)

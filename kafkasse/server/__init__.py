@@ -1,0 +1,1 @@
+"""gunicorn with gevent, as kafkasse needs it."""

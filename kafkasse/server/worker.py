@@ -1,0 +1,60 @@
+"""gunicorn's gevent worker, which leaves well: at SIGTERM its streams end politely instead of being cut.
+
+It also answers in JSON what gunicorn refuses before any app sees it: requests too large, or not HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gunicorn import util
+from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
+from gunicorn.workers.ggevent import GeventWorker
+
+from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
+
+_ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
+
+
+class Worker(GeventWorker):  # type: ignore[misc]
+    """See the module. Chosen by gunicorn.conf.py."""
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """SIGTERM, or a restart after max_requests: end what is open, then stop."""
+        from kafkasse.web.stream import drain  # not at the top: gunicorn imports this module before it patches
+
+        drain()
+        super().handle_exit(sig, frame)
+
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
+        """Refuse in JSON what could not be read as a request."""
+        error = _refusal(exc)
+        if error is None:
+            super().handle_error(req, client, addr, exc)
+            return
+        self.log.warning("refused a request: %s", type(exc).__name__)
+        body = json.dumps(error.problem()) + "\n"
+        try:
+            util.write_nonblock(client, _response(error, body))
+        except OSError:
+            self.log.debug("the client did not wait for its error")
+
+
+def _refusal(exc: Exception) -> KafkasseError | None:
+    if isinstance(exc, LimitRequestLine):
+        return RequestTooLarge(
+            f"The request line is too long. Send a long position in the Last-Event-ID header. {_ADVICE}"
+        )
+    if isinstance(exc, LimitRequestHeaders):
+        return HeaderTooLarge(f"The request's header is too large. {_ADVICE}")
+    if isinstance(exc, ParseException):
+        return BadRequest("This is not a request that HTTP allows.")
+    return None
+
+
+def _response(error: KafkasseError, body: str) -> bytes:
+    return (
+        f"HTTP/1.1 {error.status} {error.title}\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
+        f"Content-Length: {len(body.encode())}\r\n\r\n{body}"
+    ).encode()

@@ -1,0 +1,124 @@
+"""What a client asked for, from its HTTP request. Knows Flask's request, and nothing of Kafka."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from flask import Request
+
+from kafkasse.config import Config
+from kafkasse.errors import HeaderTooLarge, InvalidParameter, MethodNotAllowed, NotAcceptable, RequestTooLarge
+from kafkasse.frame import JsonLines, Wire
+from kafkasse.position import Position, of_topics, parse
+from kafkasse.route import Route
+
+STREAM_TYPE = "text/event-stream"
+LINES_TYPES = ("application/x-ndjson", "application/json")
+ID_PARAMETERS = ("last_event_id", "lastEventId")  # for browsers, which cannot set the header on a first connect
+TIMESTAMP_MAX = 2**63 - 1
+_ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, read: where to begin, how to write, and the content type that was asked for."""
+
+    position: Position
+    since: int | None
+    wire: Wire
+    content_type: str
+
+
+def read(request: Request, route: Route, topics: str, config: Config) -> Asked:
+    """Read a request for a stream.
+
+    Args:
+        request: the request.
+        route: the route that it came to.
+        topics: comma-separated names from the path, "" on a named route.
+        config: bounds.
+
+    Raises:
+        BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: saying where and why.
+    """
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method} does nothing here: streams are read with GET.")
+    content_type, wire = _negotiate(request)
+    since = _since(request)
+    last_id = _last_event_id(request, config)
+    position = of_topics(route.topics or _names(topics)) if last_id is None else parse(last_id, config.limits)
+    if len(position.topics) > config.topics_max:
+        raise InvalidParameter(
+            f"A stream holds at most {config.topics_max} topics; you asked for {len(position.topics)}."
+        )
+    return Asked(position, None if last_id is not None else since, wire, content_type)
+
+
+def _names(topics: str) -> list[str]:
+    names = [name.strip() for name in topics.split(",")]
+    if not all(names):
+        raise InvalidParameter("The path holds an empty topic name: write /topic or /topic,topic.")
+    return names
+
+
+def _negotiate(request: Request) -> tuple[str, Wire]:
+    accepted = request.accept_mimetypes
+    if not accepted.provided:
+        return Wire.content_type, Wire()
+    best = accepted.best_match([STREAM_TYPE, *LINES_TYPES])
+    if best == STREAM_TYPE:
+        return Wire.content_type, Wire()
+    if best is None:
+        raise NotAcceptable(
+            f"Accept must allow {STREAM_TYPE} or {' or '.join(LINES_TYPES)}.", offered=[STREAM_TYPE, *LINES_TYPES]
+        )
+    return f"{best}; charset=utf-8", JsonLines()
+
+
+def _last_event_id(request: Request, config: Config) -> str | None:
+    header: str | None = request.headers.get("Last-Event-ID")
+    if header is not None:
+        if len(header) > config.position_bytes_max:
+            raise HeaderTooLarge(f"Last-Event-ID is longer than {config.position_bytes_max} bytes. {_ADVICE}")
+        return _as_utf8(header)
+    given = [request.args[name] for name in ID_PARAMETERS if name in request.args]
+    if not given:
+        return None
+    if len(given[0].encode("utf-8", "replace")) > config.position_bytes_max:
+        raise RequestTooLarge(f"The position is longer than {config.position_bytes_max} bytes. {_ADVICE}")
+    return given[0]
+
+
+def _as_utf8(header: str) -> str:
+    """WSGI hands header bytes over as Latin-1."""
+    return header.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _since(request: Request) -> int | None:
+    if "timestamp" in request.args and "since" in request.args:
+        raise InvalidParameter("Give timestamp or since, not both.")
+    if "timestamp" in request.args:
+        return _milliseconds(request.args["timestamp"])
+    if "since" in request.args:
+        return _moment(request.args["since"])
+    return None
+
+
+def _milliseconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(TIMESTAMP_MAX)) and int(text) <= TIMESTAMP_MAX):
+        raise InvalidParameter("timestamp must be whole milliseconds since 1970, such as 1790000000000.")
+    return int(text)
+
+
+def _moment(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a "+" that was not escaped arrives as a space
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        milliseconds = int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidParameter("since must be a time of ISO 8601, such as 2026-11-21T10:00:00Z.") from None
+    if milliseconds < 0:
+        raise InvalidParameter("since must not lie before 1970.")
+    return milliseconds

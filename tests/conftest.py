@@ -1,0 +1,25 @@
+"""What all tests share. gevent patches first, as it does in a server: before anything imports sockets, ssl or kafka."""
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import secrets  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
+
+import pytest  # noqa: E402
+
+from kafkasse.broker import EmbeddedBroker  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[EmbeddedBroker]:
+    """A real Kafka, one for the whole run. Tests keep apart by topics with fresh names."""
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_name() -> str:
+    """A name that no other test uses."""
+    return f"t-{secrets.token_hex(6)}"
