@@ -88,6 +88,11 @@ class Wire:
         """One event: its name, its id, and the body from body()."""
         return b"event: %s\nid: %s%s" % (event.encode(), position_id.encode(), body)
 
+    def split(self, frames: bytes) -> list[tuple[str, bytes]]:
+        """Undo frame() on frames that were joined: the event name and body of each. No frame holds an empty line."""
+        parts = (each.split(b"\n", 2) for each in frames.split(b"\n\n")[:-1])
+        return [(event[7:].decode(), b"\n" + body + b"\n\n") for event, _, body in parts]
+
     def frame_without_id(self, event: str, body: bytes) -> bytes:
         """An event that leaves the client's last id as it is."""
         return b"event: %s%s" % (event.encode(), body)
@@ -122,6 +127,9 @@ class JsonLines(Wire):
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
         return body
+
+    def split(self, frames: bytes) -> list[tuple[str, bytes]]:
+        return [("message", line) for line in frames.splitlines(keepends=True)]
 
     def frame_without_id(self, event: str, body: bytes) -> bytes:
         return body

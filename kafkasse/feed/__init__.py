@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from threading import Lock
 
 from kafkasse.config import Config
 from kafkasse.feed.contract import Log, Topic
 from kafkasse.feed.own import OwnReader
-from kafkasse.feed.start import resolve
+from kafkasse.feed.shared import Bounds, Follower, SharedFeed, SharedReader
+from kafkasse.feed.start import Opening, resolve
+from kafkasse.feed.topics import TopicWatch
 from kafkasse.frame import Encoder
-from kafkasse.position import IdWriter, Position
-from kafkasse.route import Route
+from kafkasse.position import IdWriter, Partition, Position, of_topics
+from kafkasse.route import Route, StartAt
 
 __all__ = ["Feeds"]
 
+OPEN_CHECK_S = 1.0  # how old the description of a topic may be for a stream to be opened by it
+
 
 class Feeds:
-    """The readers of one log in this process.
+    """The feeds and readers of one log in this process.
 
     Args:
         log: the cluster.
@@ -28,8 +33,24 @@ class Feeds:
     def __init__(self, log: Log, config: Config) -> None:
         self.log = log
         self._config = config
-        self._looks: dict[str, tuple[float, Topic | None]] = {}
+        self._looks: dict[str, tuple[float, Topic]] = {}
         self._looking = Lock()
+        self._followers: dict[tuple[str, ...], Follower] = {}
+        self._following: defaultdict[tuple[str, ...], Lock] = defaultdict(Lock)
+
+    def describe(self, topics: Iterable[str], age_max_s: float = OPEN_CHECK_S) -> dict[str, Topic]:
+        """As log.describe(), but what is known and not older than `age_max_s` seconds is not asked again."""
+        wanted = list(topics)
+        with self._looking:
+            oldest = time.monotonic() - age_max_s
+            known = {each: look[1] for each in wanted if (look := self._looks.get(each)) and look[0] >= oldest}
+            if missing := [each for each in wanted if each not in known]:
+                found = self.log.describe(missing)
+                now = time.monotonic()
+                self._looks = {each: look for each, look in self._looks.items() if look[0] >= oldest}
+                self._looks.update({each: (now, topic) for each, topic in found.items()})
+                known |= found
+        return known
 
     def open(
         self,
@@ -38,45 +59,90 @@ class Feeds:
         topics: Mapping[str, Topic],
         encoder: Encoder,
         since: int | None = None,
-    ) -> OwnReader:
+    ) -> OwnReader | SharedReader:
         """Open a stream.
 
         Args:
             route: where partitions begin of which the client said nothing, and the kind of ids.
             position: what the client sent.
-            topics: its topics, as the log describes them.
-            encoder: turns records into bodies.
+            topics: its topics, as describe() gives them.
+            encoder: turns records into bodies; streams with the same encoder share.
             since: where a client without an id begins, in milliseconds since the epoch.
 
         Raises:
             InvalidPosition, KafkaUnavailable: before anything was opened.
         """
-        opening = resolve(self.log, position, topics, route.start, since)
-        ids = IdWriter(
-            opening.offsets, opening.incarnations, opening.only, route.id, opening.timestamps, route.compact_ids
-        )
-        return OwnReader(
-            self.log,
-            opening,
-            encoder,
-            ids,
-            self.look,
-            self._config.topic_check_s,
-            self._config.chunk_bytes_max,
-            self._config.snapshot_keys_max,
-        )
+        if position.only:  # a stream of a few partitions, asked for by hand, has nobody to share with
+            opening = resolve(self.log, position, topics, route.start, since)
+            return self._own(opening, _ids(opening, route), encoder)
+        feed = self._feed(route, topics, encoder)
+        if (ids := _ids_in_ring(feed, position, topics, route, since)) is None:
+            opening = resolve(self.log, position, topics, route.start, since)
+            ids = _ids(opening, route)
+            own = self._own(opening, ids, encoder)
+        else:
+            own = None
 
-    def look(self, topics: list[str]) -> dict[str, Topic]:
-        """As log.describe(), but at most once in topic_check_s seconds for each topic, however many streams ask."""
-        with self._looking:
-            now = time.monotonic()
-            stale = [each for each in topics if self._looks.get(each, (0.0, None))[0] <= now]
-            if stale:
-                found = self.log.describe(stale)
-                self._forget_old(now)
-                due = now + self._config.topic_check_s
-                self._looks.update({each: (due, found.get(each)) for each in stale})
-            return {each: topic for each in topics if (topic := self._looks[each][1]) is not None}
+        def catch_up(ids: IdWriter) -> OwnReader:
+            return self._own(Opening(dict(ids.offsets), dict(ids.incarnations), frozenset(), {}), ids, encoder)
 
-    def _forget_old(self, now: float) -> None:
-        self._looks = {topic: look for topic, look in self._looks.items() if look[0] > now}
+        return SharedReader(feed, ids, catch_up, own, self._config.chunk_bytes_max)
+
+    def close(self) -> None:
+        """End all streams and close the log."""
+        for follower in self._followers.values():
+            follower.close()
+        self.log.close()
+
+    def _own(self, opening: Opening, ids: IdWriter, encoder: Encoder) -> OwnReader:
+        config = self._config
+        watch = self._watch(opening.only)
+        return OwnReader(self.log, opening, encoder, ids, watch, config.chunk_bytes_max, config.snapshot_keys_max)
+
+    def _watch(self, only: frozenset[str] = frozenset()) -> TopicWatch:
+        every_s = self._config.topic_check_s
+        return TopicWatch(lambda topics: self.describe(topics, every_s / 2), every_s, only)
+
+    def _feed(self, route: Route, topics: Mapping[str, Topic], encoder: Encoder) -> SharedFeed:
+        follower = self._follower(topics)
+        if encoder not in follower.feeds:
+            opening = Opening(dict(follower.offsets), follower.incarnations, frozenset(), {})
+            config = self._config
+            bounds = Bounds(config.ring_bytes_max, config.ring_records_max, config.heartbeat_s)
+            follower.feeds[encoder] = SharedFeed(encoder, _ids(opening, route), route.id, bounds)
+        return follower.feeds[encoder]
+
+    def _follower(self, topics: Mapping[str, Topic]) -> Follower:
+        key = tuple(sorted(topics))
+        with self._following[key]:
+            follower = self._followers.get(key)
+            incarnations = {name: topics[name].incarnation for name in key}
+            if follower is None or follower.closed or follower.incarnations != incarnations:
+                if follower is not None:
+                    follower.close()
+                ends = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
+                follower = Follower(self.log, ends, self._watch(), self._config.feed_grace_s)
+                self._followers = {each: old for each, old in self._followers.items() if not old.closed}
+                self._followers[key] = follower
+            return follower
+
+
+def _ids(opening: Opening, route: Route) -> IdWriter:
+    return IdWriter(
+        opening.offsets, opening.incarnations, opening.only, route.id, opening.timestamps, route.compact_ids
+    )
+
+
+def _ids_in_ring(
+    feed: SharedFeed, position: Position, topics: Mapping[str, Topic], route: Route, since: int | None
+) -> IdWriter | None:
+    """The ids of a client that needs nothing but what the feed holds; None where Kafka has to be asked."""
+    if not position.starts:
+        at_end = since is None and route.start is StartAt.LATEST
+        return feed.ids.copy_at(feed.ids.offsets, feed.ids.timestamps) if at_end else None
+    if any(position.incarnations.get(name) != topic.incarnation for name, topic in topics.items()):
+        return None
+    offsets = {each: start.offset for each, start in position.starts.items()}
+    known: dict[Partition, int] = {each: offset for each, offset in offsets.items() if offset is not None}
+    times = {each: start.timestamp for each, start in position.starts.items() if start.timestamp is not None}
+    return feed.ids.copy_at(known, times) if len(known) == len(offsets) and feed.holds(known) else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
+from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
@@ -180,11 +181,11 @@ class _PartitionBatch(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-
         return [(records, self.next_fetch_offset)] if moved else []
 
 
-def _incarnation(topic_id: Any) -> str:
+def _incarnation(topic_id: object) -> str:
     """The first characters of a topic id as Kafka's own tools print it, or "" where the cluster has none."""
-    if topic_id is None or topic_id.int == 0:
+    if topic_id is None or (uuid := UUID(str(topic_id))).int == 0:
         return ""
-    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii")[:INCARNATION_CHARS]
+    return base64.urlsafe_b64encode(uuid.bytes).decode("ascii")[:INCARNATION_CHARS]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from itertools import count
 from threading import Condition
 from typing import NamedTuple
 
+from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.contract import Batch, Bounds, OffsetOutOfRange, Topic
 from kafkasse.position import Partition
 
@@ -98,16 +99,21 @@ class MemoryLog:
         return {topic: self._topics[topic] for topic in topics if topic in self._topics}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
-        return {each: Bounds(self._slots[each].first, self._slots[each].end) for each in partitions}
+        return {each: Bounds(self._there(each).first, self._there(each).end) for each in partitions}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {each: self._offset_at(self._slots[each], timestamp) for each, timestamp in timestamps.items()}
+        return {each: self._offset_at(self._there(each), timestamp) for each, timestamp in timestamps.items()}
 
     def cursor(self, offsets: Mapping[Partition, int]) -> MemoryCursor:
         return MemoryCursor(self, offsets)
 
     def close(self) -> None:
         pass
+
+    def _there(self, partition: Partition) -> _Slots:
+        if partition not in self._slots:
+            raise TopicNotAvailable("A topic of this stream is not available.")
+        return self._slots[partition]
 
     @staticmethod
     def _offset_at(slots: _Slots, timestamp: int) -> int:

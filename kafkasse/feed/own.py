@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from kafkasse import frame
-from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
-from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange, Topic
+from kafkasse.errors import ConfigurationError
+from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange
 from kafkasse.feed.start import Gap, Opening
+from kafkasse.feed.topics import TopicWatch
 from kafkasse.frame import Encoder, Record
 from kafkasse.position import IdWriter, Partition
 
 POLL_SLICE_S = 0.25  # how long a read may go on after its client has gone
-GONE_AFTER_LOOKS = 2  # a broker that has just started may not know a topic yet
 
 
 class OwnReader:
@@ -28,7 +28,7 @@ class OwnReader:
         opening: where to begin.
         encoder: turns records into bodies.
         ids: writes this stream's ids; moved on as records are read.
-        look: describes topics, from a cache; asked every `topic_check_s` seconds.
+        watch: notices what becomes of the topics.
         chunk_bytes_max: about how many bytes read() returns at once.
         snapshot_keys_max: how many keys a snapshot may have.
     """
@@ -39,31 +39,26 @@ class OwnReader:
         opening: Opening,
         encoder: Encoder,
         ids: IdWriter,
-        look: Callable[[list[str]], Mapping[str, Topic]],
-        topic_check_s: float,
+        watch: TopicWatch,
         chunk_bytes_max: int,
         snapshot_keys_max: int,
     ) -> None:
         self._log = log
         self._encoder = encoder
         self._wire = encoder.wire
-        self._ids = ids
-        self._only = opening.only
-        self._look = look
-        self._topic_check_s = topic_check_s
-        self._check_due = time.monotonic() + topic_check_s
-        self._missing_looks = 0
+        self.ids = ids
+        self._watch = watch
         self._chunk_bytes_max = chunk_bytes_max
         self._waiting: deque[Batch] = deque()
         self._gaps = deque(opening.gaps)
-        self._sent_id = ""
+        self.sent_id = ""  # the last one that the client was given
         self._snapshot = _Snapshot(log.bounds(opening.offsets), snapshot_keys_max) if opening.snapshot else None
         self._cursor: Cursor = log.cursor(opening.offsets)
         self.closed = False  # set by whoever sees the client go: the next read() returns at once
         self.ended = False  # the stream is to end politely; the client comes back with its id
 
-    def read(self, timeout_s: float) -> bytes:
-        """Frames that are ready, b"" when none came within `timeout_s` seconds or the client has gone.
+    def read(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> bytes:
+        """Frames that are ready, b"" when none came within `timeout_s` seconds, `until()` holds, or the client has gone.
 
         Raises:
             KafkasseError: the stream cannot go on, and why.
@@ -73,6 +68,8 @@ class OwnReader:
         deadline = time.monotonic() + timeout_s
         while not (self.closed or self.ended):
             if not self._waiting:
+                if until():
+                    break
                 self._check_topics()
                 self._fetch(max(0.0, min(POLL_SLICE_S, deadline - time.monotonic())))
             if self._gaps:
@@ -83,20 +80,28 @@ class OwnReader:
                 break
         return b""
 
+    @property
+    def idle(self) -> bool:
+        """Whether it holds nothing that its client is still to get."""
+        return not self._waiting and not self._gaps and self._snapshot is None
+
+    def stop_waiting(self) -> None:
+        """read() looks at `closed` and `ended` by itself, every POLL_SLICE_S."""
+
     def id_if_moved(self) -> bytes:
         """The id alone, where it is not the last one sent: records were filtered, or markers passed."""
         if self._snapshot is not None:
             return b""  # whoever breaks off during a snapshot has to begin it again
-        now = self._ids.render()
-        if now == self._sent_id:
+        now = self.ids.render()
+        if now == self.sent_id:
             return b""
-        self._sent_id = now
+        self.sent_id = now
         return self._wire.id_alone(now)
 
     @property
     def position_id(self) -> str:
         """The id of all that read() has returned so far."""
-        return self._ids.render()
+        return self.ids.render()
 
     def close(self) -> None:
         """Close the cursor. May be called twice."""
@@ -113,17 +118,15 @@ class OwnReader:
     def _recover(self, partitions: tuple[Partition, ...]) -> None:
         """Retention, or truncation, has taken what comes next: go on where the log does, and say so."""
         for each, bounds in self._log.bounds(partitions).items():
-            lost_from = self._ids.offsets[each]
-            to = min(max(lost_from, bounds.first), bounds.end)
-            reason = "removed by retention" if lost_from < bounds.first else "the log was truncated"
-            if to != lost_from:
-                self._gaps.append(Gap(each, lost_from, to, reason))
-            self._cursor.seek({each: to})
+            at = self.ids.offsets[each]
+            if gap := Gap.between(each, at, bounds):
+                self._gaps.append(gap)
+            self._cursor.seek({each: gap.to if gap else at})
 
     def _declare(self, gap: Gap) -> bytes:
-        self._ids.set(gap.partition, gap.to)
-        self._sent_id = self._ids.render()
-        return frame.gap(self._wire, gap.partition, gap.first, gap.to, gap.reason, self._sent_id)
+        self.ids.set(gap.partition, gap.to)
+        self.sent_id = self.ids.render()
+        return frame.gap(self._wire, gap.partition, gap.first, gap.to, gap.reason, self.sent_id)
 
     def _frames(self) -> bytes:
         frames: list[bytes] = []
@@ -145,21 +148,21 @@ class OwnReader:
         size = 0
         for at, record in enumerate(records):
             encoded = self._encoder.encode(partition.topic, partition.partition, record)
-            self._ids.set(partition, record.offset + 1, record.timestamp)
+            self.ids.set(partition, record.offset + 1, record.timestamp)
             if encoded is not None:
-                self._sent_id = self._ids.render()
-                frames.append(self._wire.frame(encoded[0], self._sent_id, encoded[1]))
+                self.sent_id = self.ids.render()
+                frames.append(self._wire.frame(encoded[0], self.sent_id, encoded[1]))
                 size += len(frames[-1])
             if size >= self._chunk_bytes_max and at + 1 < len(records):
                 return Batch(partition, records[at + 1 :], next_offset)
-        self._ids.set(partition, next_offset)
+        self.ids.set(partition, next_offset)
         return None
 
     def _snapshot_frames(self, snapshot: _Snapshot, batch: Batch) -> bytes:
         """b"" until all partitions are at the end they had, then the newest record of each key and the first id."""
         snapshot.add(batch)
-        self._ids.set(batch.partition, batch.next_offset)
-        if not snapshot.complete(self._ids.offsets):
+        self.ids.set(batch.partition, batch.next_offset)
+        if not snapshot.complete(self.ids.offsets):
             return b""
         return self._end_snapshot(snapshot)
 
@@ -174,36 +177,19 @@ class OwnReader:
 
     def begin(self) -> bytes:
         """What can be said before the first record: the id to come back with, or an empty snapshot."""
-        if self._snapshot is not None and self._snapshot.complete(self._ids.offsets):
+        if self._snapshot is not None and self._snapshot.complete(self.ids.offsets):
             return self._end_snapshot(self._snapshot)
         return self.id_if_moved()
 
     def _check_topics(self) -> None:
-        """Notice new partitions, and topics that were deleted or made again."""
-        if time.monotonic() < self._check_due:
-            return
-        self._check_due = time.monotonic() + self._topic_check_s
-        try:
-            topics = self._look(list(self._ids.incarnations))
-        except Unavailable:
-            return  # patience: heartbeats go on until Kafka is back
-        gone = [topic for topic in self._ids.incarnations if topic not in topics]
-        self._missing_looks = self._missing_looks + 1 if gone else 0
-        if self._missing_looks >= GONE_AFTER_LOOKS:
-            raise TopicGone(f"Deleted while it was read: {', '.join(gone)}.", topics=gone)
-        for name, topic in topics.items():
-            if topic.incarnation != self._ids.incarnations[name]:
-                self.ended = True  # the client's id names the old incarnation: when it comes back, that is told apart
-            elif name not in self._only:
-                self._add_partitions(name, topic)
-
-    def _add_partitions(self, name: str, topic: Topic) -> None:
-        added = [each for index in range(topic.partitions) if (each := Partition(name, index)) not in self._ids.offsets]
-        if added:
-            firsts = {each: bounds.first for each, bounds in self._log.bounds(added).items()}
+        news = self._watch.look(self.ids.incarnations, self.ids.offsets)
+        # A remade topic: the client's id names the old incarnation, so when it comes back the two are told apart.
+        self.ended = self.ended or news.remade
+        if news.added:
+            firsts = {each: bounds.first for each, bounds in self._log.bounds(news.added).items()}
             self._cursor.seek(firsts)
             for each, first in firsts.items():
-                self._ids.set(each, first)
+                self.ids.set(each, first)
 
 
 class _Snapshot:

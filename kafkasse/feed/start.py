@@ -23,6 +23,15 @@ class Gap(NamedTuple):
     to: int
     reason: str
 
+    @classmethod
+    def between(cls, partition: Partition, offset: int, bounds: Bounds) -> Gap | None:
+        """What a reader at `offset` has lost to retention or truncation, or None where `bounds` still hold its place."""
+        if offset < bounds.first:
+            return cls(partition, offset, bounds.first, "removed by retention")
+        if offset > bounds.end:
+            return cls(partition, offset, bounds.end, "the log was truncated")
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -128,15 +137,13 @@ def _gap(partition: Partition, start: Start, bounds: Bounds, told: str | None, r
             if start is not FROM_FIRST
             else None
         )
-    if offset < bounds.first:
-        return None if start is FROM_FIRST else Gap(partition, offset, bounds.first, "removed by retention")
-    if offset <= bounds.end:
+    if start is FROM_FIRST:
         return None
-    if told is None:
+    if offset > bounds.end and told is None:
         raise InvalidPosition(
             f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {bounds.end}.",
             topic=partition.topic,
             partition=partition.partition,
             end=bounds.end,
         )
-    return Gap(partition, offset, bounds.end, "the log was truncated")
+    return Gap.between(partition, offset, bounds)

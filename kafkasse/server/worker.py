@@ -20,6 +20,11 @@ _ADVICE = "Name fewer topics, or have ids written in the compact form (the setti
 class Worker(GeventWorker):  # type: ignore[misc]
     """See the module. Chosen by gunicorn.conf.py."""
 
+    def load_wsgi(self) -> None:
+        """Load the app, and let its streams write past werkzeug's and gunicorn's iterators."""
+        super().load_wsgi()
+        self.wsgi: Any = _direct(self.wsgi)
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM, or a restart after max_requests: end what is open, then stop."""
         from kafkasse.web.stream import drain  # not at the top: gunicorn imports this module before it patches
@@ -39,6 +44,19 @@ class Worker(GeventWorker):  # type: ignore[misc]
             util.write_nonblock(client, _response(error, body))
         except OSError:
             self.log.debug("the client did not wait for its error")
+
+
+def _direct(app: Any) -> Any:
+    """`app`, whose streams write to their sockets directly where nothing has wrapped them on the way out."""
+    from kafkasse.web.stream import Stream
+
+    def directly(environ: dict[str, Any], start_response: Any) -> Any:
+        body = app(environ, start_response)
+        if isinstance(body, Stream) and environ["SERVER_PROTOCOL"] in ("HTTP/1.0", "HTTP/1.1"):
+            body.write_directly(chunked=environ["SERVER_PROTOCOL"] == "HTTP/1.1")
+        return body
+
+    return directly
 
 
 def _refusal(exc: Exception) -> KafkasseError | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Event
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from gevent import get_hub, spawn_later
@@ -19,15 +21,32 @@ from gevent import get_hub, spawn_later
 from kafkasse import frame
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.own import OwnReader
+from kafkasse.feed.shared import SharedReader
 from kafkasse.frame import Wire
+from kafkasse.web.outlet import ClientGone, Outlet
 
 AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
 DRAIN_S = 1.0  # a server that stops ends its streams within this time, not all at once
+_READABLE = 1  # libev's name for it
 
 _open: WeakSet[Stream] = WeakSet()  # the streams of this process, for drain()
 _stopping = Event()
+
+
+class Reader(Protocol):
+    """What a feed gives for one client; see feed.own.OwnReader and feed.shared.SharedReader."""
+
+    closed: bool
+    ended: bool
+
+    def begin(self) -> bytes: ...
+    def read(self, timeout_s: float) -> bytes: ...
+    def stop_waiting(self) -> None: ...
+    def id_if_moved(self) -> bytes: ...
+    @property
+    def position_id(self) -> str: ...
+    def close(self) -> None: ...
 
 
 class Stream:
@@ -43,7 +62,7 @@ class Stream:
 
     def __init__(
         self,
-        reader: OwnReader,
+        reader: Reader,
         wire: Wire,
         config: Config,
         client: socket.socket | None,
@@ -54,12 +73,24 @@ class Stream:
         self._config = config
         self._on_end = on_end
         self._ends_at = _age(config.stream_age_max_s)
+        self._client = client
+        self._outlet: Outlet | None = None
         self._chunks = self._generate()
-        self._watch = _watch(client, reader) if client is not None else None
+        self._watch = self._watch_client(client) if client is not None else None
+        if client is not None:
+            client.settimeout(config.write_deadline_s)
         _open.add(self)
 
     def __iter__(self) -> Iterator[bytes]:
         return self._chunks
+
+    def write_directly(self, chunked: bool) -> None:
+        """Write to the client's socket past the server, once the server has sent the header and the first bytes.
+
+        Only for a server that returns this very object to its own loop: whatever wraps it would miss what is written.
+        """
+        if self._client is not None and not isinstance(self._client, ssl.SSLSocket):
+            self._outlet = Outlet(self._client, chunked, self._config.write_deadline_s)
 
     def close(self) -> None:
         """Free everything. May be called twice, and without having been iterated."""
@@ -69,35 +100,107 @@ class Stream:
                 self._watch.close()
             self._reader.close()
             self._on_end()
+            if self._client is not None:
+                self._client.settimeout(None)
 
     def end(self) -> None:
         """End politely, soon: with the last id, and a time after which to come back."""
         self._reader.ended = True
+        self._wake()
 
     def _generate(self) -> Iterator[bytes]:
         try:
             yield self._wire.opening + self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.begin()
-            yield from self._events()
+            if self._outlet is None:
+                yield from self._events()
+            else:
+                self._serve(self._outlet)
+            if self._reader.ended:
+                yield self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.id_if_moved()
         except KafkasseError as error:
             yield frame.error(self._wire, error, self._reader.position_id)
+        except ClientGone:
+            self._hang_up()
         finally:
             self.close()
 
-    def _events(self) -> Iterator[bytes]:
+    def _serve(self, outlet: Outlet) -> None:
+        """As _events(), past the server; parked while there is nothing that needs this greenlet."""
+        timer = None
+        if self._ends_at != float("inf"):
+            timer = spawn_later(max(0.0, self._ends_at - time.monotonic()), self.end)
+        try:
+            while True:
+                for frames in self._events(until_it_may_park=True):
+                    outlet.write(frames)
+                if self._reader.closed or self._reader.ended:
+                    return
+                self._park(outlet)
+        finally:
+            if timer is not None:
+                timer.kill(block=False)
+
+    def _park(self, outlet: Outlet) -> None:
+        reader = self._reader
+        assert isinstance(reader, SharedReader)  # noqa: S101 - only those may park
+        if moved := reader.id_if_moved():
+            outlet.write(moved)
+            return  # writing may have taken a while: look again
+        reader.feed.park(outlet)
+        try:
+            outlet.park()
+        finally:
+            reader.feed.unpark(outlet)
+            reader.unparked()
+        outlet.finish()
+
+    def _events(self, until_it_may_park: bool = False) -> Iterator[bytes]:
+        reader = self._reader
         beat_due = time.monotonic() + self._config.heartbeat_s
-        while not (self._reader.closed or self._reader.ended):
+        while not (reader.closed or reader.ended):
+            if until_it_may_park and isinstance(reader, SharedReader) and reader.may_park:
+                return
             now = time.monotonic()
-            frames = self._reader.read(max(0.0, min(beat_due, self._ends_at) - now))
+            frames = reader.read(max(0.0, min(beat_due, self._ends_at) - now))
             now = time.monotonic()
             if not frames and now >= beat_due:
-                frames = self._reader.id_if_moved() or self._wire.heartbeat
+                frames = reader.id_if_moved() or self._wire.heartbeat
             if frames:
                 yield frames
                 beat_due = time.monotonic() + self._config.heartbeat_s
             if now >= self._ends_at:
-                self._reader.ended = True
-        if self._reader.ended:
-            yield self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.id_if_moved()
+                reader.ended = True
+
+    def _hang_up(self) -> None:
+        """Let the server write no more either: what it sent now would follow a frame that was cut."""
+        self._reader.closed = True
+        if self._client is not None:
+            with suppress(OSError):
+                self._client.shutdown(socket.SHUT_RDWR)
+
+    def _wake(self) -> None:
+        self._reader.stop_waiting()
+        if self._outlet is not None:
+            self._outlet.wake()
+
+    def _watch_client(self, client: socket.socket) -> Any:
+        """Notice when the client's end of the socket closes, idle or not. Costs no greenlet."""
+        watcher = get_hub().loop.io(client.fileno(), _READABLE)
+
+        def readable() -> None:
+            try:
+                gone = client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            except BlockingIOError:
+                return
+            except (OSError, ValueError):
+                gone = True
+            watcher.stop()  # a client that sends more than its request is not heard again, or it would keep us busy
+            if gone:
+                self._reader.closed = True
+                self._wake()
+
+        watcher.start(readable)
+        return watcher
 
 
 def drain(within_s: float = DRAIN_S) -> int:
@@ -117,24 +220,6 @@ def stopping() -> bool:
 def open_streams() -> int:
     """How many streams this process has open."""
     return len(_open)
-
-
-def _watch(client: socket.socket, reader: OwnReader) -> Any:
-    """Tell `reader` when the client's end of the socket closes, idle or not. Costs no greenlet."""
-    watcher = get_hub().loop.io(client.fileno(), 1)
-
-    def readable() -> None:
-        try:
-            gone = client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):
-            gone = True
-        watcher.stop()  # a client that sends more than its request is not heard again, or it would keep us busy
-        reader.closed = reader.closed or gone
-
-    watcher.start(readable)
-    return watcher
 
 
 def _age(age_max_s: float) -> float:

@@ -62,6 +62,7 @@ class Streams:
         self._log = log
         self._feeds: Feeds | None = None
         self._making_feeds = Lock()
+        self._encoders: dict[tuple[str, type[Wire]], Encoder] = {}
 
     def view(self, route: Route) -> Callable[..., Any]:
         """The view function of a route."""
@@ -71,6 +72,9 @@ class Streams:
                 return self.answer(route, topics)
             except KafkasseError as error:
                 return self._refuse(error)
+            except Exception:
+                self.config.hooks.logger.exception("a request failed")
+                return self._refuse(KafkasseError("Something went wrong in this server. Its log says what."))
 
         return view
 
@@ -83,7 +87,7 @@ class Streams:
             raise ServerStopping("This server is stopping. Come back in a moment.", retry_after_s=1)
         feeds = self._connect()
         allowed = [topic for topic in asked.position.topics if route.allows(topic)]
-        found = feeds.log.describe(allowed)
+        found = feeds.describe(allowed)
         route.check(asked.position.topics, found)
         if request.method == "HEAD":
             return self._respond(asked, ())
@@ -140,8 +144,12 @@ class Streams:
         )
 
     def _encoder(self, route: Route, wire: Wire) -> Encoder:
-        hooks = self.config.hooks
-        return Encoder(route.format, wire, hooks.deserializer, hooks.filterer, self._skipped)
+        """One for each route and wire: streams share what has the same encoder."""
+        key = route.name, type(wire)
+        if key not in self._encoders:
+            hooks = self.config.hooks
+            self._encoders[key] = Encoder(route.format, wire, hooks.deserializer, hooks.filterer, self._skipped)
+        return self._encoders[key]
 
     def _skipped(self, topic: str, partition: int, offset: int, reason: str) -> None:
         self.metrics.count("records_skipped", topic=topic)

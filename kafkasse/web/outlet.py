@@ -1,0 +1,88 @@
+"""A client's socket, written to directly once the response's header has gone out.
+
+Under kafkasse's own worker a stream does not hand its bytes to werkzeug's and gunicorn's iterators. Bytes that a thousand
+clients share are then framed once, and sent without a switch to a thousand greenlets. Knows HTTP's chunks, and no Kafka.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from gevent.event import Event
+
+_FULL = (errno.EAGAIN, errno.EWOULDBLOCK)
+
+
+class ClientGone(Exception):
+    """The client has closed its connection, or has taken not one byte for the write deadline."""
+
+
+class Outlet:
+    """One client's socket.
+
+    Args:
+        client: connected, and past the response's header.
+        chunked: whether the body is chunked (HTTP/1.1).
+        write_deadline_s: how long write() waits for a client that takes nothing.
+    """
+
+    def __init__(self, client: socket.socket, chunked: bool, write_deadline_s: float) -> None:
+        self._client = client
+        self._chunked = chunked
+        self._rest = b""
+        self._woken = Event()
+        client.settimeout(write_deadline_s)
+
+    def wrap(self, data: bytes) -> bytes:
+        """`data` as a chunk of the body."""
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def write(self, data: bytes) -> None:
+        """Send all of `data`, however slowly the client takes it, as long as it takes some.
+
+        Raises:
+            ClientGone: see there.
+        """
+        self._send(self.wrap(data))
+
+    def deliver(self, wrapped: bytes) -> bool:
+        """Send without waiting; see feed.shared.Parked. What the socket did not take is kept for finish()."""
+        try:
+            sent = self._client.send(wrapped, socket.MSG_DONTWAIT)
+        except OSError as error:
+            # A socket that is full has taken nothing; one that is broken will say so again to finish().
+            self._rest = wrapped if error.errno in _FULL else b""
+            self.wake()
+            return False
+        if sent == len(wrapped):
+            return True
+        self._rest = wrapped[sent:]
+        self.wake()
+        return False
+
+    def wake(self) -> None:
+        """Let park() return."""
+        self._woken.set()
+
+    def park(self) -> None:
+        """Wait until somebody wakes this client up."""
+        self._woken.wait()
+
+    def finish(self) -> None:
+        """Send what deliver() could not.
+
+        Raises:
+            ClientGone: see there.
+        """
+        self._woken.clear()
+        rest, self._rest = self._rest, b""
+        self._send(rest)
+
+    def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._client.send(view) :]
+            except (OSError, ValueError) as error:
+                raise ClientGone(str(error)) from None
