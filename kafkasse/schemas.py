@@ -11,6 +11,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
+SENTENCE_CHARS_MAX = 200
+VALUE_CHARS_MAX = 60
+
 
 def read(name: str) -> dict[str, Any]:
     """The schema `schemas/NAME.schema.json`, from the wheel or, in a checkout, from the top level."""
@@ -33,7 +36,7 @@ def first_error(name: str, value: object) -> tuple[str, str] | None:
     if error is None:
         return None
     error = _deepest(error)
-    return error.json_path.removeprefix("$").removeprefix("."), _short(_sentence(error))
+    return error.json_path.removeprefix("$").removeprefix("."), _short(_sentence(error), SENTENCE_CHARS_MAX)
 
 
 def _deepest(error: ValidationError) -> ValidationError:
@@ -46,12 +49,13 @@ def _deepest(error: ValidationError) -> ValidationError:
 def _sentence(error: ValidationError) -> str:
     if error.context:
         return "it needs " + " or ".join(str(name) for each in error.context for name in _names(each))
-    return error.message
+    value = repr(error.instance)
+    return error.message.replace(value, _short(value, VALUE_CHARS_MAX))  # what is wrong with it must stay readable
 
 
 def _names(error: ValidationError) -> list[str]:
     return error.validator_value if isinstance(error.validator_value, list) else []
 
 
-def _short(message: str, chars_max: int = 200) -> str:
+def _short(message: str, chars_max: int) -> str:
     return message if len(message) <= chars_max else f"{message[: chars_max - 1]}…"
