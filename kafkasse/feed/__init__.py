@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 
 from kafkasse.config import Config
@@ -28,11 +28,13 @@ class Feeds:
     Args:
         log: the cluster.
         config: bounds and intervals.
+        follow: sets a follower going; tests turn theirs by hand.
     """
 
-    def __init__(self, log: Log, config: Config) -> None:
+    def __init__(self, log: Log, config: Config, follow: Callable[[Follower], None] = Follower.start) -> None:
         self.log = log
         self._config = config
+        self._follow = follow
         self._looks: dict[str, tuple[float, Topic]] = {}
         self._looking = Lock()
         self._followers: dict[tuple[str, ...], Follower] = {}
@@ -124,6 +126,7 @@ class Feeds:
                 follower = Follower(self.log, ends, self._watch(), self._config.feed_grace_s)
                 self._followers = {each: old for each, old in self._followers.items() if not old.closed}
                 self._followers[key] = follower
+                self._follow(follower)
             return follower
 
 

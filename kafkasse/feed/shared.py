@@ -267,7 +267,10 @@ class Follower:
         self.feeds: dict[object, SharedFeed] = {}
         self.closed = False
         self._cursor = log.cursor(opening.offsets)
-        self._greenlet = gevent.spawn(self._run)
+
+    def start(self) -> None:
+        """Follow from now on, in a greenlet."""
+        gevent.spawn(self._run)
 
     def close(self) -> None:
         """Stop following, and end all readers politely."""
@@ -278,7 +281,10 @@ class Follower:
     def _run(self) -> None:
         try:
             while not self.closed:
-                self._turn()
+                began = self.turn(POLL_S)
+                # Many readers: let records gather while they read, so that one write carries more than one record.
+                gevent.sleep(min(PUSH_REST_MAX_S, (time.monotonic() - began) * PUSH_SHARE))
+                self._look_around()
         except KafkasseError as error:
             self._fail(error)
         except Exception as error:
@@ -288,21 +294,20 @@ class Follower:
             self.closed = True
             self._cursor.close()
 
-    def _turn(self) -> None:
-        for batch in self._poll():
+    def turn(self, timeout_s: float) -> float:
+        """Give what the log has to all feeds. Returns when it began to write to readers (time.monotonic())."""
+        for batch in self._poll(timeout_s):
             self.offsets[batch.partition] = batch.next_offset
             for feed in self.feeds.values():
                 feed.append(batch)
         began = time.monotonic()
         for feed in self.feeds.values():
             feed.flush()
-        # Many readers: let records gather while they read, so that one write carries more than one record.
-        gevent.sleep(min(PUSH_REST_MAX_S, (time.monotonic() - began) * PUSH_SHARE))
-        self._look_around()
+        return began
 
-    def _poll(self) -> list[Batch]:
+    def _poll(self, timeout_s: float) -> list[Batch]:
         try:
-            return self._cursor.poll(POLL_S)
+            return self._cursor.poll(timeout_s)
         except OffsetOutOfRange as error:
             self._recover(error.partitions)
         except KafkaUnavailable:

@@ -1,0 +1,144 @@
+"""Catch up, then join: whatever happens in which order, each client's records are exactly the topic's.
+
+A follower is turned by hand here, so that hypothesis can put any step between any two others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds
+from kafkasse.feed.memory import MemoryLog
+from kafkasse.feed.shared import Follower
+from kafkasse.frame import Encoder
+from kafkasse.position import Partition, of_topics, parse
+from kafkasse.route import Route
+
+PARTITIONS = 3
+EVENT = re.compile(rb"(?:event: (\w+)\n)?(?:id: (.*)\n)?(?:data: (.*)\n)?\n")
+OFFSETS = re.compile(rb'"partition":(\d+),"offset":(\d+),"timestamp"')
+
+
+@dataclass
+class Client:
+    """A client that keeps what it was sent."""
+
+    start: dict[int, int]
+    reader: object = None
+    had: dict[int, list[int]] = field(default_factory=dict)
+    last_id: str = ""
+
+
+class World:
+    """A log, a follower that is turned by hand, and clients."""
+
+    def __init__(self, ring_records_max: int, filtered: bool) -> None:
+        self.log = MemoryLog()
+        self.log.create("t", PARTITIONS)
+        self.filtered = filtered
+        config = Config(ring_records_max=ring_records_max, topic_check_s=300, feed_grace_s=3600, chunk_bytes_max=1024)
+        self.followers: list[Follower] = []
+        self.feeds = Feeds(self.log, config, self.followers.append)
+        self.route = Route("topics", "/<topics>", None)
+        keeps = (lambda message: message["n"] % 2 == 0) if filtered else None
+        self.encoder = Encoder(filterer=keeps)
+        self.clients: list[Client] = []
+        self.count = 0
+
+    def append(self, partition: int) -> None:
+        self.log.append("t", b'{"n":%d}' % self.count, partition)
+        self.count += 1
+
+    def mark(self, partition: int) -> None:
+        self.log.mark("t", partition)
+
+    def turn(self) -> None:
+        for follower in self.followers:
+            follower.turn(0)
+
+    def open(self, client: Client | None, last_id: str | None) -> None:
+        position = parse(last_id) if last_id else of_topics(["t"])
+        reader = self.feeds.open(self.route, position, self.log.describe(["t"]), self.encoder)
+        if client is None:
+            client = Client({each.partition: start.offset for each, start in parse(reader.position_id).starts.items()})
+            self.clients.append(client)
+        client.reader = reader
+        self.take(client, reader.begin())
+
+    def read(self, client: Client) -> None:
+        self.take(client, client.reader.read(0))
+
+    def cut(self, client: Client) -> None:
+        """The connection breaks; the client comes back with its last id."""
+        client.reader.close()
+        self.open(client, client.last_id)
+
+    def beat(self, client: Client) -> None:
+        self.take(client, client.reader.id_if_moved())
+
+    def take(self, client: Client, data: bytes) -> None:
+        for event, position_id, payload in EVENT.findall(data):
+            if event == b"message":
+                partition, offset = map(int, OFFSETS.search(payload).groups())
+                client.had.setdefault(partition, []).append(offset)
+            if position_id:
+                client.last_id = position_id.decode()
+                self.check(
+                    client, {each.partition: start.offset for each, start in parse(client.last_id).starts.items()}
+                )
+
+    def check(self, client: Client, told: dict[int, int]) -> None:
+        """An id tells exactly what its client has had: whoever resumes from it gets exactly the rest."""
+        for partition in range(PARTITIONS):
+            assert self.shown(partition, client.start[partition], told[partition]) == client.had.get(partition, [])
+
+    def shown(self, partition: int, start: int, end: int | float = float("inf")) -> list[int]:
+        """The offsets of the records that a stream from `start` to `end` must hold."""
+        batch = self.log.read(Partition("t", partition), 0)
+        records = batch.records if batch else []
+        kept = (each for each in records if not self.filtered or int(each.value[5:-1]) % 2 == 0)
+        return [each.offset for each in kept if start <= each.offset < end]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, PARTITIONS - 1)),
+        st.tuples(st.just("mark"), st.integers(0, PARTITIONS - 1)),
+        st.tuples(st.just("turn"), st.just(0)),
+        st.tuples(st.just("open"), st.just(0)),
+        st.tuples(st.just("read"), st.integers(0, 9)),
+        st.tuples(st.just("cut"), st.integers(0, 9)),
+        st.tuples(st.just("beat"), st.integers(0, 9)),
+    ),
+    max_size=80,
+)
+
+
+@given(steps=STEPS, ring_records_max=st.integers(1, 12), filtered=st.booleans())
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, ring_records_max, filtered):
+    """Appends, markers, fetches, opens, reads, cuts and heartbeats in any order: nothing is lost, nothing comes twice."""
+    world = World(ring_records_max, filtered)
+    for step, number in steps:
+        if step in ("append", "mark"):
+            getattr(world, step)(number)
+        elif step == "turn":
+            world.turn()
+        elif step == "open":
+            world.open(None, None)
+        elif world.clients:
+            getattr(world, step)(world.clients[number % len(world.clients)])
+    for _ in range(4):
+        world.turn()
+        for client in world.clients:
+            for _ in range(len(steps) + 2):
+                world.read(client)
+
+    for client in world.clients:
+        for partition in range(PARTITIONS):
+            assert world.shown(partition, client.start[partition]) == client.had.get(partition, [])
