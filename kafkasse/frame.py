@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +25,8 @@ JSON_LINES_HEARTBEAT = b"\n"
 
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _PLAIN_KEY = re.compile(rb"[A-Za-z0-9 ._:/@#+-]*")
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # the tokens of JSON that matter for finding members
+_ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # those that a producer may set
 
 
 class Record(Protocol):
@@ -111,7 +113,10 @@ class Wire:
 
 
 class JsonLines(Wire):
-    """Newline-delimited JSON: a line for each record, an empty line for a heartbeat, no ids."""
+    """Newline-delimited JSON: a line for each record, an empty line for a heartbeat, no ids.
+
+    A line has no event name beside it, so what is not the plain message says so in a member `event`.
+    """
 
     content_type = "application/x-ndjson; charset=utf-8"
     opening = JSON_LINES_HEARTBEAT  # so that the response's header does not wait for the first record
@@ -120,7 +125,9 @@ class JsonLines(Wire):
     def body(self, payload: Payload) -> bytes:
         data = payload.data
         if payload.event == "base64":
-            data = _dumps(data.decode())
+            data = _dumps({"event": "base64", "data": data.decode()})
+        elif payload.event == "delete":
+            data = b'{"event":"delete",' + data[1:]
         elif b"\n" in data or b"\r" in data or not _is_json(data):
             data = _LINE_BREAK.sub(b" ", data) if _is_json(data) else _dumps(data.decode())
         return data + b"\n"
@@ -254,7 +261,8 @@ def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
     if type(message) is not dict:
         return Payload("message", value)
     if "_kafka" in message:
-        value, message = _without_member(value, "_kafka")
+        value = _without_member(value, "_kafka")
+        del message["_kafka"]
     head = value[: value.rindex(b"}")]
     return Payload(
         "message", head + (b',"_kafka":' if message else b'"_kafka":') + _kafka(topic, partition, record) + b"}"
@@ -276,7 +284,7 @@ def as_envelope(topic: str, partition: int, record: Record) -> Payload:
     fields = [
         _kafka(topic, partition, record)[:-1],
         b'"headers":' + _dumps([{"key": name, **_text("value", value)} for name, value in record.headers]),
-        b'"value":' + _embedded(record.value),
+        b'"value":' + _embedded(record.value, _encoding(record.value)),
     ]
     if _encoding(record.value) != "json":
         fields.append(b'"value_encoding":"' + _encoding(record.value).encode() + b'"')
@@ -284,7 +292,7 @@ def as_envelope(topic: str, partition: int, record: Record) -> Payload:
 
 
 def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
-    """A CloudEvent 1.0 in JSON. Attributes in `ce_` headers (Kafka's binary binding) win over those made here."""
+    """A CloudEvent 1.0 in JSON. Attributes in headers (Kafka's binary binding) win over those made here."""
     attributes: dict[str, Any] = {
         "specversion": "1.0",
         "id": f"{topic}/{partition}/{record.offset}",
@@ -295,16 +303,22 @@ def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
         attributes["time"] = _rfc3339(record.timestamp)
     if record.key is not None and _is_utf8(record.key):
         attributes["subject"] = record.key.decode()
-    for name, value in record.headers:
-        if name.startswith("ce_") and value is not None and _is_utf8(value):
-            attributes[name.removeprefix("ce_")] = value.decode()
-    head = _dumps(attributes)[:-1]
-    if record.value is None:
-        return Payload("delete", head + b"}")
-    if _encoding(record.value) == "base64":
-        return Payload("message", head + b',"data_base64":"' + base64.b64encode(record.value) + b'"}')
-    kind = b"application/json" if _encoding(record.value) == "json" else b"text/plain"
-    return Payload("message", head + b',"datacontenttype":"' + kind + b'","data":' + _embedded(record.value) + b"}")
+    headers = {name: value.decode() for name, value in record.headers if value and _is_utf8(value)}
+    attributes |= {found[1]: value for name, value in headers.items() if (found := _ATTRIBUTE.fullmatch(name))}
+    members = [_dumps(attributes)[1:-1], *_content(record.value, headers.get("content-type"))]
+    return Payload("message" if record.value is not None else "delete", b"{" + b",".join(members) + b"}")
+
+
+def _content(value: bytes | None, declared: str | None) -> list[bytes]:
+    """The members of a CloudEvent that hold its content, written as its declared type asks for."""
+    if value is None:
+        return []
+    encoding = _encoding(value)
+    if encoding == "json" and declared and not re.search(r"[/+]json\b", declared):
+        encoding = "text"
+    kind = declared or {"json": "application/json", "text": "text/plain"}.get(encoding)
+    name = b'"data_base64":' if encoding == "base64" else b'"data":'
+    return [*([b'"datacontenttype":' + _dumps(kind)] if kind else []), name + _embedded(value, encoding)]
 
 
 FORMATS: dict[str, Format] = {
@@ -350,10 +364,10 @@ def _encoding(value: bytes | None) -> str:
     return "text" if _is_utf8(value) else "base64"
 
 
-def _embedded(value: bytes | None) -> bytes:
+def _embedded(value: bytes | None, encoding: str) -> bytes:
     if value is None:
         return b"null"
-    match _encoding(value):
+    match encoding:
         case "json":
             return value
         case "text":
@@ -401,26 +415,24 @@ def _dumps(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 
-def _without_member(value: bytes, name: str) -> tuple[bytes, dict[str, Any]]:
+def _without_member(value: bytes, name: str) -> bytes:
     """The same object without the member `name`, all other text as it was: a producer's `_kafka` must not pass for ours."""
-    text = value.decode()
-    decoder = json.JSONDecoder()
-    kept: list[str] = []
-    at = text.index("{") + 1
-    while (start := _skip(text, at)) < len(text) and text[start] != "}":
-        member, end = json.decoder.scanstring(text, start + 1)  # type: ignore[attr-defined]
-        _, end = decoder.raw_decode(text, _skip(text, _skip(text, end) + 1))
-        if member != name:
-            kept.append(text[start:end])
-        at = _skip(text, end) + (text[_skip(text, end)] == ",")
-    whole = "{" + ",".join(kept) + "}"
-    return whole.encode(), json.loads(whole)
+    return b"{" + b",".join(member for member in _members(value) if _name_of(member) != name) + b"}"
 
 
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
+def _members(value: bytes) -> Iterator[bytes]:
+    """The text of each member of an object that is known to be JSON. No recursion: orjson reads deeper than Python could."""
+    depth, start = 0, value.index(b"{") + 1
+    for token in _STRUCTURE.finditer(value):
+        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
+        if depth == 0 or (depth == 1 and token[0] == b","):
+            yield value[start : token.start()]
+            start = token.end()
+
+
+def _name_of(member: bytes) -> str:
+    found = _STRUCTURE.search(member)
+    return str(json.loads(found[0].decode())) if found else ""
 
 
 def _rfc3339(timestamp_ms: int) -> str:
