@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -115,14 +114,13 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start it, or start it again with the same port and data; returns when it answers clients."""
-        if self._keeper:
+        if self._keeper and self._keeper.poll() is None:
             return
         try:
             self._start(self._home())
         except OSError as error:
-            raise CommandError(
-                f"the broker cannot use its directory {self._home()} ({error.strerror or error})"
-            ) from error
+            where = self._directory or tempfile.gettempdir()
+            raise CommandError(f"the broker cannot use its directory {where} ({error.strerror or error})") from error
         except BaseException:
             self.kill()
             raise
@@ -164,13 +162,13 @@ class EmbeddedBroker:
             _require_free(fixed)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
-            command = [*_java(), f"-Dkafkasse.directory={home}", "-cp", ":".join(map(str, jars.fetch("kafka")))]
+            command = [str(java.java()), *JVM_OPTIONS, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed else PORT_ATTEMPTS_MAX):
                 client_port, controller_port = _free_ports()
                 self._port = fixed or client_port
                 _configure(home, self._port, controller_port, self._settings)
                 _format(command, home)
-                self._launch([*command, "kafka.Kafka", str(home / "server.properties")], home, lock)
+                self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
                 if self._until_ready():
                     return
                 self._keeper = None
@@ -184,7 +182,13 @@ class EmbeddedBroker:
         with (home / "broker.out").open("wb") as out:
             # The broker inherits the lock, so the directory is taken exactly as long as its process lives.
             self._keeper, self._pid = keeper.start(
-                command, scratch=scratch, pass_fds=[lock.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                command,
+                scratch=scratch,
+                cwd=home,
+                pass_fds=[lock.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def _until_ready(self) -> bool:
@@ -198,10 +202,6 @@ class EmbeddedBroker:
                 raise CommandError(f"the broker did not answer within {START_TIMEOUT_S:.0f} s of its start; try again")
             time.sleep(ASK_AGAIN_AFTER_S)
         return False
-
-
-def _java() -> list[str]:
-    return [str(java.java()), *JVM_OPTIONS]
 
 
 def _require_free(port: int) -> None:
@@ -232,11 +232,10 @@ def _configure(home: Path, port: int, controller_port: int, settings: Mapping[st
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-        "log.dirs": str(home / "data"),
+        "log.dirs": "data",  # below the working directory, so that any path will do, even one with a comma
         **settings,
     }
-    # Java reads these files as Latin-1 with \\u escapes, which JSON's strings have too.
-    lines = (f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items())
+    lines = (f"{name}={value}\n" for name, value in properties.items())
     (home / "server.properties").write_text("".join(lines))
 
 
@@ -244,12 +243,9 @@ def _format(command: list[str], home: Path) -> None:
     """Give a new directory its cluster id, as Kafka wants it done before its first start."""
     if (home / "data" / "meta.properties").exists():
         return
-    words = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _cluster_id()]
+    tool = "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _cluster_id(), "-c", "server.properties"
     done = subprocess.run(  # noqa: S603 - our own words
-        [*command, *words, "-c", str(home / "server.properties")],
-        capture_output=True,
-        text=True,
-        timeout=FORMAT_TIMEOUT_S,
+        [*command, *tool], cwd=home, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S
     )
     if done.returncode:
         raise CommandError(_explain(done.stdout + done.stderr, home))
