@@ -148,9 +148,11 @@ class SharedFeed:
         self.head += 1
         self._ring_bytes += len(segment.data)
         self._ring_records += len(segment.offsets)
-        while len(self._ring) > 1 and (
-            self._ring_bytes > self._bounds.ring_bytes_max or self._ring_records > self._bounds.ring_records_max
-        ):
+
+    def _trim(self) -> None:
+        """Only once what is new has been given to all who wait: the ring may exceed its bounds by one fetch until then."""
+        bounds = self._bounds
+        while self._ring and (self._ring_bytes > bounds.ring_bytes_max or self._ring_records > bounds.ring_records_max):
             self._evict()
 
     def _evict(self) -> None:
@@ -166,6 +168,7 @@ class SharedFeed:
             self._push(self.joined(self._pushed))
             self._pushed = self.head
             self.pushed_id = self._ring[-1].id_after
+            self._trim()
             self._notify()
         elif time.monotonic() >= self._beat_due:
             self._push(self._heartbeat())
