@@ -1,7 +1,5 @@
 """A record reaches the client as it was, whatever is in it, and nobody who writes to a topic can forge what we say."""
 
-# ruff: noqa: SIM300  (expected == actual is the order of this project's tests)
-
 from __future__ import annotations
 
 import base64

@@ -1,7 +1,5 @@
 """An id comes back as the position it was, and whatever else a stranger sends is refused in words, quickly."""
 
-# ruff: noqa: SIM300  (expected == actual is the order of this project's tests)
-
 from __future__ import annotations
 
 import base64

@@ -6,15 +6,8 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-str
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-
-class Event(NamedTuple):
-    """What a browser would dispatch, and the last event id at that moment."""
-
-    type: str
-    data: str
-    id: str
+from kafkasse.sse import Event
 
 
 def read_events(stream: bytes) -> list[Event]:

@@ -1,0 +1,80 @@
+"""Who may read what: names, globs, internal topics, and a refusal that tells nobody which topics there are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkasse.errors import ConfigurationError, TopicNotAvailable
+from kafkasse.route import Route
+
+
+def open_route(*allowed: str) -> Route:
+    return Route("topics", "/<topics>", None, allowed)
+
+
+EVERYTHING = Route("topics", "/<topics>", None)
+
+
+@pytest.mark.parametrize(
+    ("route", "allowed", "refused"),
+    [
+        (EVERYTHING, ["t", "_t", "a.b"], ["__consumer_offsets", "__t"]),
+        (open_route("events"), ["events"], ["Events", "events.a", "event", "xevents"]),
+        (open_route("events.*"), ["events.", "events.a", "events.a.b"], ["events", "eventsxa", "xevents.a"]),
+        (open_route("a?", "b[12]"), ["a1", "b2"], ["a", "a11", "b3"]),
+        (open_route("*"), ["t"], ["__consumer_offsets"]),
+        (open_route("__*"), [], ["__t", "t"]),
+        (open_route("__t", "*"), ["__t", "u"], ["__u"]),
+        (open_route(), [], ["t", ""]),
+        (Route("topn", "/topn", ("topn", "__t")), ["topn", "__t"], ["t", "topn*"]),
+    ],
+)
+def test_what_a_route_allows(route: Route, allowed: list[str], refused: list[str]) -> None:
+    """Names and globs, in full and as they are written; internal topics only where they are named."""
+    assert [True] * len(allowed) == [route.allows(topic) for topic in allowed]
+    assert [False] * len(refused) == [route.allows(topic) for topic in refused]
+
+
+@given(st.text())
+def test_internal_topics_are_never_matched_by_chance(name: str) -> None:
+    """No glob opens a topic that begins with two underscores."""
+    assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
+
+
+def refusal(route: Route, topics: list[str], existing: list[str]) -> TopicNotAvailable:
+    with pytest.raises(TopicNotAvailable) as refused:
+        route.check(topics, existing)
+    return refused.value
+
+
+def test_all_that_is_not_there_is_named_and_nothing_else() -> None:
+    """The refusal names each bad topic and no other; KafkaSSE's lists the cluster's topics."""
+    refused = refusal(open_route("a", "b", "c"), ["a", "missing", "b", "secret"], ["a", "b", "c", "secret"])
+
+    assert ["missing", "secret"] == refused.extra["topics"]
+    assert {"a", "b", "c"}.isdisjoint(refused.detail.split())
+
+
+def test_missing_and_forbidden_are_the_same() -> None:
+    """A topic that is not allowed is refused in the very words of one that does not exist."""
+    route = open_route("m*")
+
+    forbidden, missing = (
+        refusal(route, ["mine", "topic"], ["mine", "topic"]),
+        refusal(route, ["mine", "topic"], ["mine"]),
+    )
+
+    assert forbidden.problem() == missing.problem()
+
+
+def test_what_is_allowed_and_there_passes() -> None:
+    """No refusal for topics that are allowed and exist."""
+    open_route("a*").check(["a1", "a2"], ["a1", "a2", "b"])
+
+
+def test_a_route_that_allows_nothing() -> None:
+    """An empty list of allowed topics is the operator's mistake, and the refusal says which setting."""
+    with pytest.raises(ConfigurationError, match="allowed_topics"):
+        open_route().check(["t"], ["t"])
