@@ -7,6 +7,7 @@ read at import; nothing here opens a socket.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import ssl
@@ -28,12 +29,14 @@ SCHEMA = "config"
 ENVIRONMENT_PREFIX = "KAFKASSE_"
 FILE_VARIABLE = "KAFKASSE_CONFIG"
 BOOTSTRAP_DEFAULT = "localhost:9092"
+_YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 # kafkasse's promises rest on these: no groups, no commits, no silent rewinding, no topics made by asking for them.
 KAFKA_NOT_YOURS = frozenset({
     "group_id", "group_instance_id", "auto_offset_reset", "enable_auto_commit", "allow_auto_create_topics",
     "key_deserializer", "value_deserializer", "isolation_level", "max_poll_records", "consumer_timeout_ms",
-    "fetch_max_bytes", "kafka_client", "selector", "partition_assignment_strategy",
+    "fetch_max_bytes", "fetch_max_wait_ms", "max_partition_fetch_bytes", "metrics_enabled", "kafka_client", "selector",
+    "partition_assignment_strategy",
 })  # fmt: skip
 
 TOPN_ROUTE = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
@@ -93,7 +96,7 @@ class Config:
         path = file or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
         settings = _from_file(path) if path else {}
         environment = _from_environment(environ)
-        kafka = {**settings.get("kafka", {}), **environment.pop("kafka"), **settings_and_hooks.pop("kafka", {})}
+        kafka = _merged(settings.get("kafka"), environment.pop("kafka"), settings_and_hooks.pop("kafka", None))
         given = {name: value for name, value in settings_and_hooks.items() if value is not None}
         routes = settings.pop("routes", {"topn": TOPN_ROUTE})
         return cls(**{"routes": routes, **settings, **environment, **given, "kafka": kafka})
@@ -118,6 +121,17 @@ class Config:
 
 
 _HOOK_NAMES = frozenset(Hooks.__dataclass_fields__)
+_OPEN_ROUTE = "topics"
+
+
+def _merged(*layers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings of kafka from file, environment and code; a heading with nothing below it is None."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if not isinstance(layer or {}, Mapping):
+            raise ConfigurationError(f"The setting kafka is not valid: {layer!r} is no mapping of settings.")
+        merged |= layer or {}
+    return merged
 
 
 def _defaults() -> dict[str, Any]:
@@ -128,8 +142,20 @@ def _defaults() -> dict[str, Any]:
 def _check(settings: Mapping[str, Any]) -> None:
     if (error := schemas.first_error(SCHEMA, settings)) is not None:
         raise ConfigurationError(f"The setting {error[0] or 'file'} is not valid: {error[1]}.")
+    if strange := [name for name, value in settings.items() if isinstance(value, float) and not math.isfinite(value)]:
+        raise ConfigurationError(f"The setting {strange[0]} is not valid: it must be a finite number.")
     if forbidden := sorted(KAFKA_NOT_YOURS & settings["kafka"].keys()):
         raise ConfigurationError(f"kafka.{forbidden[0]} is set by kafkasse itself: leave it out.")
+    _check_routes(settings["routes"])
+
+
+def _check_routes(routes: Mapping[str, Any]) -> None:
+    if _OPEN_ROUTE in routes:
+        raise ConfigurationError(f"routes.{_OPEN_ROUTE} has the name of the open route, /{{topics}}: choose another.")
+    taken: dict[str, str] = {}
+    for name, own in routes.items():
+        if (first := taken.setdefault(own["path"], name)) != name:
+            raise ConfigurationError(f"routes.{name}.path is that of routes.{first}: nobody could reach it.")
 
 
 def _routes(settings: Mapping[str, Any]) -> tuple[Route, ...]:
@@ -140,7 +166,7 @@ def _routes(settings: Mapping[str, Any]) -> tuple[Route, ...]:
         }
 
     allowed = settings["allowed_topics"]
-    open_route = Route("topics", "/<topics>", None, None if allowed is None else tuple(allowed), **shared({}))
+    open_route = Route(_OPEN_ROUTE, "/<topics>", None, None if allowed is None else tuple(allowed), **shared({}))
     named = [
         Route(
             name,
@@ -183,12 +209,16 @@ def _value(name: str, text: str, schema: Mapping[str, Any]) -> Any:
     kinds = schema.get("type", "string")
     if "array" in kinds:
         return [each.strip() for each in text.split(",") if each.strip()]
-    if kinds == "string":
-        return text
-    value = yaml.safe_load(text) if re.fullmatch(r"[\w.+-]+", text) else text
-    if kinds in ("integer", "number") and not isinstance(value, int | float):
-        raise ConfigurationError(f"{ENVIRONMENT_PREFIX}{name.upper()} is {text!r}, which is not a number.")
-    return value
+    if kinds == "boolean":
+        return _YES_OR_NO.get(text.lower(), text)
+    if kinds in ("integer", "number"):
+        try:
+            return int(text) if text.isdecimal() else float(text)
+        except ValueError:
+            raise ConfigurationError(
+                f"{ENVIRONMENT_PREFIX}{name.upper()} is {text!r}, which is not a number."
+            ) from None
+    return text
 
 
 def _kafka_from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -202,11 +232,19 @@ def _kafka_from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             )
     prefix = ENVIRONMENT_PREFIX + "KAFKA_"
     for name, text in environ.items():
-        if name.startswith(prefix) and name not in (prefix + "TIMEOUT_S",):
-            settings[name.removeprefix(prefix).lower()] = yaml.safe_load(text) if text.isdigit() else text
+        if name.startswith(prefix) and name != prefix + "TIMEOUT_S":  # that one is ours: kafka_timeout_s
+            setting = name.removeprefix(prefix).lower()
+            settings[setting] = _kafka_value(setting, text)
     if servers := environ.get(ENVIRONMENT_PREFIX + "BOOTSTRAP_SERVERS"):
         settings["bootstrap_servers"] = servers
     return settings
+
+
+def _kafka_value(setting: str, text: str) -> str | int | bool:
+    """kafka-python wants real numbers and real yes or no; a password of digits is still text."""
+    if setting.endswith(("password", "username")):
+        return text
+    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _from_kafka_url(url: str) -> dict[str, Any]:

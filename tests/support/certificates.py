@@ -1,0 +1,47 @@
+"""A certificate authority for a test, and what it signs, as PEM."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+VALID = timedelta(hours=1)
+
+
+class Authority:
+    """An authority of its own.
+
+    Attributes:
+        certificate: what those are given who are to trust it.
+    """
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name("a test's authority")
+        self.certificate = _pem(self._sign(self._name, self._key, is_authority=True))
+
+    def issue(self, name: str) -> tuple[str, str]:
+        """A certificate and its key (PKCS#8). It names no host, as those of Heroku's brokers."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        pkcs8 = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key_pem = key.private_bytes(serialization.Encoding.PEM, *pkcs8).decode()
+        return _pem(self._sign(_name(name), key, is_authority=False)), key_pem
+
+    def _sign(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, is_authority: bool) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(self._name, name, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - VALID).not_valid_after(now + VALID)
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
