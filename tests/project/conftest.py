@@ -71,9 +71,11 @@ class Stream:
         self.parser = Parser()
 
     def read(self, count: int) -> list[Event]:
-        """The next `count` events, or fewer where the stream ends. What came with the last of them is dropped."""
+        """The next `count` events. What came with the last of them is dropped."""
         events: list[Event] = []
-        while len(events) < count and (chunk := self.response.read1(65_536)):
+        while len(events) < count:
+            chunk = self.response.read1(65_536)
+            assert chunk, f"the stream ended after {events}"
             events += self.parser.receive(chunk)
         return events[:count]
 

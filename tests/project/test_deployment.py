@@ -1,0 +1,247 @@
+"""What a platform does with the project: install requirements.txt, set variables, run the Procfile or the image."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from kafka import KafkaAdminClient, KafkaProducer
+
+from kafkasse.broker import EmbeddedBroker
+
+NO_BROKER = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="session")
+def procfile(tree: Path) -> str:
+    """The command of the Procfile's only kind of process."""
+    ((kind, command),) = re.findall(r"^(\w+): (.+)$", (tree / "Procfile").read_text(), re.MULTILINE)
+    assert kind == "web"
+    return str(command)
+
+
+@pytest.fixture
+def run_procfile(procfile: str, tree: Path, web_venv: Path, start: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs the Procfile's command in the tree, in an environment of nothing but requirements.txt, with variables."""
+    return lambda **variables: start(procfile, tree, web_venv, **variables)
+
+
+def test_streams_from_two_variables(run_procfile: Callable[..., Any], broker: EmbeddedBroker, fresh_name: str) -> None:
+    """The Procfile's command, with PORT and the brokers' address alone, streams what Kafka holds."""
+    _fill(broker.bootstrap_servers, fresh_name, b"1", b"2", b"3")
+    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers)
+
+    with server.get(f"/{fresh_name}?timestamp=0") as stream:
+        events = stream.read(3)
+
+    assert ["1", "2", "3"] == [event.data for event in events]
+
+
+def test_another_instance_goes_on(run_procfile: Callable[..., Any], broker: EmbeddedBroker, fresh_name: str) -> None:
+    """An instance that the platform stops ends its streams politely, and any other goes on with them."""
+    _fill(broker.bootstrap_servers, fresh_name, b"1", b"2", b"3")
+    first, second = (run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers) for _ in range(2))
+
+    with first.get(f"/{fresh_name}?timestamp=0") as stream:
+        seen = stream.read(2)
+        first.terminate()
+        rest = stream.response.read()
+    with second.get(f"/{fresh_name}", Last_Event_ID=seen[1].id) as stream:
+        resumed = stream.read(1)
+
+    assert rest.rpartition(b"retry: ")[2].strip().isdigit()
+    assert 0 == first.wait()
+    assert ["3"] == [event.data for event in resumed]
+
+
+def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
+    """While Kafka is away the health check passes, and streams are refused: when to come back, and no address."""
+    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_KAFKA_TIMEOUT_S="1")
+
+    with server.get("/-/health") as health:
+        assert 200 == health.response.status
+    with server.get("/anything") as refusal:
+        assert 503 == refusal.response.status
+        assert refusal.response.headers["Retry-After"].isdigit()
+        assert NO_BROKER.encode() not in refusal.response.read()
+
+
+def test_streams_from_herokus_variables(run_procfile: Callable[..., Any], heroku: HerokuKafka, fresh_name: str) -> None:
+    """Heroku's add-on: several brokers, one of them down; certificates of a CA of its own that name no host; a prefix."""
+    _fill(heroku.plaintext, heroku.variables["KAFKA_PREFIX"] + fresh_name, b"1")
+    server = run_procfile(**heroku.variables)
+
+    with server.get(f"/{fresh_name}?timestamp=0") as stream:
+        (event,) = stream.read(1)
+
+    assert "1" == event.data
+    assert heroku.variables["KAFKA_PREFIX"] not in event.id
+
+
+class Image(NamedTuple):
+    """The Dockerfile, and what it copies into /app."""
+
+    instructions: list[tuple[str, str]]
+    app: Path
+
+    def last(self, instruction: str) -> str:
+        return [text for name, text in self.instructions if name == instruction][-1]
+
+
+@pytest.fixture(scope="session")
+def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """Read as the builder reads it: there is no container engine here to build it with."""
+    text = re.sub(r"\\\n\s*", "", (tree / "Dockerfile").read_text())
+    lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    image = Image([(name, rest) for name, rest in lines], tmp_path_factory.mktemp("image"))
+    for name, rest in image.instructions:
+        if name == "COPY" and not rest.startswith("--from"):
+            *sources, target = rest.split()
+            for source in sources:
+                _copy(tree, source, image.app / (source if target == "./" else target.lstrip("/")))
+    return image
+
+
+def test_image_runs_what_the_procfile_runs(image: Image, procfile: str) -> None:
+    """One way to start it, wherever it runs."""
+    assert shlex.split(procfile) == json.loads(image.last("CMD"))
+
+
+def test_image_is_not_run_by_root(image: Image) -> None:
+    """The last stage ends as a user without a name, a home or rights."""
+    names = [name for name, _ in image.instructions]
+
+    assert all(int(number) >= 1000 for number in image.last("USER").split(":"))
+    assert names.index("USER") > len(names) - 1 - names[::-1].index("FROM")
+
+
+def test_image_holds_what_the_server_needs(
+    image: Image, web_venv: Path, run: Callable[..., str], start: Callable[..., Any]
+) -> None:
+    """What the Dockerfile copies and installs is enough to serve, and the health check tells a live server from none."""
+    check = json.loads(image.last("HEALTHCHECK").partition("CMD ")[2])
+    server = start(shlex.join(json.loads(image.last("CMD"))), image.app, web_venv, KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER)
+    look = ["env", f"PORT={server.port}", web_venv / "bin" / check[0], *check[1:]]
+
+    run(*look)
+
+    server.stop()
+    with pytest.raises(AssertionError, match="ConnectionRefusedError"):
+        run(*look)
+
+
+def _copy(tree: Path, source: str, target: Path) -> None:
+    patterns = [line for line in (tree / ".dockerignore").read_text().split("\n") if line and not line.startswith("#")]
+    let_through = [pattern for pattern in patterns if fnmatchcase(source, pattern.removeprefix("!"))][-1].startswith(
+        "!"
+    )
+    assert let_through, f"{source} is not in the build's context"
+    copy = shutil.copytree if (tree / source).is_dir() else shutil.copy
+    copy(tree / source, target)
+
+
+class HerokuKafka(NamedTuple):
+    """A broker that demands client certificates: its variables, and a way in for the test."""
+
+    variables: dict[str, str]
+    plaintext: str
+
+
+@pytest.fixture
+def heroku() -> Iterator[HerokuKafka]:
+    """A real broker behind TLS, set up as Heroku's add-on does it."""
+    ca, server, client = Certificate.authority(), Certificate.of("kafka.invalid"), Certificate.of("client.invalid")
+    plain, tls, controller, dead = _free_ports(4)
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}"
+    settings = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": _property(server.signed_by(ca)),
+        "ssl.keystore.key": _property(server.key_pem),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": _property(ca.signed_by(ca)),
+    }
+    variables = {
+        "KAFKA_URL": f"kafka+ssl://127.0.0.1:{dead},kafka+ssl://127.0.0.1:{tls}",
+        "KAFKA_TRUSTED_CERT": ca.signed_by(ca),
+        "KAFKA_CLIENT_CERT": client.signed_by(ca),
+        "KAFKA_CLIENT_CERT_KEY": client.key_pem,
+        "KAFKA_PREFIX": "river-123.",
+    }
+    with EmbeddedBroker(plain, settings=settings) as broker:
+        yield HerokuKafka(variables, broker.bootstrap_servers)
+
+
+class Certificate(NamedTuple):
+    """A name and a key."""
+
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+    is_authority: bool
+
+    @classmethod
+    def of(cls, name: str, is_authority: bool = False) -> Certificate:
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        return cls(subject, ec.generate_private_key(ec.SECP256R1()), is_authority)
+
+    @classmethod
+    def authority(cls) -> Certificate:
+        return cls.of("ca.invalid", is_authority=True)
+
+    def signed_by(self, issuer: Certificate) -> str:
+        """The certificate as PEM, good for an hour."""
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder(issuer.name, self.name, self.key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=5))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=self.is_authority, path_length=None), critical=True)
+            .sign(issuer.key, hashes.SHA256())
+            .public_bytes(serialization.Encoding.PEM)
+            .decode()
+        )
+
+    @property
+    def key_pem(self) -> str:
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
+
+
+def _property(pem: str) -> str:
+    """On one line, as Java's properties files have it."""
+    return pem.replace("\n", "\\n")
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as open_sockets:
+        probes = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def _fill(bootstrap_servers: str, topic: str, *values: bytes) -> None:
+    """Make a topic that holds these records."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+    for value in values:
+        producer.send(topic, value)
+    producer.close()
