@@ -17,17 +17,16 @@ from uuid import UUID
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
-from kafka.consumer.fetcher import Fetcher
 from kafka.protocol.consumer import IsolationLevel
 
-from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.feed.contract import Batch, Bounds, OffsetOutOfRange, Topic
+from kafkasse.feed.fetched import fetched
 from kafkasse.position import Partition
 
 log = logging.getLogger(__name__)
 
 INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
-BATCH_RECORDS_MAX = 2_000  # records made at once, so that one large fetch does not hold the hub for long
 FETCH_WAIT_MS = 500
 RECONNECT_BACKOFF_MAX_MS = 1_000
 
@@ -143,8 +142,8 @@ class KafkaCursor:
         self._consumer = consumer
         self._prefix = prefix
         self._assigned: dict[TopicPartition, Partition] = {}
-        # Batches in place of records: they tell of positions that moved without a record (markers, compaction).
-        consumer._fetcher.PartitionRecords = _PartitionBatch
+        # Runs in place of records: see fetched.py.
+        consumer._fetcher.PartitionRecords = fetched()
         self.seek(offsets)
 
     def seek(self, offsets: Mapping[Partition, int]) -> None:
@@ -163,22 +162,12 @@ class KafkaCursor:
             raise OffsetOutOfRange([self._assigned[each] for each in error.args[0]]) from None
         return [
             Batch(self._assigned[each], records, next_offset)
-            for each, batches in found.items()
-            for records, next_offset in batches
+            for each, runs in found.items()
+            for records, next_offset in runs
         ]
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1_000)
-
-
-class _PartitionBatch(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python ships no types
-    """What one fetch brought of one partition, handed on as (records, next offset) pairs."""
-
-    def take(self, n: int | None = None) -> list[tuple[list[Any], int]]:
-        before = self.next_fetch_offset
-        records = super().take(BATCH_RECORDS_MAX)
-        moved = records or self.next_fetch_offset != before
-        return [(records, self.next_fetch_offset)] if moved else []
 
 
 def _incarnation(topic_id: object) -> str:
@@ -201,6 +190,11 @@ def _told_plainly() -> Iterator[None]:
     except (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError) as error:
         log.error("the Kafka settings do not work: %s", error)
         raise ConfigurationError("This server's settings for Kafka do not work; its log says why.") from error
+    except kafka_errors.CorruptRecordError as error:
+        log.error("damaged records: %s", error)
+        raise KafkasseError(
+            "The next record of this stream is damaged in Kafka, so the stream cannot go on."
+        ) from error
     except (kafka_errors.KafkaError, OSError) as error:
         log.warning("Kafka cannot be reached: %s: %s", type(error).__name__, error)
         raise KafkaUnavailable("Kafka cannot be reached. Try again in a moment.") from error

@@ -17,6 +17,7 @@ from kafkasse.feed.topics import TopicWatch
 from kafkasse.frame import Encoder, Record
 from kafkasse.position import IdWriter, Partition
 
+ENCODED_AT_ONCE_MAX = 256
 POLL_SLICE_S = 0.25  # how long a read may go on after its client has gone
 
 
@@ -129,34 +130,28 @@ class OwnReader:
         return frame.gap(self._wire, gap.partition, gap.first, gap.to, gap.reason, self.sent_id)
 
     def _frames(self) -> bytes:
-        frames: list[bytes] = []
+        parts: list[bytes] = []
         size = 0
         while self._waiting and size < self._chunk_bytes_max:
-            batch = self._waiting.popleft()
             if self._snapshot is not None:
-                frames.append(self._snapshot_frames(self._snapshot, batch))
+                parts.append(self._snapshot_frames(self._snapshot, self._waiting.popleft()))
             else:
-                done = self._encode(batch, frames)
-                if done is not None:
-                    self._waiting.appendleft(done)
-            size = sum(map(len, frames))
-        return b"".join(frames)
+                parts += self._encode(self._waiting.popleft())
+            size = sum(map(len, parts))
+        return b"".join(parts)
 
-    def _encode(self, batch: Batch, frames: list[bytes]) -> Batch | None:
-        """Encode a batch into `frames`. Returns what is left of it when enough is ready."""
+    def _encode(self, batch: Batch) -> list[bytes]:
+        """Encode the records of a batch, or as many as make a chunk of the usual size; the rest waits."""
         partition, records, next_offset = batch
-        size = 0
-        for at, record in enumerate(records):
-            encoded = self._encoder.encode(partition.topic, partition.partition, record)
-            self.ids.set(partition, record.offset + 1, record.timestamp)
-            if encoded is not None:
-                self.sent_id = self.ids.render()
-                frames.append(self._wire.frame(encoded[0], self.sent_id, encoded[1]))
-                size += len(frames[-1])
-            if size >= self._chunk_bytes_max and at + 1 < len(records):
-                return Batch(partition, records[at + 1 :], next_offset)
+        if len(records) > ENCODED_AT_ONCE_MAX:
+            self._waiting.appendleft(Batch(partition, records[ENCODED_AT_ONCE_MAX:], next_offset))
+            records = records[:ENCODED_AT_ONCE_MAX]
+            next_offset = records[-1].offset + 1
+        frames, _ = self._encoder.encode_run(partition, records, self.ids)
+        if frames:
+            self.sent_id = self.ids.render()
         self.ids.set(partition, next_offset)
-        return None
+        return frames
 
     def _snapshot_frames(self, snapshot: _Snapshot, batch: Batch) -> bytes:
         """b"" until all partitions are at the end they had, then the newest record of each key and the first id."""

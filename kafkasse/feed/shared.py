@@ -105,20 +105,10 @@ class SharedFeed:
         """Encode a batch once, for everybody."""
         partition, records, next_offset = batch
         segment = Segment(partition, next_offset)
-        frames: list[bytes] = []
-        around = self.ids.around(partition)
-        encode, frame_of = self._encoder.encode, self.wire.frame
-        for record in records:
-            encoded = encode(partition.topic, partition.partition, record)
-            if around is None:
-                self.ids.set(partition, record.offset + 1, record.timestamp)
-            if encoded is None:
-                continue
-            position_id = f"{around[0]}{record.offset + 1}{around[1]}" if around else self.ids.render()
-            frames.append(frame_of(encoded[0], position_id, encoded[1]))
-            segment.offsets.append(record.offset)
-            if self._kind is not IdKind.OFFSET:
-                segment.timestamps.append(record.timestamp)
+        frames, segment.offsets = self._encoder.encode_run(partition, records, self.ids)
+        if self._kind is not IdKind.OFFSET:
+            times = {record.offset: record.timestamp for record in records}
+            segment.timestamps = [times[offset] for offset in segment.offsets]
         self.ids.set(partition, next_offset)
         segment.data = b"".join(frames)
         self._add(segment)
