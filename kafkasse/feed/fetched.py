@@ -42,6 +42,8 @@ class PlainFetched(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pyt
 class CompiledFetched(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python ships no types
     """By the compiled decoder in aiokafka's wheel, which reads message format 2; older ones go the plain way."""
 
+    next_fetch_offset: int
+
     def _unpack_records(self, tp: Any, records: Any, key_deserializer: Any, value_deserializer: Any) -> Iterator[Run]:
         """Runs in place of records: kafka-python's own take() and poll() hand on whatever this yields."""
         run: list[Record] = []
