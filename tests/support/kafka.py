@@ -1,0 +1,86 @@
+"""What tests do to a cluster: make, fill, grow and remove topics, and be sure that it has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.errors import UnknownTopicOrPartitionError
+
+REQUEST_TIMEOUT_MS = 20_000
+
+
+class Cluster:
+    """Writes to the cluster at `bootstrap_servers`. Every call returns when the broker has done it."""
+
+    def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._settings = {"bootstrap_servers": bootstrap_servers, "request_timeout_ms": REQUEST_TIMEOUT_MS, **settings}
+        self._admin = KafkaAdminClient(**self._settings)
+        self._producer = KafkaProducer(**self._settings, linger_ms=0, metadata_max_age_ms=500)
+
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> str:
+        """Make a topic; underscores in setting names stand for dots. Returns its name."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        options = {"num_partitions": partitions, "replication_factor": 1, "configs": named}
+        self._admin.create_topics({topic: options}, wait_for_metadata=True)
+        return topic
+
+    def send(
+        self,
+        topic: str,
+        *values: bytes | None,
+        partition: int = 0,
+        key: bytes | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> list[int]:
+        """Append records. Returns their offsets."""
+        rest = {"key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": list(headers)}
+        sent = [self._producer.send(topic, value, **rest) for value in values]
+        self._producer.flush()
+        return [each.get().offset for each in sent]
+
+    def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:
+        """Append records in a transaction of their own, and a marker that commits or aborts it."""
+        producer = KafkaProducer(**self._settings, transactional_id=f"{topic}-writer")
+        producer.init_transactions()
+        producer.begin_transaction()
+        for value in values:
+            producer.send(topic, value, partition=0)
+        producer.flush()
+        _ = producer.commit_transaction() if commit else producer.abort_transaction()
+        producer.close()
+
+    def compressed(self, topic: str, codec: str, *values: bytes) -> None:
+        """Append records in one compressed batch."""
+        producer = KafkaProducer(**self._settings, compression_type=codec, linger_ms=1000)
+        for value in values:
+            producer.send(topic, value, partition=0)
+        producer.close()
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Let a topic have more partitions."""
+        self._admin.create_partitions({topic: partitions})
+        self._admin.wait_for_topics([topic])
+
+    def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
+        """What retention does: offsets before `offset` are gone."""
+        self._admin.delete_records({TopicPartition(topic, partition): offset})
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self._admin.delete_topics([topic])
+        while self._is_there(topic):
+            pass
+
+    def close(self) -> None:
+        self._producer.close()
+        self._admin.close()
+
+    def _is_there(self, topic: str) -> bool:
+        try:
+            return bool(self._admin.describe_topics([topic])[0]["partitions"])
+        except UnknownTopicOrPartitionError:
+            return False
