@@ -126,6 +126,7 @@ class Stream:
         try:
             for event in parser.receive(chunk):
                 if event.type == "error":
+                    self.last_event_id = event.id
                     raise _ended(event)
                 if event.type == "gap":
                     _status(f"records are gone: {_one_line(event.data)}")

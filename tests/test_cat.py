@@ -1,7 +1,5 @@
 """`kafkasse cat` as a process, against a server that answers, breaks off and refuses as each test tells it to."""
 
-# ruff: noqa: SIM300  (expected == actual is the order of this project's tests)
-
 from __future__ import annotations
 
 import contextlib
@@ -275,10 +273,13 @@ def test_an_error_event_that_the_client_must_mend(serve: Callable[..., Server]) 
 
 @pytest.mark.parametrize("data", [b'{"status":503,"detail":"stopping"}', b"oops", b"[]", b'{"status":"?"}'])
 def test_an_error_event_that_passes(serve: Callable[..., Server], data: bytes) -> None:
-    """`event: error` that is the server's trouble, or says nothing, is followed by another try."""
-    server = serve(stream(SOON + event(0) + b"event: error\ndata: " + data + b"\n\n"), stream(event(1), end="hold"))
+    """`event: error` that is the server's trouble, or says nothing, is followed by another try, from where it says."""
+    server = serve(
+        stream(SOON + event(0) + b"event: error\nid: 5\ndata: " + data + b"\n\n"), stream(event(1), end="hold")
+    )
 
     assert "0\n1\n" == cat_of(server.url, "--count", "2").stdout
+    assert "5" == server.asked[1].fields["last-event-id"]
 
 
 def test_a_gap_is_told_and_not_printed(serve: Callable[..., Server]) -> None:
@@ -430,6 +431,25 @@ def test_https(serve: Callable[..., Server], certificate: Path, trusted: bool) -
 
     assert ("0\n", 0) == (done.stdout, done.returncode) if trusted else ("", 1) == (done.stdout, done.returncode)
     assert trusted or re.fullmatch(r"kafkasse cat: https://\S+ is not to be trusted: [^\n]+\n", done.stderr)
+
+
+def test_the_example_for_python(serve: Callable[..., Server]) -> None:
+    """docs/clients.md goes on after a break and a 503, and ends with the reason of the server."""
+    text = (Path(__file__).parents[1] / "docs/clients.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    shown = [f'event: message\nid: {number}\ndata: {{"n":{number}}}\n\n'.encode() for number in (1, 2)]
+    final = b'event: error\ndata: {"status":410,"detail":"gone"}\n\n'
+    server = serve(
+        chunked(SOON + shown[0], shown[1][:9]), refusal("503 Busy", {}), chunked(b"id: 1b\n\n" + shown[1], final)
+    )
+
+    program = example.replace("http://127.0.0.1:6917/topn/updates", server.url).replace("2000", "1")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=ANSWER_S_MAX, env=environment()
+    )
+
+    assert ("{'n': 1}\n{'n': 2}\n", "gone\n") == (done.stdout, done.stderr)
+    assert [None, "1", "1"] == [asked.fields.get("last-event-id") for asked in server.asked]
 
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)

@@ -1,7 +1,5 @@
 """The parser reads a stream as browsers do, however the bytes are cut, and never holds more than its bound."""
 
-# ruff: noqa: SIM300  (expected == actual is the order of this project's tests)
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The page in a real browser, beside a stream that says, refuses and breaks off as each test tells it to."""
 
-# ruff: noqa: SIM300  (expected == actual is the order of this project's tests)
-
 from __future__ import annotations
 
 import json
@@ -31,10 +29,11 @@ SOON = "retry: 50\n\n"
 
 
 class Asked(NamedTuple):
-    """Where a request for the stream wanted to go on."""
+    """Where a request for the stream wanted to go on, and as whom."""
 
-    header: str | None
-    query: str | None
+    header: str | None = None
+    query: str | None = None
+    authorization: str | None = None
 
 
 class Quiet(WSGIRequestHandler):
@@ -85,12 +84,15 @@ class Site:
             stream.put(None)
 
     def _updates(self) -> Response:
-        self.asked.append(Asked(request.headers.get("Last-Event-ID"), request.args.get("lastEventId")))
+        fields = request.headers
+        asked = Asked(fields.get("Last-Event-ID"), request.args.get("lastEventId"), fields.get("Authorization"))
         if self.refusal:
+            self.asked.append(asked)
             return self.refusal()
         stream: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         stream.put(self.greeting)
         self._streams.append(stream)
+        self.asked.append(asked)  # last: who sees it may send
         return Response(iter(stream.get, None), content_type="text/event-stream; charset=utf-8")
 
 
@@ -344,7 +346,7 @@ def test_goes_on_when_the_stream_ends(page: Page) -> None:
     page.until(lambda: 2 == len(page.site.asked))
     page.sees("#state", "Live")
 
-    assert Asked("7", None) == page.site.asked[1]
+    assert Asked(header="7") == page.site.asked[1]
 
 
 def test_comes_back_with_the_server(page: Page) -> None:
@@ -421,7 +423,7 @@ def test_stops_when_waiting_does_not_help(page: Page, status: int) -> None:
     page.browser.find_element(By.ID, "again").click()
 
     page.shows("Asia")
-    assert Asked(None, None) == page.site.asked[-1]
+    assert Asked() == page.site.asked[-1]
     assert "Live" == page.text("#state")
 
 
@@ -437,14 +439,14 @@ def test_stops_at_an_answer_that_it_must_mend(page: Page) -> None:
 
 @pytest.mark.parametrize("data", ['{"status":503,"detail":"The server is stopping."}', "?", "null", '{"status":"x"}'])
 def test_goes_on_after_an_error_that_passes(page: Page, data: str) -> None:
-    """An `error` event that is the server's trouble, or says nothing, is followed by another try."""
+    """An `error` event that is the server's trouble, or says nothing, is followed by another try, from where it says."""
     page.open()
 
-    page.site.send(EUROPE, said(data, kind="error"))
+    page.site.send(EUROPE, said(data, "8", "error"))
     page.until(lambda: 2 == len(page.site.asked))
     page.sees("#state", "Live")
 
-    assert "7" == page.site.asked[1].query
+    assert "8" == page.site.asked[1].query
 
 
 # How it looks, and to whom
@@ -597,6 +599,29 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, where: dict[str, str]) 
     assert [] == page.complaints()
     browser.get("about:blank")
     site.stop()
+
+
+def test_the_example_for_fetch(page: Page) -> None:
+    """docs/clients.md goes on after a break, sends its headers, and ends with the reason of the server."""
+    text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
+    (example,) = re.findall(r"```js\n(/\*\*.*?)```", text, re.DOTALL)
+    page.browser.get(page.site.url + "/about")
+    page.site.greeting = SOON
+
+    page.run(
+        "window.shown = []; const show = (it) => shown.push(it.n); const token = 't';"
+        f"(async () => {{ {example.replace('/countries', 'topn/updates').replace('2000', '50')} }})()"
+        ".catch((error) => shown.push(error.message));"
+    )
+    page.until(lambda: page.site.asked)
+    page.site.send(said('{"n":1}', "1"), "id: 1b\n\n", "event: message\nid: 2\nda")
+    page.until(lambda: [1] == page.run("return shown"))
+    page.site.end()
+    page.until(lambda: 2 == len(page.site.asked))
+    page.site.send(said('{"n":2}', "2"), said('{"status":410,"detail":"gone"}', kind="error"))
+
+    page.until(lambda: [1, 2, "gone"] == page.run("return shown"))
+    assert Asked(header="1b", authorization="Bearer t") == page.site.asked[1]
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ export class Stream {
   #onError(source, event) {
     if (event instanceof MessageEvent) {
       source.close();
+      this.#lastEventId = event.lastEventId;
       this.#judge(problemFrom(event.data));
     } else if (source.readyState === EventSource.CLOSED) {
       this.#ask(source);
