@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any
 from uuid import UUID
 
+from gevent import spawn
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
@@ -27,8 +28,12 @@ from kafkasse.position import Partition
 log = logging.getLogger(__name__)
 
 INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
-FETCH_WAIT_MS = 500
+FOLLOW_WAIT_MS = 500  # how long Kafka may hold an empty answer to one who follows the end
+CATCH_UP_WAIT_MS = 20  # and to one who catches up: the next user of a warm consumer waits for what the last one asked
+WARM_CONSUMERS_MAX = 8
+CLOSE_TIMEOUT_MS = 1_000
 RECONNECT_BACKOFF_MAX_MS = 1_000
+RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice before its first record
 
 _ADMIN_SETTINGS = frozenset(KafkaAdminClient.DEFAULT_CONFIG)
 # What a client may be told about a topic that cannot be read: nothing, as if it did not exist.
@@ -62,10 +67,11 @@ class KafkaLog:
         self._prefix = topic_prefix
         self._isolation = IsolationLevel.build_from(isolation_level)
         self._settings = {
-            "request_timeout_ms": max(timeout_ms, FETCH_WAIT_MS * 4),
+            "request_timeout_ms": max(timeout_ms, FOLLOW_WAIT_MS * 4),
             "bootstrap_timeout_ms": timeout_ms,
             "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
             "client_id": "kafkasse",
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
             **settings,
         }
         self._consumer_settings = {
@@ -75,11 +81,13 @@ class KafkaLog:
             "auto_offset_reset": "none",  # with `earliest` a resume that is out of range would silently rewind to 0
             "allow_auto_create_topics": False,
             "isolation_level": isolation_level,
-            "fetch_max_wait_ms": FETCH_WAIT_MS,
             "fetch_max_bytes": fetch_bytes_max,
             "max_partition_fetch_bytes": min(fetch_bytes_max, 1_048_576),
             "metrics_enabled": False,
         }
+        self._warm: list[KafkaConsumer] = []
+        self._warming = False
+        self._closed = False
         self._admin: KafkaAdminClient | None = None
         self._admin_lock = Lock()
 
@@ -103,12 +111,40 @@ class KafkaLog:
         late = [each for each in timestamps if found[each] < 0]
         return found | (self._offsets(dict.fromkeys(late, OffsetSpec.LATEST)) if late else {})
 
-    def cursor(self, offsets: Mapping[Partition, int]) -> KafkaCursor:
+    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> KafkaCursor:
+        if follow:
+            return KafkaCursor(self._consumer(FOLLOW_WAIT_MS), offsets, self._prefix, _discard)
+        consumer = self._warm.pop() if self._warm else self._consumer(CATCH_UP_WAIT_MS)
+        if not self._warm and not self._warming:
+            spawn(self._keep_one_warm)
+        return KafkaCursor(consumer, offsets, self._prefix, self._take_back)
+
+    def _consumer(self, wait_ms: int) -> KafkaConsumer:
         with _told_plainly():
-            consumer = KafkaConsumer(**self._consumer_settings)
-        return KafkaCursor(consumer, offsets, self._prefix)
+            return KafkaConsumer(**self._consumer_settings, fetch_max_wait_ms=wait_ms)
+
+    def _keep_one_warm(self) -> None:
+        """A new consumer waits more than 100 ms for its first metadata, one that is warm answers in a few."""
+        self._warming = True
+        try:
+            self._take_back(self._consumer(CATCH_UP_WAIT_MS))
+        except KafkasseError:
+            pass  # whoever needs one will be told
+        finally:
+            self._warming = False
+
+    def _take_back(self, consumer: KafkaConsumer) -> None:
+        if self._closed or len(self._warm) >= WARM_CONSUMERS_MAX:
+            _discard(consumer)
+        else:
+            consumer.unsubscribe()
+            consumer.poll(0)  # lets go of what was fetched and not read
+            self._warm.append(consumer)
 
     def close(self) -> None:
+        self._closed = True
+        while self._warm:
+            _discard(self._warm.pop())
         with self._admin_lock:
             admin, self._admin = self._admin, None
         if admin is not None:
@@ -136,11 +172,19 @@ class KafkaLog:
 
 
 class KafkaCursor:
-    """See contract.Cursor. Owns its consumer."""
+    """See contract.Cursor. Owns its consumer, until it gives it to `done`; one that has failed is closed instead."""
 
-    def __init__(self, consumer: KafkaConsumer, offsets: Mapping[Partition, int], prefix: str) -> None:
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        offsets: Mapping[Partition, int],
+        prefix: str,
+        done: Callable[[KafkaConsumer], object],
+    ) -> None:
         self._consumer = consumer
         self._prefix = prefix
+        self._done = done
+        self._closed = False
         self._assigned: dict[TopicPartition, Partition] = {}
         # Runs in place of records: see fetched.py.
         consumer._fetcher.PartitionRecords = fetched()
@@ -158,6 +202,9 @@ class KafkaCursor:
         try:
             with _told_plainly():
                 found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        except KafkasseError:
+            self._done = _discard
+            raise
         except kafka_errors.OffsetOutOfRangeError as error:
             raise OffsetOutOfRange([self._assigned[each] for each in error.args[0]]) from None
         return [
@@ -167,7 +214,13 @@ class KafkaCursor:
         ]
 
     def close(self) -> None:
-        self._consumer.close(autocommit=False, timeout_ms=1_000)
+        if not self._closed:
+            self._closed = True
+            self._done(self._consumer)
+
+
+def _discard(consumer: KafkaConsumer) -> None:
+    consumer.close(autocommit=False, timeout_ms=CLOSE_TIMEOUT_MS)
 
 
 def _incarnation(topic_id: object) -> str:

@@ -54,7 +54,7 @@ class OwnReader:
         self._gaps = deque(opening.gaps)
         self.sent_id = ""  # the last one that the client was given
         self._snapshot = _Snapshot(log.bounds(opening.offsets), snapshot_keys_max) if opening.snapshot else None
-        self._cursor: Cursor = log.cursor(opening.offsets)
+        self._cursor: Cursor = log.cursor(opening.offsets, follow=bool(opening.only))
         self.closed = False  # set by whoever sees the client go: the next read() returns at once
         self.ended = False  # the stream is to end politely; the client comes back with its id
 

@@ -259,7 +259,7 @@ class Follower:
         self.offsets = dict(opening.offsets)  # the next offset to fetch, whether or not there is a feed to hear of it
         self.feeds: dict[object, SharedFeed] = {}
         self.closed = False
-        self._cursor = log.cursor(opening.offsets)
+        self._cursor = log.cursor(opening.offsets, follow=True)
 
     def start(self) -> None:
         """Follow from now on, in a greenlet."""
