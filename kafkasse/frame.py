@@ -237,8 +237,9 @@ class Encoder:
     ) -> tuple[list[bytes], list[int]]:
         frames: list[bytes] = []
         offsets: list[int] = []
-        for record in records:
-            encoded = self.encode(partition.topic, partition.partition, record)
+        # All are encoded before the ids move: if the filter fails, nothing of this run was sent, and the id must say so.
+        run = [(record, self.encode(partition.topic, partition.partition, record)) for record in records]
+        for record, encoded in run:
             ids.set(partition, record.offset + 1, record.timestamp)
             if encoded is not None:
                 frames.append(self.wire.frame(encoded[0], ids.render(), encoded[1]))

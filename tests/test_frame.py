@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kafkasse import frame
 from kafkasse.errors import FilterError, TopicGone
 from kafkasse.frame import FORMATS, Encoder, JsonLines, TopicRecord, Wire
+from kafkasse.position import IdKind, IdWriter, Partition
 from kafkasse.sse import Event, Parser
 from tests.support.events import read_events
 
@@ -264,7 +265,7 @@ def is_sent_or_skipped(value: bytes) -> None:
 @pytest.mark.parametrize("shape", [b"%s", b'{"a":%s}', b'{"_kafka":1,"a":%s}'])
 def test_deep_values(shape: bytes) -> None:
     """Nesting may cost a record, counted as skipped, but never the stream."""
-    for depth in (*range(900, 1030), 100_000):
+    for depth in (*range(850, 1030, 15), 100_000):
         is_sent_or_skipped(shape % (b"[" * depth + b"]" * depth))
 
 
@@ -496,6 +497,59 @@ def test_a_filterer_that_fails_is_an_error_of_the_stream() -> None:
 def test_what_is_skipped_never_reaches_the_filterer() -> None:
     """A value that does not deserialize is no error of the filter's."""
     assert b"" == sent(Encoder(filterer=failing), Record(b"{"))
+
+
+# Runs of records, as a feed encodes them.
+
+kinds = st.sampled_from([(kind, compact) for kind in IdKind for compact in (False, True)])
+runs = st.lists(
+    st.builds(
+        Record,
+        st.none() | st.binary() | loosely_written().map(lambda written: written[0].encode()),
+        st.none() | st.binary(max_size=4) | st.just(b"FR"),
+        st.just(()),
+        st.none() | st.integers(-1, 2**40),
+    ),
+    max_size=6,
+).map(lambda records: [record._replace(offset=7 + 2 * at) for at, record in enumerate(records)])
+
+
+def writer(kind: IdKind = IdKind.OFFSET, compact: bool = False) -> IdWriter:
+    offsets = {Partition("t", 2): 5, Partition("t", 3): 7, Partition("u", 0): 1}
+    return IdWriter(offsets, {"t": "x", "u": ""}, kind=kind, compact=compact)
+
+
+@given(runs, kinds, st.sampled_from(list(FORMATS)), st.sampled_from([Wire, JsonLines]), st.booleans())
+def test_a_run_is_its_records(
+    records: list[Record], kind: tuple[IdKind, bool], format: str, wire: type[Wire], filtered: bool
+) -> None:
+    """The frames of a run are those of its records one by one, each under the id after it; and the ids have moved."""
+    encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
+    one, expected = writer(*kind), []
+    for record in records:
+        one.set(Partition("t", 3), record.offset + 1, record.timestamp)
+        if (encoded := encoder.encode("t", 3, record)) is not None:
+            expected.append((record.offset, encoder.wire.frame(encoded[0], one.render(), encoded[1])))
+
+    ids = writer(*kind)
+    frames, offsets = encoder.encode_run(Partition("t", 3), records, ids)
+
+    assert expected == list(zip(offsets, frames, strict=True))
+    assert one.render() == ids.render()
+
+
+@given(kinds)
+def test_a_run_that_fails_moves_nothing(kind: tuple[IdKind, bool]) -> None:
+    """When the filter fails in the middle of a run, the id is still that of before it: nothing of the run was sent."""
+    ids = writer(*kind)
+    before = ids.render()
+
+    with pytest.raises(FilterError):
+        Encoder(filterer=lambda message: message["a"]).encode_run(
+            Partition("t", 3), [Record(b'{"a":1}'), Record(b"{}", offset=8)], ids
+        )
+
+    assert before == ids.render()
 
 
 # What we say ourselves.

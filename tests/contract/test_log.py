@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
+from kafkasse.feed import fetched
 from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange, Topic
 from kafkasse.feed.kafka_log import KafkaLog
 from kafkasse.feed.memory import MemoryLog
@@ -61,12 +63,29 @@ def kafka_log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
         yield log
 
 
-@pytest.fixture(params=["memory", "kafka"])
+@pytest.fixture(params=["memory", "kafka", "kafka, decoded plainly"])
 def world(request: pytest.FixtureRequest) -> tuple[Log, Writer]:
+    """A log and how to write to it. Where the compiled decoder has no wheel, Kafka's records are decoded plainly."""
     if request.param == "memory":
         log = MemoryLog()
         return log, MemoryWriter(log)
+    if request.param != "kafka":
+        request.getfixturevalue("plainly")
     return request.getfixturevalue("kafka_log"), request.getfixturevalue("cluster")
+
+
+@pytest.fixture
+def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafkasse.feed.fetched.CompiledRecords", None)
+
+
+@pytest.fixture(params=["compiled", "plainly"])
+def decoded(request: pytest.FixtureRequest) -> None:
+    """For what only Kafka has: by each of the decoders."""
+    if request.param == "plainly":
+        request.getfixturevalue("plainly")
+    else:
+        assert fetched.fetched() is fetched.CompiledFetched
 
 
 @pytest.fixture
@@ -330,6 +349,18 @@ def test_cursors_keep_apart(read: Callable[..., Cursor], writer: Writer, topic: 
 # What only Kafka has.
 
 
+@pytest.mark.usefixtures("decoded")
+def test_times_that_the_broker_sets(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
+    """Where a topic's times are those of appending, its records have them, and not what the producer said."""
+    cluster.create(fresh_name, message_timestamp_type="LogAppendTime")
+    before = time.time_ns() // 1_000_000
+    cluster.send(fresh_name, b"a", timestamp_ms=1000)
+
+    with closing(kafka_log.cursor({Partition(fresh_name, 0): 0})) as cursor:
+        assert before <= (take(cursor, 1)[0].records[0].timestamp or 0) <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.usefixtures("decoded")
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str, codec: str) -> None:
     """Records are read however their producer compressed them."""
@@ -340,6 +371,7 @@ def test_every_codec(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str,
         assert [b"a" * 1000, b"b" * 1000] == values(take(cursor, 2))
 
 
+@pytest.mark.usefixtures("decoded")
 def test_transactions(broker: EmbeddedBroker, kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
     """Committed records are read and aborted ones are not, unless one asks for the uncommitted."""
     cluster.create(fresh_name)
