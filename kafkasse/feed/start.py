@@ -61,6 +61,9 @@ def resolve(
         InvalidPosition: a partition that the topic does not have, or an offset beyond its end that no id of ours ever
             told. An id of ours that now lies beyond the end means that the log was truncated: a gap.
     """
+    now = (
+        time.time_ns() // 1_000_000
+    )  # before the ends are asked for: what is written in between must not lie before it
     default = Start(timestamp=since) if since is not None else None
     wanted: dict[Partition, Start | None] = {}
     remade = {topic for topic in topics if _is_remade(position.incarnations.get(topic), topics[topic])}
@@ -73,21 +76,19 @@ def resolve(
     gaps: list[Gap] = []
     for each, start in wanted.items():
         told = position.incarnations.get(each.topic)
-        offsets[each] = found[each] if each in found else _offset(start, bounds[each], start_at)
-        if (
-            each not in found
-            and start is not None
-            and (gap := _gap(each, start, bounds[each], told, each.topic in remade))
-        ):
+        if each in found:
+            offsets[each] = found[each]
+        elif start and (gap := _gap(each, start, bounds[each], told, each.topic in remade)):
+            offsets[each] = gap.to
             gaps.append(gap)
-    now = time.time_ns() // 1_000_000
+        else:
+            offsets[each] = _offset(start, bounds[each], start_at)
+    at_end = {each for each in wanted if offsets[each] == bounds[each].end}
     return Opening(
         offsets=offsets,
         incarnations={topic: topics[topic].incarnation for topic in position.topics},
         only=position.only,
-        timestamps={
-            each: now if start is None or start.timestamp is None else start.timestamp for each, start in wanted.items()
-        },
+        timestamps={each: _timestamp(start, now if each in at_end else 0) for each, start in wanted.items()},
         gaps=gaps,
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
     )
@@ -127,6 +128,10 @@ def _offset(start: Start | None, bounds: Bounds, start_at: StartAt) -> int:
     if start is None:
         return bounds.end if start_at is StartAt.LATEST else bounds.first
     return min(max(start.offset or 0, bounds.first), bounds.end)
+
+
+def _timestamp(start: Start | None, unsaid: int) -> int:
+    return unsaid if start is None or start.timestamp is None else start.timestamp
 
 
 def _gap(partition: Partition, start: Start, bounds: Bounds, told: str | None, remade: bool) -> Gap | None:
