@@ -10,10 +10,8 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
-import os
 import re
 import secrets
-import signal
 import socket
 import struct
 import subprocess
@@ -25,7 +23,7 @@ from types import TracebackType
 from typing import IO
 
 from kafkasse import jars, java
-from kafkasse.broker import keeper
+from kafkasse.broker.keeper import Kept
 from kafkasse.errors import CommandError
 
 HOST = "127.0.0.1"
@@ -89,8 +87,7 @@ class EmbeddedBroker:
         self._directory = directory
         self._settings = dict(settings or {})
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._process: Kept | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -99,8 +96,8 @@ class EmbeddedBroker:
 
     @property
     def pid(self) -> int:
-        """The process id of the broker's JVM, while it runs."""
-        return self._pid
+        """The process id of the broker's JVM, 0 when there is none."""
+        return self._process.pid if self._process else 0
 
     def __enter__(self) -> EmbeddedBroker:
         self.start()
@@ -114,7 +111,7 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start it, or start it again with the same port and data; returns when it answers clients."""
-        if self._keeper and self._keeper.poll() is None:
+        if self._process and not self._process.ended():
             return
         try:
             self._start(self._home())
@@ -127,25 +124,27 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """End it as an operator would: it closes its logs, and its data stays for the next `start`."""
-        if self._keeper:
-            self._keeper.terminate()
-            try:
-                self._keeper.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-            self._keeper = None
+        if self._process:
+            self._process.stop(STOP_TIMEOUT_S)
+            self._process = None
 
     def kill(self) -> None:
         """End it at once, as when a machine fails."""
-        if self._keeper:
-            if self._keeper.poll() is None:
-                os.kill(self._pid, signal.SIGKILL)
-            self._keeper.wait()
-            self._keeper = None
+        if self._process:
+            self._process.kill()
+            self._process = None
 
     def wait(self) -> int:
         """Wait until it ends by itself. Returns its exit code."""
-        return self._keeper.wait() if self._keeper else 0
+        return self._process.wait() if self._process else 0
+
+    def ended(self) -> bool:
+        """Whether it is not running, although nobody has stopped it."""
+        return self._process is not None and self._process.ended()
+
+    def log(self) -> str:
+        """What it has had to say since its last start."""
+        return _log(self._home())
 
     def _home(self) -> Path:
         """The directory, made if need be."""
@@ -159,7 +158,7 @@ class EmbeddedBroker:
     def _start(self, home: Path) -> None:
         fixed = self._port
         if fixed:
-            _require_free(fixed)
+            require_free(fixed)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
             command = [str(java.java()), *JVM_OPTIONS, "-cp", ":".join(map(str, jars.fetch("kafka")))]
@@ -168,20 +167,20 @@ class EmbeddedBroker:
                 self._port = fixed or client_port
                 _configure(home, self._port, controller_port, self._settings)
                 _format(command, home)
-                self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
-                if self._until_ready():
+                self._process = self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
+                if self._until_ready(self._process):
                     return
-                self._keeper = None
+                self._process = None
                 if "Address already in use" not in _log(home):
                     break
         raise CommandError(_explain(_log(home), home))
 
-    def _launch(self, command: list[str], home: Path, lock: IO[str]) -> None:
+    def _launch(self, command: list[str], home: Path, lock: IO[str]) -> Kept:
         (home / "broker.log").unlink(missing_ok=True)
         scratch = "" if self._directory else str(home)
         with (home / "broker.out").open("wb") as out:
             # The broker inherits the lock, so the directory is taken exactly as long as its process lives.
-            self._keeper, self._pid = keeper.start(
+            return Kept(
                 command,
                 scratch=scratch,
                 cwd=home,
@@ -191,11 +190,10 @@ class EmbeddedBroker:
                 stderr=out,
             )
 
-    def _until_ready(self) -> bool:
+    def _until_ready(self, process: Kept) -> bool:
         """Wait until it serves. Returns False when it has ended instead."""
-        assert self._keeper  # noqa: S101 - launched by the caller
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while self._keeper.poll() is None:
+        while not process.ended():
             if _serves(self._port):
                 return True
             if time.monotonic() > deadline_s:
@@ -204,7 +202,8 @@ class EmbeddedBroker:
         return False
 
 
-def _require_free(port: int) -> None:
+def require_free(port: int) -> None:
+    """Raise CommandError if somebody listens on this port of 127.0.0.1 already."""
     try:
         with socket.create_server((HOST, port)):
             pass
@@ -288,5 +287,10 @@ def _explain(log: str, home: Path) -> str:
         return f"the broker may not write in its directory {home}"
     if invalid := re.search(r"ConfigException: (.+)", log):
         return f"the broker does not take its settings: {invalid[1]}"
+    return f"the broker ended as it started; its log ends with:\n{last_lines(log)}"
+
+
+def last_lines(log: str) -> str:
+    """The end of a log, without the stack traces of Java."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "the broker ended as it started; its log ends with:\n" + "\n".join(lines[-LOG_LINES_MAX:])
+    return "\n".join(lines[-LOG_LINES_MAX:])

@@ -21,27 +21,55 @@ LOOK_AT_PARENT_AFTER_S = 1.0
 GRACE_S = 10.0  # between SIGTERM and SIGKILL, once the parent is gone
 
 
-def start(command: Sequence[str], *, scratch: str = "", **popen: Any) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a command that does not outlive this process.
+class Kept:
+    """A command that runs now and does not outlive this process.
 
-    The command gets a session of its own, so Ctrl-C in the terminal reaches only us, who then end things in order.
+    It gets a session of its own, so Ctrl-C in the terminal reaches only us, who then end things in order.
 
     Args:
         command: the words of the command.
         scratch: a directory to remove when we die without having done so ourselves; "" for none.
         popen: further arguments for Popen: where output goes, the environment, descriptors to pass on.
-
-    Returns:
-        The keeper (end it with `terminate`, wait for it), and the process id of the command itself.
     """
-    told, tell = os.pipe()
-    # Files rather than descriptors: gevent puts os.close off, and we would wait for the end of our own pipe.
-    with os.fdopen(told, "rb") as answer:
-        with os.fdopen(tell, "wb"):
-            words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(tell), scratch, *command]
-            passed = (*popen.pop("pass_fds", ()), tell)
-            keeper = subprocess.Popen(words, pass_fds=passed, start_new_session=True, **popen)  # noqa: S603 - our words
-        return keeper, int(answer.read() or 0)
+
+    pid: int
+    """The process id of the command itself, 0 if it could not be started."""
+
+    def __init__(self, command: Sequence[str], *, scratch: str = "", **popen: Any) -> None:
+        told, tell = os.pipe()
+        # Files rather than descriptors: gevent puts os.close off, and we would wait for the end of our own pipe.
+        with os.fdopen(told, "rb") as answer:
+            with os.fdopen(tell, "wb"):
+                words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(tell), scratch, *command]
+                passed = (*popen.pop("pass_fds", ()), tell)
+                self._keeper = subprocess.Popen(words, pass_fds=passed, start_new_session=True, **popen)  # noqa: S603
+            self.pid = int(answer.read() or 0)
+
+    def ended(self) -> bool:
+        """Whether it has ended, however."""
+        return self._keeper.poll() is not None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until it ends. Returns its exit code, or 128 and the number of the signal that ended it."""
+        return self._keeper.wait(timeout_s)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._keeper.terminate()
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to end, and wait; after that time it is made to."""
+        self.terminate()
+        try:
+            self.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
 
 
 def _keep(parent: int, tell: int, scratch: str, command: list[str]) -> int:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from kafkasse.broker import EmbeddedBroker, keeper
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.broker.keeper import Kept
 from kafkasse.errors import CommandError
 
 UNPATCHED = """
@@ -148,35 +149,42 @@ def test_unpatched_and_with_a_killed_parent() -> None:
 
 
 def test_keeper_removes_what_a_killed_parent_left(tmp_path: Path) -> None:
-    """The scratch directory goes after the command, even one that does not listen to SIGTERM."""
+    """The scratch directory goes after the command."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys\n"
-        "from kafkasse.broker import keeper\n"
-        "keeper.GRACE_S = 0.1\n"
-        f"process, pid = keeper.start(['sleep', '600'], scratch={str(scratch)!r})\n"
-        "print(process.pid, pid, flush=True)\n"
+        "from kafkasse.broker.keeper import Kept\n"
+        f"kept = Kept(['sleep', '600'], scratch={str(scratch)!r})\n"
+        "print(kept._keeper.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    with child(str(script)) as process:
-        kept, _ = map(int, line(process).split())
-
-        with end_of(kept):
-            process.kill()
+    with child(str(script)) as process, end_of(int(line(process))):
+        process.kill()
 
     assert not scratch.exists()
 
 
 def test_keeper_tells_how_it_ended() -> None:
     """The exit code of a kept command is that of its keeper; a signal counts as shells count it."""
-    process, _ = keeper.start([sys.executable, "-c", "raise SystemExit(7)"])
-    assert process.wait(60) == 7
+    assert Kept([sys.executable, "-c", "raise SystemExit(7)"]).wait(60) == 7
 
-    process, pid = keeper.start(["sleep", "600"])
-    os.kill(pid, signal.SIGKILL)
+    process = Kept(["sleep", "600"])
+    os.kill(process.pid, signal.SIGKILL)
     assert process.wait(60) == 128 + signal.SIGKILL
+
+
+def test_keeper_is_patient_only_for_a_while() -> None:
+    """A command that does not listen to SIGTERM is killed when the time is up."""
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+    process = Kept([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    assert process._keeper.stdout
+    process._keeper.stdout.readline()
+
+    process.stop(0.1)
+
+    assert process.wait() == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
