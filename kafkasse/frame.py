@@ -210,7 +210,8 @@ class Encoder:
             return self._one_by_one(partition, records, ids)
         frames: list[bytes] = []
         offsets: list[int] = []
-        head, tail = (b"event: message\nid: " + around[0].encode(), around[1].encode() + b"\ndata: ")
+        before, spell, after = around
+        head, tail = b"event: message\nid: " + before.encode(), after.encode() + b"\ndata: "
         where = b',"_kafka":{"topic":"%s","partition":%d,"offset":' % (partition.topic.encode(), partition.partition)
         for record in records:
             offset, value, key, timestamp = record.offset, record.value, record.key, record.timestamp
@@ -218,14 +219,15 @@ class Encoder:
                 # The common case in one piece: all that encode() and frame() would do, but for what they would look for.
                 shown = b'"%b"' % key if key is not None else b"null"
                 when = b"null" if timestamp is None or timestamp < 0 else b"%d" % timestamp
-                frame = b'%b%d%b%b%b%d,"timestamp":%b,"key":%b}}\n\n' % (
-                    head, offset + 1, tail, value[:-1], where, offset, when, shown,
+                next_offset = b"%d" % (offset + 1) if spell is str else spell(offset + 1).encode()
+                frame = b'%b%b%b%b%b%d,"timestamp":%b,"key":%b}}\n\n' % (
+                    head, next_offset, tail, value[:-1], where, offset, when, shown,
                 )  # fmt: skip
             else:
                 encoded = self.encode(partition.topic, partition.partition, record)
                 if encoded is None:
                     continue
-                frame = self.wire.frame(encoded[0], f"{around[0]}{offset + 1}{around[1]}", encoded[1])
+                frame = self.wire.frame(encoded[0], f"{before}{spell(offset + 1)}{after}", encoded[1])
             frames.append(frame)
             offsets.append(offset)
         if records:

@@ -30,6 +30,9 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
+COMPACT_ABOVE_PARTITIONS = 64  # in JSON, that many make an id of some 3 KiB; many proxies take no header over 4 to 8
+
+
 class Partition(NamedTuple):
     """One partition of one topic. Equal to, and hashed as, kafka-python's TopicPartition."""
 
@@ -210,7 +213,7 @@ class IdWriter:
         only: topics of which the stream holds just the listed partitions.
         kind: what the id tells of each partition.
         timestamps: for the kinds that tell times, the timestamp to go on from, in milliseconds since the epoch.
-        compact: write the base64url form.
+        compact: write the base64url form; None: where there are more than COMPACT_ABOVE_PARTITIONS.
     """
 
     def __init__(
@@ -220,14 +223,14 @@ class IdWriter:
         only: frozenset[str] = frozenset(),
         kind: IdKind = IdKind.OFFSET,
         timestamps: Mapping[Partition, int] | None = None,
-        compact: bool = False,
+        compact: bool | None = None,
     ) -> None:
         self.offsets = dict(offsets)
         self.timestamps = dict(timestamps or {})
         self.incarnations = dict(incarnations)
         self._only = only
         self._kind = kind
-        self._compact = compact
+        self._compact = len(self.offsets) > COMPACT_ABOVE_PARTITIONS if compact is None else compact
         self._entries: dict[Partition, str] = {}
         self._render_all()
 
@@ -245,58 +248,77 @@ class IdWriter:
         if partition not in self._entries:
             self._render_all()
         else:
-            self._entries[partition] = self._entry(partition, self._heads[partition])
+            self._entries[partition] = self._entry(partition)
 
     def render(self) -> str:
         """The id as it stands now: one line of ASCII."""
-        if self._compact:
-            return _to_compact([self._plain(partition) for partition in self.offsets])
-        return "[" + ",".join(self._entries.values()) + "]"
+        opening, between, closing = self._marks
+        return opening + between.join(self._entries.values()) + closing
 
-    def around(self, partition: Partition) -> tuple[str, str] | None:
-        """What stands before and after the offset of `partition` in render(), or None where more than that changes.
+    def around(self, partition: Partition) -> tuple[str, Callable[[int], str], str] | None:
+        """What stands before the offset of `partition` in render(), how an offset is spelled there, and what stands after.
 
-        A batch of records of one partition changes one number in the id: with these two, an id costs one concatenation.
+        None where more than the offset changes. The records of a batch change one number in the id: with these, an id
+        costs one concatenation, however many partitions there are.
         """
-        if self._compact or self._kind is not IdKind.OFFSET or partition not in self._entries:
+        if self._kind is not IdKind.OFFSET or partition not in self._entries:
             return None
-        keys = list(self._entries)
-        index = keys.index(partition)
+        opening, between, closing = self._marks
         entries = list(self._entries.values())
-        head, tail = self._heads[partition]
-        before = "[" + "".join(entry + "," for entry in entries[:index]) + head
-        after = tail + "".join("," + entry for entry in entries[index + 1 :]) + "]"
-        return before, after
+        index = list(self._entries).index(partition)
+        head, spell, tail = self._heads[partition]
+        before = opening + "".join(entry + between for entry in entries[:index]) + head
+        after = tail + "".join(between + entry for entry in entries[index + 1 :]) + closing
+        return before, spell, after
 
     def _render_all(self) -> None:
         first: dict[str, Partition] = {}
         for partition in self.offsets:
             first.setdefault(partition.topic, partition)
-        self._heads = {
-            partition: (
-                f'{{"topic":"{partition.topic}","partition":{partition.partition},"offset":',
-                self._tail(partition.topic) if first[partition.topic] == partition else "}",
-            )
-            for partition in self.offsets
-        }
         self._firsts = set(first.values())
-        self._entries = {partition: self._entry(partition, self._heads[partition]) for partition in self.offsets}
+        self._marks = (COMPACT_MARK, "", "") if self._compact else ("[", ",", "]")
+        before: Partition | None = None
+        self._heads: dict[Partition, tuple[str, Callable[[int], str], str]] = {}
+        for partition in self.offsets:
+            self._heads[partition] = self._compact_head(partition, before) if self._compact else self._head(partition)
+            before = partition
+        self._entries = {partition: self._entry(partition) for partition in self.offsets}
 
-    def _tail(self, topic: str) -> str:
-        only = ',"only":true' if topic in self._only else ""
-        return f',"incarnation":"{self.incarnations.get(topic, "")}"{only}}}'
+    def _head(self, partition: Partition) -> tuple[str, Callable[[int], str], str]:
+        plain = f'{{"topic":"{partition.topic}","partition":{partition.partition},"offset":'
+        if partition not in self._firsts:
+            return plain, str, "}"
+        only = ',"only":true' if partition.topic in self._only else ""
+        return plain, str, f',"incarnation":"{self.incarnations.get(partition.topic, "")}"{only}}}'
 
-    def _entry(self, partition: Partition, head: tuple[str, str]) -> str:
+    def _compact_head(self, partition: Partition, before: Partition | None) -> tuple[str, Callable[[int], str], str]:
+        topic, index = partition
+        same_line = before is not None and before.topic == topic
+        follows = index == (before.partition + 1 if same_line and before is not None else 0)
+        where = " :" if follows else f" {index}:"
+        line = ""
+        if not same_line:
+            told = f" i{self.incarnations.get(topic, '')}" if partition in self._firsts else ""
+            line = _piece(f"\n{topic}{told}{' o' if told and topic in self._only else ''}")
+        return line, lambda offset: _piece(f"{where}{offset}"), ""
+
+    def _entry(self, partition: Partition) -> str:
+        head, spell, tail = self._heads[partition]
         if self._kind is IdKind.OFFSET:
-            return f"{head[0]}{self.offsets[partition]}{head[1]}"
+            return f"{head}{spell(self.offsets[partition])}{tail}"
+        if self._compact:
+            return head + self._compact_times(partition)
         return json.dumps(self._plain(partition), separators=(",", ":"))
+
+    def _compact_times(self, partition: Partition) -> str:
+        offset = self.offsets[partition] if self._kind is IdKind.BOTH else ""
+        return _piece(f" {partition.partition}:{offset}:{self.timestamps.get(partition, 0)}")
 
     def _plain(self, partition: Partition) -> dict[str, Any]:
         entry: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
-        if self._kind is not IdKind.TIMESTAMP:
+        if self._kind is IdKind.BOTH:
             entry["offset"] = self.offsets[partition]
-        if self._kind is not IdKind.OFFSET:
-            entry["timestamp"] = self.timestamps.get(partition, 0)
+        entry["timestamp"] = self.timestamps.get(partition, 0)
         if partition in self._firsts:
             entry["incarnation"] = self.incarnations.get(partition.topic, "")
             if partition.topic in self._only:
@@ -304,34 +326,25 @@ class IdWriter:
         return entry
 
 
-# The compact form: "~" and base64url of lines, one for each topic:
-#     topic [SP "i" incarnation] [SP "o"] *( SP partition-or-empty ":" offset-or-empty [":" timestamp] )
-# A partition that follows the one before it is left out. Text inside, so that it can be read with `base64 -d`.
+# The compact form: "~" and base64url of lines, one for each run of partitions of a topic:
+#     LF topic [SP "i" incarnation] [SP "o"] *( SP partition-or-empty ":" offset-or-empty [":" timestamp] )
+# A partition that follows the one before it, or is the 0th, is left out. Every part is filled up with spaces to a multiple
+# of three bytes, so that each has base64 of its own, and one that changes is replaced without touching the others.
 
 
-def _to_compact(entries: list[dict[str, Any]]) -> str:
-    lines: dict[str, list[str]] = {}
-    after: dict[str, int] = {}
-    for entry in entries:
-        topic, index = entry["topic"], entry["partition"]
-        if topic not in lines:
-            lines[topic] = [topic]
-            lines[topic] += ["i" + entry["incarnation"]] if "incarnation" in entry else []
-            lines[topic] += ["o"] if entry.get("only") else []
-        where = "" if after.get(topic, 0) == index else str(index)
-        when = f":{entry['timestamp']}" if "timestamp" in entry else ""
-        lines[topic].append(f"{where}:{entry.get('offset', '')}{when}")
-        after[topic] = index + 1
-    text = "\n".join(" ".join(words) for words in lines.values())
-    return COMPACT_MARK + base64.urlsafe_b64encode(text.encode("ascii")).decode("ascii").rstrip("=")
+def _piece(text: str) -> str:
+    return base64.urlsafe_b64encode((text + " " * (-len(text) % 3)).encode("ascii")).decode("ascii")
 
 
 def _from_compact(text: str) -> list[dict[str, Any]]:
-    """Undo _to_compact(). What it returns is checked by the schema like any other position."""
+    """Undo the above. What it returns is checked by the schema like any other position."""
     try:
         body = text.removeprefix(COMPACT_MARK).encode("ascii")
         lines = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
-        return [entry for line in lines.split("\n") for entry in _from_line(line.split(" "))]
+        entries = [entry for line in lines.split("\n") if line.strip() for entry in _from_line(line.split(" "))]
+        if not entries:
+            raise ValueError(lines)
+        return entries
     except (ValueError, binascii.Error, IndexError):
         raise InvalidPosition(
             "Last-Event-ID begins like a compact id, but is not one. Send it as you got it."
@@ -339,7 +352,7 @@ def _from_compact(text: str) -> list[dict[str, Any]]:
 
 
 def _from_line(words: list[str]) -> list[dict[str, Any]]:
-    topic, *rest = words
+    topic, *rest = [word for word in words if word]
     extra: dict[str, Any] = {}
     if rest and rest[0].startswith("i"):
         extra["incarnation"] = rest.pop(0)[1:]

@@ -32,7 +32,7 @@ class Route:
     format: str = "kafkasse"
     start: StartAt = StartAt.LATEST
     id: IdKind = IdKind.OFFSET
-    compact_ids: bool = False
+    compact_ids: bool | None = None
 
     def allows(self, topic: str) -> bool:
         """Whether this route shows `topic`. Internal topics must be named, not just matched by a glob."""

@@ -131,9 +131,10 @@ def test_around_agrees_with_render(stream: Stream, data: st.DataObject, next_off
 
     writer.set(partition, next_offset)
 
-    assert (stream.compact or stream.kind is not IdKind.OFFSET) == (around is None)
+    assert (stream.kind is not IdKind.OFFSET) == (around is None)
     if around is not None:
-        assert f"{around[0]}{next_offset}{around[1]}" == writer.render()
+        before, spell, after = around
+        assert f"{before}{spell(next_offset)}{after}" == writer.render()
 
 
 def test_around_a_partition_that_is_not_there() -> None:
@@ -322,7 +323,7 @@ def test_two_incarnations_of_one_topic() -> None:
     "text",
     [
         *("~", "~~", "~é", "~%%%", compact(""), compact("\n"), compact("t"), compact("t ix"), compact("t o")),
-        *(compact("t x:1"), compact("t -1:1"), compact("t 0"), compact("t :1:2:3"), compact("t :+1"), compact("t :1 ")),
+        *(compact("t x:1"), compact("t -1:1"), compact("t 0"), compact("t :1:2:3"), compact("t :+1")),
         *(compact("t :\u0663"), compact("t " + ":1" * 100), compact("t :" + "9" * 5000)),
     ],
 )

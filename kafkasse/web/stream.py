@@ -68,6 +68,7 @@ class Stream:
         client: socket.socket | None,
         on_end: Callable[[], object],
     ) -> None:
+        self._closed = False
         self._reader = reader
         self._wire = wire
         self._config = config
@@ -76,10 +77,12 @@ class Stream:
         self._client = client
         self._outlet: Outlet | None = None
         self._chunks = self._generate()
-        self._watch = self._watch_client(client) if client is not None else None
-        if client is not None:
-            client.settimeout(config.write_deadline_s)
+        self._watch: Any = None
         _open.add(self)
+
+    def __del__(self) -> None:
+        """A response that was thrown away before the server got it was never iterated, and nobody closed it."""
+        self.close()
 
     def __iter__(self) -> Iterator[bytes]:
         return self._chunks
@@ -94,7 +97,8 @@ class Stream:
 
     def close(self) -> None:
         """Free everything. May be called twice, and without having been iterated."""
-        if self in _open:
+        if not self._closed:
+            self._closed = True
             _open.discard(self)
             if self._watch is not None:
                 self._watch.close()
@@ -110,6 +114,7 @@ class Stream:
 
     def _generate(self) -> Iterator[bytes]:
         try:
+            self._prepare_client()
             yield self._wire.opening + self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.begin()
             if self._outlet is None:
                 yield from self._events()
@@ -182,6 +187,12 @@ class Stream:
         self._reader.stop_waiting()
         if self._outlet is not None:
             self._outlet.wake()
+
+    def _prepare_client(self) -> None:
+        if self._client is not None:
+            self._watch = self._watch_client(self._client)
+            self._client.settimeout(self._config.write_deadline_s)
+            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def _watch_client(self, client: socket.socket) -> Any:
         """Notice when the client's end of the socket closes, idle or not. Costs no greenlet."""

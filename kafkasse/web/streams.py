@@ -21,6 +21,7 @@ from kafkasse.frame import Encoder, Wire
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
 from kafkasse.web import stream
+from kafkasse.web.limits import StreamLimits
 from kafkasse.web.request import Asked, read
 from kafkasse.web.stream import Stream
 
@@ -63,6 +64,7 @@ class Streams:
         self._feeds: Feeds | None = None
         self._making_feeds = Lock()
         self._encoders: dict[tuple[str, type[Wire]], Encoder] = {}
+        self._limits = StreamLimits(config.streams_max, config.streams_per_client_max, config.forwarded_hops)
 
     def view(self, route: Route) -> Callable[..., Any]:
         """The view function of a route."""
@@ -91,13 +93,16 @@ class Streams:
         route.check(asked.position.topics, found)
         if request.method == "HEAD":
             return self._respond(asked, ())
-        encoder = self._encoder(route, asked.wire)
-        reader = feeds.open(route, asked.position, found, encoder, asked.since)
+        leave = self._limits.enter(request)
+        try:
+            reader = feeds.open(route, asked.position, found, self._encoder(route, asked.wire), asked.since)
+        except BaseException:
+            leave()
+            raise
         self._tell("ready", list(found))
         self.metrics.count("streams_opened")
-        on_end = self._on_end(list(found))
         client = request.environ.get("gunicorn.socket")
-        return self._respond(asked, Stream(reader, asked.wire, self.config, client, on_end))
+        return self._respond(asked, Stream(reader, asked.wire, self.config, client, self._on_end(list(found), leave)))
 
     def _respond(self, asked: Asked, body: Any) -> Response:
         response = Response(body, headers=STREAM_HEADERS, content_type=asked.content_type, direct_passthrough=True)
@@ -155,8 +160,9 @@ class Streams:
         self.metrics.count("records_skipped", topic=topic)
         self.config.hooks.logger.warning("skipped %s/%d offset %d: %s", topic, partition, offset, reason)
 
-    def _on_end(self, topics: list[str]) -> Callable[[], None]:
+    def _on_end(self, topics: list[str], leave: Callable[[], None]) -> Callable[[], None]:
         def ended() -> None:
+            leave()
             self.metrics.count("streams_closed")
             self._tell("disconnected", topics)
 

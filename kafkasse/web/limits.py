@@ -1,0 +1,55 @@
+"""How many streams a worker, and one client of it, may have open. Knows addresses, and no Kafka."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from flask import Request
+
+from kafkasse.errors import ServerFull, TooManyStreams
+
+
+class StreamLimits:
+    """Counts open streams; one for each blueprint and process.
+
+    Args:
+        streams_max: of this worker.
+        per_client_max: of one client address.
+        forwarded_hops: how many proxies of ours stand in front, each adding an address to X-Forwarded-For. With 0 the
+            header is not read: anybody may write anything into it.
+    """
+
+    def __init__(self, streams_max: int, per_client_max: int, forwarded_hops: int) -> None:
+        self._streams_max = streams_max
+        self._per_client_max = per_client_max
+        self._forwarded_hops = forwarded_hops
+        self._open: Counter[str] = Counter()
+
+    def enter(self, request: Request) -> Callable[[], None]:
+        """Count a stream in. Returns what counts it out again, once.
+
+        Raises:
+            ServerFull, TooManyStreams: with Retry-After.
+        """
+        client = self.client(request)
+        if self._open.total() >= self._streams_max:
+            raise ServerFull(f"This server has the {self._streams_max} streams that it may have. Try again later.")
+        if self._open[client] >= self._per_client_max:
+            raise TooManyStreams(f"You have {self._per_client_max} streams open, the most that one client may have.")
+        self._open[client] += 1
+        inside = [client]
+
+        def leave() -> None:
+            if inside:
+                self._open[inside.pop()] -= 1
+                self._open += Counter()  # forgets clients without streams
+
+        return leave
+
+    def client(self, request: Request) -> str:
+        """The address that counts: the peer's, or the one that the outermost of our own proxies saw."""
+        hops = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
+        if self._forwarded_hops and len(hops) >= self._forwarded_hops:
+            return hops[-self._forwarded_hops]
+        return request.remote_addr or ""
