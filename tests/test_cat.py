@@ -305,18 +305,20 @@ def test_formats(serve: Callable[..., Server], form: str, line: str) -> None:
 
 
 def test_ctrl_c_ends_well(serve: Callable[..., Server]) -> None:
-    """An event is printed as soon as it is there; Ctrl-C then ends the command with how to go on."""
-    server = serve(stream(event(0), end="hold"))
+    """An event is printed as soon as it is there; Ctrl-C then ends the command with how to go on, losing nothing."""
+    server = serve(stream(event(0) + event(1), end="hold"))
 
     with running(server.url) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert "0\n" == process.stdout.readline()
+        assert ["0\n", "1\n"] == [process.stdout.readline() for _ in range(2)]
         process.send_signal(signal.SIGINT)
         last = process.stderr.read().splitlines()[-1]
 
     assert 0 == process.returncode
-    assert "go on with: " + shlex.join(["kafkasse", "cat", server.url, "--last-event-id", ID % 1]) == last
+    # The signal may come between an event's line and the noting of its id: then the event comes again.
+    ways = ["go on with: " + shlex.join(["kafkasse", "cat", server.url, "--last-event-id", ID % n]) for n in (1, 2)]
+    assert last in ways
 
 
 def test_a_closed_pipe_is_no_error(serve: Callable[..., Server]) -> None:
