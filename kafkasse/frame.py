@@ -94,8 +94,12 @@ class Wire:
 
     def split(self, frames: bytes) -> list[tuple[str, bytes]]:
         """Undo frame() on frames that were joined: the event name and body of each. No frame holds an empty line."""
-        parts = (each.split(b"\n", 2) for each in frames.split(b"\n\n")[:-1])
-        return [(event[7:].decode(), b"\n" + body + b"\n\n") for event, _, body in parts]
+        split = []
+        for each in frames.split(b"\n\n")[:-1]:
+            event, rest = each.split(b"\n", 1)
+            body = rest.split(b"\n", 1)[1] if rest.startswith(b"id: ") else rest
+            split.append((event[7:].decode(), b"\n" + body + b"\n\n"))
+        return split
 
     def frame_without_id(self, event: str, body: bytes) -> bytes:
         """An event that leaves the client's last id as it is."""
@@ -164,6 +168,7 @@ class Encoder:
         filterer: is given the message; the record is sent where it returns something true. One that raises ends the
             stream: it cannot be known what it would have let through.
         on_skipped: told of each record that could not be deserialized.
+        sparse_ids: only the last frame of a run carries an id. A client that is cut off within one is sent it again.
     """
 
     def __init__(
@@ -173,12 +178,14 @@ class Encoder:
         deserializer: Deserializer | None = None,
         filterer: Filterer | None = None,
         on_skipped: Callable[[str, int, int, str], None] = lambda topic, partition, offset, reason: None,
+        sparse_ids: bool = False,
     ) -> None:
         self.wire = wire or Wire()
         self._format = FORMATS[format]
         self._deserializer = deserializer
         self._filterer = filterer
         self._on_skipped = on_skipped
+        self._sparse_ids = sparse_ids
         hooks = deserializer is not None or filterer is not None
         self._is_plain = self._format is as_kafkasse and type(self.wire) is Wire and not hooks
 
@@ -206,7 +213,7 @@ class Encoder:
             FilterError: the filterer raised.
         """
         around = ids.around(partition)
-        if around is None:
+        if around is None or self._sparse_ids:
             return self._one_by_one(partition, records, ids)
         frames: list[bytes] = []
         offsets: list[int] = []

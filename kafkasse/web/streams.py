@@ -153,7 +153,10 @@ class Streams:
         key = route.name, type(wire)
         if key not in self._encoders:
             hooks = self.config.hooks
-            self._encoders[key] = Encoder(route.format, wire, hooks.deserializer, hooks.filterer, self._skipped)
+            sparse = self.config.id_every == "run"
+            self._encoders[key] = Encoder(
+                route.format, wire, hooks.deserializer, hooks.filterer, self._skipped, sparse_ids=sparse
+            )
         return self._encoders[key]
 
     def _skipped(self, topic: str, partition: int, offset: int, reason: str) -> None:
