@@ -108,7 +108,7 @@ class Feeds:
     def _feed(self, route: Route, topics: Mapping[str, Topic], encoder: Encoder) -> SharedFeed:
         follower = self._follower(topics)
         if encoder not in follower.feeds:
-            opening = Opening(dict(follower.offsets), follower.incarnations, frozenset(), {})
+            opening = Opening(dict(follower.offsets), follower.incarnations, frozenset(), dict(follower.timestamps))
             config = self._config
             bounds = Bounds(config.ring_bytes_max, config.ring_records_max, config.heartbeat_s)
             follower.feeds[encoder] = SharedFeed(encoder, _ids(opening, route), route.id, bounds)

@@ -257,6 +257,9 @@ class Follower:
         self._grace_s = grace_s
         self.incarnations = opening.incarnations
         self.offsets = dict(opening.offsets)  # the next offset to fetch, whether or not there is a feed to hear of it
+        self.timestamps = dict(
+            opening.timestamps
+        )  # of the record before it, for the ids of feeds that are opened later
         self.feeds: dict[object, SharedFeed] = {}
         self.closed = False
         self._cursor = log.cursor(opening.offsets, follow=True)
@@ -291,6 +294,8 @@ class Follower:
         """Give what the log has to all feeds. Returns when it began to write to readers (time.monotonic())."""
         for batch in self._poll(timeout_s):
             self.offsets[batch.partition] = batch.next_offset
+            if batch.records:
+                self.timestamps[batch.partition] = (batch.records[-1].timestamp or 0) + 1
             for feed in self.feeds.values():
                 feed.append(batch)
         began = time.monotonic()
