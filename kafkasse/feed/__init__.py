@@ -9,8 +9,10 @@ from threading import Lock
 
 from kafkasse.config import Config
 from kafkasse.feed.contract import Log, Topic
+from kafkasse.feed.follower import Follower
 from kafkasse.feed.own import OwnReader
-from kafkasse.feed.shared import Bounds, Follower, SharedFeed, SharedReader
+from kafkasse.feed.ring import Bounds, SharedFeed
+from kafkasse.feed.shared import SharedReader
 from kafkasse.feed.start import Opening, resolve
 from kafkasse.feed.topics import TopicWatch
 from kafkasse.frame import Encoder
@@ -122,8 +124,9 @@ class Feeds:
             if follower is None or follower.closed or follower.incarnations != incarnations:
                 if follower is not None:
                     follower.close()
+                config = self._config
                 ends = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
-                follower = Follower(self.log, ends, self._watch(), self._config.feed_grace_s)
+                follower = Follower(self.log, ends, self._watch(), config.feed_grace_s, config.heartbeat_s)
                 self._followers = {each: old for each, old in self._followers.items() if not old.closed}
                 self._followers[key] = follower
                 self._follow(follower)

@@ -47,7 +47,7 @@ class Outlet:
         self._send(self.wrap(data))
 
     def deliver(self, wrapped: bytes) -> bool:
-        """Send without waiting; see feed.shared.Parked. What the socket did not take is kept for finish()."""
+        """Send without waiting; see feed.ring.Parked. What the socket did not take is kept for finish()."""
         try:
             sent = self._client.send(wrapped, socket.MSG_DONTWAIT)
         except OSError as error:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
+from kafkasse.feed.follower import Follower
 from kafkasse.feed.memory import MemoryLog
-from kafkasse.feed.shared import Follower
 from kafkasse.frame import Encoder
 from kafkasse.position import Partition, of_topics, parse
 from kafkasse.route import Route
