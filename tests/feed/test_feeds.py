@@ -12,7 +12,8 @@ from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.feed.memory import MemoryLog
 from kafkasse.feed.own import OwnReader
-from kafkasse.feed.shared import Follower, SharedReader
+from kafkasse.feed.follower import Follower
+from kafkasse.feed.shared import SharedReader
 from kafkasse.frame import Encoder
 from kafkasse.position import IdKind, of_topics, parse
 from kafkasse.route import Route
