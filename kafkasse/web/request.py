@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from flask import Request
+from werkzeug.datastructures import MIMEAccept
 
 from kafkasse.config import Config
 from kafkasse.errors import HeaderTooLarge, InvalidParameter, MethodNotAllowed, NotAcceptable, RequestTooLarge
@@ -17,6 +18,7 @@ STREAM_TYPE = "text/event-stream"
 LINES_TYPES = ("application/x-ndjson", "application/json")
 ID_PARAMETERS = ("last_event_id", "lastEventId")  # for browsers, which cannot set the header on a first connect
 TIMESTAMP_MAX = 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
 
 
@@ -63,10 +65,11 @@ def _names(topics: str) -> list[str]:
 
 
 def _negotiate(request: Request) -> tuple[str, Wire]:
-    accepted = request.accept_mimetypes
-    if not accepted.provided:
+    if not request.accept_mimetypes.provided:
         return Wire.content_type, Wire()
-    best = accepted.best_match([STREAM_TYPE, *LINES_TYPES])
+    # Without parameters: somebody who adds "; charset=utf-8" wants the same as anybody else.
+    accepted = [(each.partition(";")[0].strip(), quality) for each, quality in request.accept_mimetypes]
+    best = MIMEAccept(accepted).best_match([STREAM_TYPE, *LINES_TYPES])
     if best == STREAM_TYPE:
         return Wire.content_type, Wire()
     if best is None:
@@ -116,9 +119,8 @@ def _moment(text: str) -> int:
         moment = datetime.fromisoformat(text.replace(" ", "+"))  # a "+" that was not escaped arrives as a space
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        milliseconds = int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise InvalidParameter("since must be a time of ISO 8601, such as 2026-11-21T10:00:00Z.") from None
-    if milliseconds < 0:
+    if moment < EPOCH:
         raise InvalidParameter("since must not lie before 1970.")
-    return milliseconds
+    return (moment - EPOCH) // timedelta(milliseconds=1)
