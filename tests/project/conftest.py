@@ -16,7 +16,9 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 
+from kafkasse.broker import EmbeddedBroker
 from kafkasse.sse import Event, Parser
 
 ROOT = Path(__file__).parents[2]
@@ -63,20 +65,38 @@ def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
     return home
 
 
+@pytest.fixture
+def fill(broker: EmbeddedBroker) -> Callable[..., None]:
+    """Makes a topic of one partition that holds some values: fill(topic, b"…", …)."""
+
+    def fill(topic: str, *values: bytes, bootstrap_servers: str = broker.bootstrap_servers) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        admin.close()
+        producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+        for value in values:
+            producer.send(topic, value)
+        producer.close()
+
+    return fill
+
+
 class Stream:
     """A response that is being read."""
 
     def __init__(self, response: HTTPResponse) -> None:
         self.response = response
-        self.parser = Parser()
+        self._parser = Parser()
+        self._raw = b""
 
     def read(self, count: int) -> list[Event]:
         """The next `count` events. What came with the last of them is dropped."""
         events: list[Event] = []
         while len(events) < count:
             chunk = self.response.read1(65_536)
-            assert chunk, f"the stream ended after {events}"
-            events += self.parser.receive(chunk)
+            self._raw += chunk
+            assert chunk, f"the stream ended after {self._raw!r}"
+            events += self._parser.receive(chunk)
         return events[:count]
 
 
@@ -114,9 +134,11 @@ class Server:
         return self._process.returncode
 
     def stop(self) -> None:
+        """End it, and show what it logged to whoever reads about a test that failed."""
         if self._process.returncode is None:
             self.terminate()
             self.wait()
+        print(self.log)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from kafka import KafkaAdminClient, KafkaProducer
 
 from kafkasse.broker import EmbeddedBroker
 
@@ -39,9 +38,11 @@ def run_procfile(procfile: str, tree: Path, web_venv: Path, start: Callable[...,
     return lambda **variables: start(procfile, tree, web_venv, **variables)
 
 
-def test_streams_from_two_variables(run_procfile: Callable[..., Any], broker: EmbeddedBroker, fresh_name: str) -> None:
+def test_streams_from_two_variables(
+    run_procfile: Callable[..., Any], broker: EmbeddedBroker, fill: Callable[..., None], fresh_name: str
+) -> None:
     """The Procfile's command, with PORT and the brokers' address alone, streams what Kafka holds."""
-    _fill(broker.bootstrap_servers, fresh_name, b"1", b"2", b"3")
+    fill(fresh_name, b"1", b"2", b"3")
     server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers)
 
     with server.get(f"/{fresh_name}?timestamp=0") as stream:
@@ -50,9 +51,11 @@ def test_streams_from_two_variables(run_procfile: Callable[..., Any], broker: Em
     assert ["1", "2", "3"] == [event.data for event in events]
 
 
-def test_another_instance_goes_on(run_procfile: Callable[..., Any], broker: EmbeddedBroker, fresh_name: str) -> None:
+def test_another_instance_goes_on(
+    run_procfile: Callable[..., Any], broker: EmbeddedBroker, fill: Callable[..., None], fresh_name: str
+) -> None:
     """An instance that the platform stops ends its streams politely, and any other goes on with them."""
-    _fill(broker.bootstrap_servers, fresh_name, b"1", b"2", b"3")
+    fill(fresh_name, b"1", b"2", b"3")
     first, second = (run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers) for _ in range(2))
 
     with first.get(f"/{fresh_name}?timestamp=0") as stream:
@@ -79,9 +82,11 @@ def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
         assert NO_BROKER.encode() not in refusal.response.read()
 
 
-def test_streams_from_herokus_variables(run_procfile: Callable[..., Any], heroku: HerokuKafka, fresh_name: str) -> None:
+def test_streams_from_herokus_variables(
+    run_procfile: Callable[..., Any], heroku: HerokuKafka, fill: Callable[..., None], fresh_name: str
+) -> None:
     """Heroku's add-on: several brokers, one of them down; certificates of a CA of its own that name no host; a prefix."""
-    _fill(heroku.plaintext, heroku.variables["KAFKA_PREFIX"] + fresh_name, b"1")
+    fill(heroku.variables["KAFKA_PREFIX"] + fresh_name, b"1", bootstrap_servers=heroku.plaintext)
     server = run_procfile(**heroku.variables)
 
     with server.get(f"/{fresh_name}?timestamp=0") as stream:
@@ -234,14 +239,3 @@ def _free_ports(count: int) -> list[int]:
     with ExitStack() as open_sockets:
         probes = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [probe.getsockname()[1] for probe in probes]
-
-
-def _fill(bootstrap_servers: str, topic: str, *values: bytes) -> None:
-    """Make a topic that holds these records."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-    admin.close()
-    producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
-    for value in values:
-        producer.send(topic, value)
-    producer.close()

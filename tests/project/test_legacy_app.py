@@ -1,0 +1,72 @@
+"""The blueprint in an app that was there before: examples/legacy_app.py under gunicorn, reading a real Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from kafkasse.broker import EmbeddedBroker
+
+COMMAND = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Worker legacy_app:app"
+
+
+@pytest.fixture
+def server(tree: Path, web_venv: Path, start: Callable[..., Any], broker: EmbeddedBroker) -> Any:
+    """The example by the command that it names, in a folder without kafkasse's gunicorn.conf.py."""
+    variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+    return start(COMMAND, tree / "examples", web_venv, **variables)
+
+
+@pytest.fixture
+def site(server: Any) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def visitor(site: str) -> Iterator[requests.Session]:
+    """Somebody who has logged in."""
+    with requests.Session() as session:
+        session.post(f"{site}/login", data={"user": "ada"})
+        yield session
+
+
+def test_streams_beside_its_own_pages(
+    server: Any, visitor: requests.Session, fill: Callable[..., None], fresh_name: str
+) -> None:
+    """Who is logged in reads a stream below /streams."""
+    fill(f"orders.{fresh_name}", b"1", b"2")
+
+    with server.get(f"/streams/orders.{fresh_name}?timestamp=0", Cookie=_cookie(visitor)) as stream:
+        events = stream.read(2)
+
+    assert ["1", "2"] == [event.data for event in events]
+
+
+def test_its_login_guards_the_streams(site: str) -> None:
+    """Who is not logged in is sent to the app's login, from a stream as from a page."""
+    answers = [requests.get(f"{site}{path}", allow_redirects=False, timeout=30) for path in ("/", "/streams/orders")]
+
+    assert [(302, "/login"), (302, "/login")] == [(each.status_code, each.headers["Location"]) for each in answers]
+
+
+def test_its_session_is_as_it_was(site: str, visitor: requests.Session) -> None:
+    """A refused stream between two visits changes nothing of what the app remembers."""
+    visitor.get(f"{site}/streams/secrets")
+
+    assert ["<p>Visit 2.</p>", "<p>Visit 3.</p>"] == [visitor.get(f"{site}/").text for _ in range(2)]
+
+
+def test_its_error_pages_are_its_own(site: str, visitor: requests.Session) -> None:
+    """What the app lacks is refused by its own page, what the streams lack by a problem in JSON."""
+    page, problem = (visitor.get(f"{site}{path}") for path in ("/nothing", "/streams/secrets"))
+
+    assert (404, "<h1>We do not have this page</h1>") == (page.status_code, page.text)
+    assert (404, ["secrets"]) == (problem.status_code, problem.json()["topics"])
+
+
+def _cookie(visitor: requests.Session) -> str:
+    return f"session={visitor.cookies['session']}"
