@@ -8,6 +8,7 @@ from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
+from kafkasse.errors import KafkasseError, problem_type
 from kafkasse.feed.contract import Log
 from kafkasse.web import blueprint
 from kafkasse.web.pages import pages
@@ -45,16 +46,7 @@ def as_problem(error: HTTPException) -> Response:
     """Flask's own errors in the words of ours: the clients of this app read JSON."""
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
-    detail = error.description or error.name
-    response.data = json.dumps(
-        {
-            "type": "about:blank",
-            "title": error.name,
-            "status": error.code,
-            "detail": detail,
-            "name": type(error).__name__,
-            "message": detail,
-            "origin": "KafkaSSE",
-        }
-    )
+    name = type(error).__name__
+    told = {"type": problem_type(name), "title": error.name, "status": response.status_code, "name": name}
+    response.data = json.dumps(KafkasseError(error.description or error.name, **told).problem())
     return response

@@ -48,7 +48,7 @@ class KafkasseError(Exception):
     def problem(self) -> dict[str, Any]:
         """This error as an object of RFC 9457, with KafkaSSE's `name`, `message` and `origin` beside it."""
         return {
-            "type": f"urn:kafkasse:problem:{_slug(type(self).__name__)}",
+            "type": problem_type(type(self).__name__),
             "title": self.title,
             "status": self.status,
             "detail": self.detail,
@@ -169,5 +169,7 @@ class CommandError(KafkasseError):
     name = "CommandError"
 
 
-def _slug(class_name: str) -> str:
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in class_name).lstrip("-")
+def problem_type(class_name: str) -> str:
+    """The `type` of a problem: NotFound is urn:kafkasse:problem:not-found."""
+    words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in class_name)
+    return f"urn:kafkasse:problem:{words.lstrip('-')}"

@@ -12,11 +12,15 @@ DESCRIPTIONS = {
 }
 
 
+WITHOUT_LABELS = ("streams_opened", "streams_closed")
+
+
 class Metrics:
     """Counts. Names are those in DESCRIPTIONS."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        # Those without labels stand there from the start: Prometheus sees no rate in a counter that begins at 1.
+        self._counts = Counter[tuple[str, tuple[tuple[str, str], ...]]]({(name, ()): 0 for name in WITHOUT_LABELS})
 
     def count(self, name: str, **labels: str) -> None:
         """Add one."""

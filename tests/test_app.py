@@ -1,0 +1,121 @@
+"""The app of wsgi.py: streams, pages and operations side by side, and every error in the same words."""
+
+from __future__ import annotations
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from kafkasse import schemas
+from kafkasse.app import create_app
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+from kafkasse.feed.memory import MemoryLog
+
+
+@pytest.fixture
+def app() -> Flask:
+    log = MemoryLog()
+    log.create("t")
+    log.append("t", b"{")
+    log.append("t", b'{"n":1}')
+    return create_app(Config(heartbeat_s=0.05), log)
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+def problem(response: TestResponse, status: int) -> dict[str, object]:
+    """The body of an error, which must be one."""
+    body = response.get_json()
+
+    assert status == response.status_code == body["status"]
+    assert "application/problem+json" == response.mimetype
+    assert schemas.first_error("problem", body) is None
+    return dict(body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/a/b/c", 404),
+        ("GET", "/-/nothing", 404),
+        ("POST", "/-/health", 405),
+        ("PROPFIND", "/t", 405),
+        ("PROPFIND", "/-/health", 405),
+        ("GET", "/missing", 404),
+        ("POST", "/t", 405),
+        ("GET", "/t?timestamp=x", 400),
+    ],
+)
+def test_every_error_is_a_problem(client: FlaskClient, method: str, path: str, status: int) -> None:
+    """Flask's own errors have the form of ours, with the header fields that belong to them."""
+    response = client.open(path, method=method)
+
+    problem(response, status)
+    assert (status == 405) == ("Allow" in response.headers)
+
+
+def test_a_bug_is_a_problem_without_its_traceback(app: Flask, client: FlaskClient) -> None:
+    """What nobody foresaw is answered 500 in the same form, and tells strangers nothing."""
+
+    def fail() -> str:
+        raise RuntimeError("secret")
+
+    app.add_url_rule("/-/bug", view_func=fail)
+
+    assert "secret" not in str(problem(client.get("/-/bug"), 500))
+
+
+def test_health(client: FlaskClient) -> None:
+    """It answers without asking Kafka: a restart would not bring Kafka back."""
+    assert "ok" == client.get("/-/health").get_json()["status"]
+
+
+def metric(client: FlaskClient, name: str) -> int:
+    lines = client.get("/-/metrics").text.splitlines()
+    return sum(int(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def test_metrics_count(client: FlaskClient) -> None:
+    """Streams, refusals and skipped records are counted, in the format that Prometheus reads."""
+    client.get("/missing")
+    with client.get("/t?timestamp=0", buffered=False) as stream:
+        chunks = iter(stream.response)
+        while b"data:" not in next(chunks):
+            pass
+
+        assert 1 == metric(client, "kafkasse_streams_opened_total")
+        assert 0 == metric(client, "kafkasse_streams_closed_total")
+        assert 1 == client.get("/-/health").get_json()["streams"]
+
+    assert 1 == metric(client, "kafkasse_streams_closed_total")
+    assert 1 == metric(client, 'kafkasse_records_skipped_total{topic="t"}')
+    assert 1 == metric(client, 'kafkasse_requests_refused_total{status="404"}')
+    assert 0 == client.get("/-/health").get_json()["streams"]
+
+
+def test_metrics_that_have_not_happened_stand_there(client: FlaskClient) -> None:
+    """Each counter has a help line and a type, and those without labels are 0 from the start."""
+    text = client.get("/-/metrics").text
+
+    assert text.count("# HELP ") == text.count("# TYPE ") > 3
+    assert "kafkasse_streams_opened_total 0\n" in text
+
+
+@pytest.mark.parametrize("path", ["/", "/about"])
+def test_pages_can_be_left_out(path: str) -> None:
+    """The demo's pages are there unless somebody does not want them; then their paths mean nothing, or a topic."""
+    with_pages, without = (create_app(Config(pages=pages), MemoryLog()).test_client() for pages in (True, False))
+
+    assert "text/html" == with_pages.get(path).mimetype
+    problem(without.get(path), 404)
+
+
+def test_a_wrong_setting_stops_the_start() -> None:
+    """An app that could not work is not made."""
+    with pytest.raises(ConfigurationError, match="heartbeat_s"):
+        create_app(Config(heartbeat_s=0))
