@@ -16,10 +16,10 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.sse import Event, Parser
+from tests.support.kafka import Cluster
 
 ROOT = Path(__file__).parents[2]
 SILENCE_S_MAX = 30.0
@@ -66,19 +66,11 @@ def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def fill(broker: EmbeddedBroker) -> Callable[..., None]:
-    """Makes a topic of one partition that holds some values: fill(topic, b"…", …)."""
-
-    def fill(topic: str, *values: bytes, bootstrap_servers: str = broker.bootstrap_servers) -> None:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
-        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-        admin.close()
-        producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
-        for value in values:
-            producer.send(topic, value)
-        producer.close()
-
-    return fill
+def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
+    """Writes to the broker."""
+    cluster = Cluster(broker.bootstrap_servers)
+    yield cluster
+    cluster.close()
 
 
 class Stream:

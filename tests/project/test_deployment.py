@@ -9,17 +9,15 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from kafkasse.broker import EmbeddedBroker
+from tests.support.certificates import Authority
+from tests.support.kafka import Cluster
 
 NO_BROKER = "127.0.0.1:1"
 
@@ -38,12 +36,10 @@ def run_procfile(procfile: str, tree: Path, web_venv: Path, start: Callable[...,
     return lambda **variables: start(procfile, tree, web_venv, **variables)
 
 
-def test_streams_from_two_variables(
-    run_procfile: Callable[..., Any], broker: EmbeddedBroker, fill: Callable[..., None], fresh_name: str
-) -> None:
+def test_streams_from_two_variables(run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str) -> None:
     """The Procfile's command, with PORT and the brokers' address alone, streams what Kafka holds."""
-    fill(fresh_name, b"1", b"2", b"3")
-    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers)
+    cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
+    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers)
 
     with server.get(f"/{fresh_name}?timestamp=0") as stream:
         events = stream.read(3)
@@ -51,12 +47,10 @@ def test_streams_from_two_variables(
     assert ["1", "2", "3"] == [event.data for event in events]
 
 
-def test_another_instance_goes_on(
-    run_procfile: Callable[..., Any], broker: EmbeddedBroker, fill: Callable[..., None], fresh_name: str
-) -> None:
+def test_another_instance_goes_on(run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str) -> None:
     """An instance that the platform stops ends its streams politely, and any other goes on with them."""
-    fill(fresh_name, b"1", b"2", b"3")
-    first, second = (run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers) for _ in range(2))
+    cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
+    first, second = (run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers) for _ in range(2))
 
     with first.get(f"/{fresh_name}?timestamp=0") as stream:
         seen = stream.read(2)
@@ -82,11 +76,9 @@ def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
         assert NO_BROKER.encode() not in refusal.response.read()
 
 
-def test_streams_from_herokus_variables(
-    run_procfile: Callable[..., Any], heroku: HerokuKafka, fill: Callable[..., None], fresh_name: str
-) -> None:
+def test_streams_from_herokus_variables(run_procfile: Callable[..., Any], heroku: HerokuKafka, fresh_name: str) -> None:
     """Heroku's add-on: several brokers, one of them down; certificates of a CA of its own that name no host; a prefix."""
-    fill(heroku.variables["KAFKA_PREFIX"] + fresh_name, b"1", bootstrap_servers=heroku.plaintext)
+    heroku.cluster.send(heroku.cluster.create(heroku.variables["KAFKA_PREFIX"] + fresh_name), b"1")
     server = run_procfile(**heroku.variables)
 
     with server.get(f"/{fresh_name}?timestamp=0") as stream:
@@ -162,13 +154,15 @@ class HerokuKafka(NamedTuple):
     """A broker that demands client certificates: its variables, and a way in for the test."""
 
     variables: dict[str, str]
-    plaintext: str
+    cluster: Cluster
 
 
 @pytest.fixture
 def heroku() -> Iterator[HerokuKafka]:
     """A real broker behind TLS, set up as Heroku's add-on does it."""
-    ca, server, client = Certificate.authority(), Certificate.of("kafka.invalid"), Certificate.of("client.invalid")
+    authority = Authority()
+    certificate, key = authority.issue("broker")
+    client_certificate, client_key = authority.issue("client")
     plain, tls, controller, dead = _free_ports(4)
     listeners = f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}"
     settings = {
@@ -178,56 +172,22 @@ def heroku() -> Iterator[HerokuKafka]:
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "ssl.client.auth": "required",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.certificate.chain": _property(server.signed_by(ca)),
-        "ssl.keystore.key": _property(server.key_pem),
+        "ssl.keystore.certificate.chain": _property(certificate),
+        "ssl.keystore.key": _property(key),
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": _property(ca.signed_by(ca)),
+        "ssl.truststore.certificates": _property(authority.certificate),
     }
     variables = {
         "KAFKA_URL": f"kafka+ssl://127.0.0.1:{dead},kafka+ssl://127.0.0.1:{tls}",
-        "KAFKA_TRUSTED_CERT": ca.signed_by(ca),
-        "KAFKA_CLIENT_CERT": client.signed_by(ca),
-        "KAFKA_CLIENT_CERT_KEY": client.key_pem,
+        "KAFKA_TRUSTED_CERT": authority.certificate,
+        "KAFKA_CLIENT_CERT": client_certificate,
+        "KAFKA_CLIENT_CERT_KEY": client_key,
         "KAFKA_PREFIX": "river-123.",
     }
     with EmbeddedBroker(plain, settings=settings) as broker:
-        yield HerokuKafka(variables, broker.bootstrap_servers)
-
-
-class Certificate(NamedTuple):
-    """A name and a key."""
-
-    name: x509.Name
-    key: ec.EllipticCurvePrivateKey
-    is_authority: bool
-
-    @classmethod
-    def of(cls, name: str, is_authority: bool = False) -> Certificate:
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        return cls(subject, ec.generate_private_key(ec.SECP256R1()), is_authority)
-
-    @classmethod
-    def authority(cls) -> Certificate:
-        return cls.of("ca.invalid", is_authority=True)
-
-    def signed_by(self, issuer: Certificate) -> str:
-        """The certificate as PEM, good for an hour."""
-        now = datetime.now(UTC)
-        return (
-            x509.CertificateBuilder(issuer.name, self.name, self.key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=5))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=self.is_authority, path_length=None), critical=True)
-            .sign(issuer.key, hashes.SHA256())
-            .public_bytes(serialization.Encoding.PEM)
-            .decode()
-        )
-
-    @property
-    def key_pem(self) -> str:
-        return self.key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ).decode()
+        cluster = Cluster(broker.bootstrap_servers)
+        yield HerokuKafka(variables, cluster)
+        cluster.close()
 
 
 def _property(pem: str) -> str:

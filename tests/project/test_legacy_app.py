@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from kafkasse.broker import EmbeddedBroker
+from tests.support.kafka import Cluster
 
 COMMAND = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Worker legacy_app:app"
 
@@ -35,10 +36,10 @@ def visitor(site: str) -> Iterator[requests.Session]:
 
 
 def test_streams_beside_its_own_pages(
-    server: Any, visitor: requests.Session, fill: Callable[..., None], fresh_name: str
+    server: Any, visitor: requests.Session, cluster: Cluster, fresh_name: str
 ) -> None:
     """Who is logged in reads a stream below /streams."""
-    fill(f"orders.{fresh_name}", b"1", b"2")
+    cluster.send(cluster.create(f"orders.{fresh_name}"), b"1", b"2")
 
     with server.get(f"/streams/orders.{fresh_name}?timestamp=0", Cookie=_cookie(visitor)) as stream:
         events = stream.read(2)
