@@ -41,6 +41,7 @@ JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # the optimising compiler would cost more than a short-lived broker earns by it
     "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",  # files in /tmp that a killed JVM would leave
     "-Djava.awt.headless=true",
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
@@ -161,7 +162,8 @@ class EmbeddedBroker:
             require_free(fixed)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
-            command = [str(java.java()), *JVM_OPTIONS, "-cp", ":".join(map(str, jars.fetch("kafka")))]
+            options = *JVM_OPTIONS, f"-Djava.io.tmpdir={home}"  # codecs unpack libraries there
+            command = [str(java.java()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed else PORT_ATTEMPTS_MAX):
                 client_port, controller_port = _free_ports()
                 self._port = fixed or client_port
@@ -207,8 +209,9 @@ def require_free(port: int) -> None:
     try:
         with socket.create_server((HOST, port)):
             pass
-    except OSError as error:
-        what = "is in use; stop what uses it, or" if error.errno == errno.EADDRINUSE else f"cannot be used ({error}):"
+    except (OSError, OverflowError) as error:
+        busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        what = "is in use; stop what uses it, or" if busy else f"cannot be used ({error}):"
         raise CommandError(f"port {port} {what} name another") from None
 
 

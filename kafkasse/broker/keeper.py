@@ -3,7 +3,8 @@
 A parent that is killed by SIGKILL cannot end its children, and a broker that stays behind holds its port and 200 MB.
 Linux can send a signal when a parent dies, but it does so when the *thread* that started the child ends, and macOS cannot
 do it at all. So a small Python process stands in between, run from this file alone: it looks at its own parent once a
-second, hands SIGTERM on, and ends with the child's exit code. It knows nothing of what it keeps.
+second, hands SIGTERM on, and ends with the child's exit code, having killed what the child has left behind. It knows
+nothing of what it keeps.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 LOOK_AT_PARENT_AFTER_S = 1.0
@@ -22,7 +24,7 @@ GRACE_S = 10.0  # between SIGTERM and SIGKILL, once the parent is gone
 
 
 class Kept:
-    """A command that runs now and does not outlive this process.
+    """A command that runs now, and that neither outlives this process nor leaves children of its own.
 
     It gets a session of its own, so Ctrl-C in the terminal reaches only us, who then end things in order.
 
@@ -78,15 +80,21 @@ def _keep(parent: int, tell: int, scratch: str, command: list[str]) -> int:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     os.set_inheritable(tell, False)
-    child = subprocess.Popen(command, close_fds=False)  # noqa: S603 - what the parent asked for, with what it passed on
+    # What the parent asked for, with the descriptors that it passed on, in a process group with all that it starts.
+    child = subprocess.Popen(command, close_fds=False, process_group=0)  # noqa: S603
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     with os.fdopen(tell, "wb") as answer:
         answer.write(str(child.pid).encode())
     while child.poll() is None and os.getppid() == parent:
         if select.select([woken], [], [], LOOK_AT_PARENT_AFTER_S)[0]:
             os.read(woken, 512)
-    if os.getppid() != parent:
+    orphaned = os.getppid() != parent
+    if orphaned:
         _end(child)
+    # A command that ended well leaves nobody; one that was killed may leave its own children.
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    if orphaned:
         shutil.rmtree(scratch, ignore_errors=True)
     # As a shell does it: 128 and the signal's number.
     return child.returncode if child.returncode >= 0 else 128 - child.returncode

@@ -175,6 +175,16 @@ def test_keeper_tells_how_it_ended() -> None:
     assert process.wait(60) == 128 + signal.SIGKILL
 
 
+def test_keeper_takes_grandchildren_along() -> None:
+    """What a killed command has started goes with it."""
+    parent = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    process = Kept([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process._keeper.stdout
+
+    with end_of(int(process._keeper.stdout.readline())):
+        process.kill()
+
+
 def test_keeper_is_patient_only_for_a_while() -> None:
     """A command that does not listen to SIGTERM is killed when the time is up."""
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"

@@ -1,0 +1,30 @@
+# The commands that people type, and CI types the same ones. All that they make is in .venv.
+
+# Which Python makes the virtual environment: make setup PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+
+.PHONY: demo setup test lint
+
+demo: setup
+	@$(VENV)/bin/kafkasse demo
+
+setup: $(VENV)/ready
+
+test: setup
+	$(VENV)/bin/pytest
+
+lint: setup
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+# Done again only when what is required has changed.
+$(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "make: there is no $(PYTHON) here; install Python 3.11 or newer, or name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: $(PYTHON) is older than Python 3.11; name a newer one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; install its venv package (apt install python3-venv), or name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@echo "Making $(VENV) with everything that kafkasse needs; the first time this takes a few minutes."
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r requirements-dev.txt
+	@touch $@
