@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 from uuid import UUID
 
-from gevent import spawn
+import gevent
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
@@ -30,8 +31,11 @@ log = logging.getLogger(__name__)
 INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
 FOLLOW_WAIT_MS = 500  # how long Kafka may hold an empty answer to one who follows the end
 CATCH_UP_WAIT_MS = 20  # and to one who catches up: the next user of a warm consumer waits for what the last one asked
-WARM_CONSUMERS_MAX = 8
+WARM_CONSUMERS_MAX = 4
 CLOSE_TIMEOUT_MS = 1_000
+QUESTIONS_AT_ONCE_MAX = 1_000  # of 5 by default, past which kafka-python claims that there is no node
+NOT_READY_S = 2.0
+NOT_READY_PAUSE_S = 0.02
 RECONNECT_BACKOFF_MAX_MS = 1_000
 RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice before its first record
 
@@ -116,7 +120,7 @@ class KafkaLog:
             return KafkaCursor(self._consumer(FOLLOW_WAIT_MS), offsets, self._prefix, _discard)
         consumer = self._warm.pop() if self._warm else self._consumer(CATCH_UP_WAIT_MS)
         if not self._warm and not self._warming:
-            spawn(self._keep_one_warm)
+            gevent.spawn(self._keep_one_warm)
         return KafkaCursor(consumer, offsets, self._prefix, self._take_back)
 
     def _consumer(self, wait_ms: int) -> KafkaConsumer:
@@ -160,13 +164,22 @@ class KafkaLog:
         }
 
     def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
+        deadline = time.monotonic() + NOT_READY_S
         with _told_plainly():
-            return question(self._connected())
+            while True:
+                try:
+                    return question(self._connected())
+                except kafka_errors.NodeNotReadyError:
+                    # While a connection is made, and when it has enough requests under way, kafka-python has no node.
+                    if time.monotonic() > deadline:
+                        raise
+                    gevent.sleep(NOT_READY_PAUSE_S)
 
     def _connected(self) -> KafkaAdminClient:
         with self._admin_lock:
             if self._admin is None:
                 settings = {name: value for name, value in self._settings.items() if name in _ADMIN_SETTINGS}
+                settings["max_in_flight_requests_per_connection"] = QUESTIONS_AT_ONCE_MAX
                 self._admin = KafkaAdminClient(**settings)
             return self._admin
 

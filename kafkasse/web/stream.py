@@ -105,7 +105,7 @@ class Stream:
             self._reader.close()
             self._on_end()
             if self._client is not None:
-                self._client.settimeout(None)
+                self._release(self._client)
 
     def end(self) -> None:
         """End politely, soon: with the last id, and a time after which to come back."""
@@ -182,6 +182,12 @@ class Stream:
         if self._client is not None:
             with suppress(OSError):
                 self._client.shutdown(socket.SHUT_RDWR)
+
+    def _release(self, client: socket.socket) -> None:
+        """The server may finish the response, but waits for no further request: a worker that stops would wait with it."""
+        with suppress(OSError):
+            client.settimeout(None)
+            client.shutdown(socket.SHUT_RD)
 
     def _wake(self) -> None:
         self._reader.stop_waiting()
