@@ -1,0 +1,1 @@
+"""What kafkasse reaches, measured beside baselines in the same run. Start it by `make bench`; see __main__.py."""
