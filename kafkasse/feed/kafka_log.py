@@ -65,7 +65,7 @@ class KafkaLog:
         timeout_s: float = 5,
         topic_prefix: str = "",
         isolation_level: str = "read_committed",
-        fetch_bytes_max: int = 4_194_304,
+        fetch_bytes_max: int = 1_048_576,
     ) -> None:
         timeout_ms = int(timeout_s * 1000)
         self._prefix = topic_prefix
