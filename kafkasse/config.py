@@ -39,6 +39,7 @@ KAFKA_NOT_YOURS = frozenset({
     "partition_assignment_strategy",
 })  # fmt: skip
 
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 TOPN_ROUTE = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
 
 
@@ -146,6 +147,9 @@ def _check(settings: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"The setting {strange[0]} is not valid: it must be a finite number.")
     if forbidden := sorted(KAFKA_NOT_YOURS & settings["kafka"].keys()):
         raise ConfigurationError(f"kafka.{forbidden[0]} is set by kafkasse itself: leave it out.")
+    if settings["kafka"].get("security_protocol", "PLAINTEXT") not in SECURITY_PROTOCOLS:
+        # kafka-python takes any other word, `ssl` in small letters too, for PLAINTEXT.
+        raise ConfigurationError(f"kafka.security_protocol must be one of {', '.join(SECURITY_PROTOCOLS)}.")
     _check_routes(settings["routes"])
 
 
@@ -209,9 +213,9 @@ def _value(name: str, text: str, schema: Mapping[str, Any]) -> Any:
     kinds = schema.get("type", "string")
     if "array" in kinds:
         return [each.strip() for each in text.split(",") if each.strip()]
-    if kinds == "boolean":
+    if "boolean" in kinds:
         return _YES_OR_NO.get(text.lower(), text)
-    if kinds in ("integer", "number"):
+    if "integer" in kinds or "number" in kinds:
         try:
             return int(text) if text.isdecimal() else float(text)
         except ValueError:

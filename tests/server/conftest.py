@@ -1,0 +1,53 @@
+"""One Kafka for all black-box tests, and one server for each module that is content with the usual settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+import yaml
+
+from kafkasse.broker import EmbeddedBroker
+from tests.support.client import Client
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="module")
+def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
+    """Writes to the broker."""
+    with closing(Cluster(broker.bootstrap_servers)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """Starts servers: serve(app, setting=value, …). They are ended with the module."""
+    with ExitStack() as servers:
+
+        def serve(app: str = "wsgi:app", **settings: Any) -> Server:
+            file = tmp_path_factory.mktemp("settings") / "kafkasse.yaml"
+            kafka = {"bootstrap_servers": broker.bootstrap_servers}
+            file.write_text(yaml.safe_dump({"kafka": kafka, "topic_check_s": 0.2, **settings}))
+            return servers.enter_context(Server(app, KAFKASSE_CONFIG=str(file)))
+
+        yield serve
+
+
+@pytest.fixture
+def connect(server: Server) -> Iterator[Callable[..., Client]]:
+    """Opens a response of the module's server; those that are still open at the end are left."""
+    with ExitStack() as clients:
+
+        def connect(path: str, method: str = "GET", **headers: str) -> Client:
+            return clients.enter_context(Client(server.port, path, method, **headers))
+
+        yield connect
+
+
+@pytest.fixture
+def topic(cluster: Cluster, fresh_name: str) -> str:
+    """A topic with three partitions."""
+    return cluster.create(fresh_name, 3)

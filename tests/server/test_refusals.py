@@ -1,0 +1,213 @@
+"""Requests that get no stream: each is answered at once, in JSON, with what is needed to mend it and nothing more."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from kafkasse import schemas
+from kafkasse.broker import EmbeddedBroker
+from tests.support.client import SILENCE_S_MAX, Answer, ask
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="module")
+def server(serve: Callable[..., Server]) -> Server:
+    return serve(allowed_topics=["t-*", "missing"], position_bytes_max=32_768, cors_origins=["https://a.example"])
+
+
+@pytest.fixture(scope="module")
+def known(cluster: Cluster) -> str:
+    """A topic that all refusals have in common."""
+    return cluster.create("t-known")
+
+
+@pytest.fixture
+def refuse(server: Server, known: str, broker: EmbeddedBroker) -> Callable[..., dict[str, Any]]:
+    """Makes a request that must be refused as the schema has it, and returns the body of its answer."""
+
+    def refuse(status: int, path: str = f"/{known}", method: str = "GET", **headers: str) -> dict[str, Any]:
+        return checked(ask(server.port, path, method, **headers), status, broker)
+
+    return refuse
+
+
+def checked(answer: Answer, status: int, broker: EmbeddedBroker) -> dict[str, Any]:
+    """The body of a refusal, which tells no stranger where Kafka is or what our code looks like."""
+    body = answer.json
+
+    assert (status, status) == (answer.status, body["status"])
+    assert "application/problem+json" == answer.headers["content-type"]
+    assert schemas.first_error("problem", body) is None
+    for secret in (broker.bootstrap_servers, "Traceback", "File ", ".py"):
+        assert secret not in answer.body.decode()
+    return dict(body)
+
+
+def entry(**members: object) -> str:
+    return json.dumps([{"topic": "t-known", "partition": 0, "offset": 0} | members])
+
+
+Refuse = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("last_id", "said"),
+    [
+        ("", "not JSON"),
+        ("[", "not JSON"),
+        ("garbage", "not JSON"),
+        (entry()[:-2], "not JSON"),
+        ("[]", "non-empty"),
+        (entry(offset=-1), "[0].offset"),
+        (entry(offset=1.5), "whole numbers"),
+        (entry(partition=2**32), "[0].partition"),
+        (entry(offset=10**40), "[0].offset"),
+        (entry(partition=1), "no partition 1 in t-known: it has 1"),
+        (entry(offset=7), "beyond its end, 0"),
+        ('["\u0219"]', "[0]"),
+        ("[" * 30_000, "not JSON"),
+        ("~garbage", "compact id"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_an_id_that_is_none(refuse: Refuse, last_id: str, said: str) -> None:
+    """400 with where and why, for the header and for the parameter that stands in for it."""
+    assert said in refuse(400, Last_Event_ID=last_id.encode().decode("latin-1"))["detail"]
+    if len(last_id) < 1000:
+        body = refuse(400, f"/t-known?last_event_id={quote(last_id)}")
+        assert ("InvalidAssignmentError", "KafkaSSE") == (body["name"], body["origin"])
+        assert said in body["message"]
+
+
+def test_an_id_in_two_lines(server: Server, known: str, broker: EmbeddedBroker) -> None:
+    """A header field that is folded, or holds bytes that it must not, has an answer; KafkaSSE gives none."""
+    for last_id in (b'["a\n b"]', b'["a\r\n b"]', b'["a\0b"]', b'["a\rb"]'):
+        answer = raw(server, b"GET /t-known HTTP/1.1\r\nHost: x\r\nLast-Event-ID: %b\r\n\r\n" % last_id)
+        checked(answer, 400, broker)
+
+
+@pytest.mark.parametrize("query", ["timestamp=soon", "timestamp=-1", "since=soon", "timestamp=1&since=2026-01-01"])
+def test_a_parameter_that_is_wrong(refuse: Refuse, query: str) -> None:
+    """400 with the parameter's name."""
+    body = refuse(400, f"/t-known?{query}")
+
+    assert query.partition("=")[0] in body["detail"]
+    assert "InvalidParameterError" == body["name"]
+
+
+def test_a_topic_that_is_not_to_be_had(server: Server, refuse: Refuse, cluster: Cluster, fresh_name: str) -> None:
+    """404 with each bad topic; one that is not allowed is refused like one that does not exist, byte for byte."""
+    cluster.create(f"x-{fresh_name[2:]}")  # exists, and is not allowed
+    forbidden, missing = f"x-{fresh_name[2:]}", f"t-{'0' * 12}"
+
+    answers = [ask(server.port, f"/t-known,{each}") for each in (forbidden, missing)]
+    several = refuse(404, f"/{forbidden},t-known,{missing},other")
+
+    assert [404, 404] == [answer.status for answer in answers]
+    assert answers[0].body.replace(forbidden.encode(), missing.encode()) == answers[1].body
+    assert [_but_date(answer) for answer in answers[:1]] == [_but_date(answer) for answer in answers[1:]]
+    assert [forbidden, missing, "other"] == several["topics"]
+    assert "t-known" not in several["detail"].replace(",", " ").split()
+
+
+def _but_date(answer: Answer) -> dict[str, str]:
+    return {name: text for name, text in answer.headers.items() if name != "date"}
+
+
+@pytest.mark.parametrize("name", ["a b", "ü", "a" * 250, "..%2F", "%00", "a%0Ab", "%F0%9F%8C%8D", "t-%C8%99", "t-%FF"])
+def test_a_name_that_no_topic_can_have(refuse: Refuse, name: str) -> None:
+    """Names that Kafka would not take are topics that do not exist."""
+    assert refuse(404, f"/{quote(name, safe='%')}")["status"] == 404
+
+
+def test_names_that_kafka_would_choke_on(refuse: Refuse) -> None:
+    """The same for names that an open server would ask Kafka for."""
+    for name in ("t-a%20b", "t-%C3%BC", "t-" + "a" * 300, "t-%00", "t-,t-a%0A"):
+        assert refuse(404, f"/{name}")["topics"]
+
+
+def test_internal_topics(refuse: Refuse) -> None:
+    """Kafka's own topics do not exist for clients."""
+    refuse(404, "/__consumer_offsets")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "PROPFIND"])
+def test_methods(server: Server, refuse: Refuse, method: str) -> None:
+    """405 with what is allowed."""
+    assert refuse(405, method=method)["name"].startswith("MethodNotAllowed")
+    assert {"GET", "HEAD", "OPTIONS"} <= set(ask(server.port, "/t-known", method).headers["allow"].split(", "))
+
+
+def test_nothing_acceptable(refuse: Refuse) -> None:
+    """406 with what there is."""
+    assert "text/event-stream" in refuse(406, Accept="text/html")["offered"]
+
+
+@pytest.mark.parametrize("path", ["/", "/a/b", "/-/x"])
+def test_paths_that_mean_nothing(serve: Callable[..., Server], refuse: Refuse, path: str) -> None:
+    """404 in the same form, from whichever part of the server."""
+    if path != "/":  # that is the demo's page
+        refuse(404, path)
+
+
+def test_too_large(server: Server, refuse: Refuse) -> None:
+    """A header too large for us, and one too large for gunicorn, are 431; an address too long is 414: all with advice."""
+    for size in (33_000, 70_000):
+        assert "compact" in refuse(431, Last_Event_ID='["' + "a" * size + '"]')["detail"]
+    assert "Last-Event-ID header" in refuse(414, "/t-known?last_event_id=" + "a" * 9_000)["detail"]
+
+
+def test_too_many_header_fields(refuse: Refuse) -> None:
+    """As many fields as no client needs are 431."""
+    refuse(431, **{f"X-{number}": "1" for number in range(200)})
+
+
+def raw(server: Server, request: bytes) -> Answer:
+    """The answer to these very bytes."""
+    with socket.create_connection(("127.0.0.1", server.port), SILENCE_S_MAX) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
+    status, *fields = head.decode().split("\r\n")
+    headers = dict(field.split(": ", 1) for field in fields)
+    return Answer(int(status.split()[1]), {name.lower(): text for name, text in headers.items()}, body)
+
+
+def test_what_is_not_http(server: Server, known: str, broker: EmbeddedBroker) -> None:
+    """Even that has an answer in JSON."""
+    for request in (
+        b"hello\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /t-known HTTP/9.9\r\n\r\n",
+        b"GET /t-known HTTP/1.1\r\na b: c\r\n\r\n",
+    ):
+        checked(raw(server, request), 400, broker)
+
+
+def test_refusals_for_pages_of_other_origins(server: Server) -> None:
+    """A page that may read the streams may read why it gets none."""
+    answer = ask(server.port, "/missing", Origin="https://a.example")
+
+    assert (404, "https://a.example") == (answer.status, answer.headers["access-control-allow-origin"])
+
+
+def test_a_server_that_allows_nothing(serve: Callable[..., Server], broker: EmbeddedBroker) -> None:
+    """500 for every topic, also for those that do not exist: it is the operator's mistake."""
+    server = serve(allowed_topics=[])
+
+    for topic in ("t-known", "missing"):
+        assert "allowed_topics" in checked(ask(server.port, f"/{topic}"), 500, broker)["detail"]
+
+
+def test_settings_that_kafka_does_not_take(serve: Callable[..., Server], broker: EmbeddedBroker) -> None:
+    """500 without the settings: the log has the reason."""
+    server = serve(kafka={"bootstrap_servers": broker.bootstrap_servers, "no_such_setting": "secret"})
+
+    assert "secret" not in checked(ask(server.port, "/t-known"), 500, broker)["detail"]
