@@ -26,5 +26,5 @@ $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
 	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; install its venv package (apt install python3-venv), or name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@echo "Making $(VENV) with everything that kafkasse needs; the first time this takes a few minutes."
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r requirements-dev.txt
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -r requirements-dev.txt || { echo "make: not all packages could be installed, for the reason that pip gives above; mend that and run make again, it goes on from there" >&2; exit 1; }
 	@touch $@

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         delivery = _Delivery(_client(KafkaProducer, settings, **PRODUCER_SETTINGS), args.topic)
         stack.callback(delivery.close)
         lines, pace = Lines(file), _Pace(args.rate)
-        progress = stack.enter_context(Progress(f"loading {args.file}", os.fstat(file.fileno()).st_size))
+        progress = stack.enter_context(Progress(f"loading {Path(args.file).name}", os.fstat(file.fileno()).st_size))
 
         def show() -> None:
             progress.show(lines.read_bytes, f"{delivery.acknowledged} acknowledged, {pace.reached():.0f}/s")

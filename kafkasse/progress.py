@@ -6,6 +6,7 @@ for each tenth of the way.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -49,7 +50,8 @@ class Progress:
         if self._terminal:
             filled = round(part * BAR_WIDTH)
             bar = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {part:4.0%} " if self._total else ""
-            self._last = f"{self._what} {bar}{note}"
+            # A line that wraps could not be drawn over.
+            self._last = f"{self._what} {bar}{note}"[: shutil.get_terminal_size().columns - 1]
             if time.monotonic() - self._drawn_at_s >= REDRAW_AFTER_S:
                 self._drawn_at_s = time.monotonic()
                 sys.stderr.write(f"\r\x1b[K{self._last}")
