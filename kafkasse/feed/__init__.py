@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
 
 from kafkasse.config import Config
 from kafkasse.feed.contract import Log, Topic
 from kafkasse.feed.follower import Follower
+from kafkasse.feed.one_at_a_time import OneAtATime
 from kafkasse.feed.own import OwnReader
 from kafkasse.feed.ring import Bounds, SharedFeed
 from kafkasse.feed.shared import SharedReader
@@ -38,14 +37,15 @@ class Feeds:
         self._config = config
         self._follow = follow
         self._looks: dict[str, tuple[float, Topic]] = {}
-        self._looking = Lock()
+        self._looking = OneAtATime()
         self._followers: dict[tuple[str, ...], Follower] = {}
-        self._following: defaultdict[tuple[str, ...], Lock] = defaultdict(Lock)
+        self._following = OneAtATime()
 
     def describe(self, topics: Iterable[str], age_max_s: float = OPEN_CHECK_S) -> dict[str, Topic]:
         """As log.describe(), but what is known and not older than `age_max_s` seconds is not asked again."""
         wanted = list(topics)
-        with self._looking:
+
+        def look() -> dict[str, Topic]:
             oldest = time.monotonic() - age_max_s
             known = {each: look[1] for each in wanted if (look := self._looks.get(each)) and look[0] >= oldest}
             if missing := [each for each in wanted if each not in known]:
@@ -54,7 +54,9 @@ class Feeds:
                 self._looks = {each: look for each, look in self._looks.items() if look[0] >= oldest}
                 self._looks.update({each: (now, topic) for each, topic in found.items()})
                 known |= found
-        return known
+            return known
+
+        return self._looking.run(look)
 
     def open(
         self,
@@ -80,6 +82,22 @@ class Feeds:
             opening = resolve(self.log, position, topics, route.start, since)
             return self._own(opening, _ids(opening, route), encoder)
         feed = self._feed(route, topics, encoder)
+        feed.readers += 1  # before anything that waits, or a feed without readers could be closed meanwhile
+        try:
+            return self._open_shared(feed, route, position, topics, encoder, since)
+        except BaseException:
+            feed.readers -= 1
+            raise
+
+    def _open_shared(
+        self,
+        feed: SharedFeed,
+        route: Route,
+        position: Position,
+        topics: Mapping[str, Topic],
+        encoder: Encoder,
+        since: int | None,
+    ) -> SharedReader:
         if (ids := _ids_in_ring(feed, position, topics, route, since)) is None:
             opening = resolve(self.log, position, topics, route.start, since)
             ids = _ids(opening, route)
@@ -118,7 +136,8 @@ class Feeds:
 
     def _follower(self, topics: Mapping[str, Topic]) -> Follower:
         key = tuple(sorted(topics))
-        with self._following[key]:
+
+        def follow() -> Follower:
             follower = self._followers.get(key)
             incarnations = {name: topics[name].incarnation for name in key}
             if follower is None or follower.closed or follower.incarnations != incarnations:
@@ -131,6 +150,8 @@ class Feeds:
                 self._followers[key] = follower
                 self._follow(follower)
             return follower
+
+        return self._following.run(follow)
 
 
 def _ids(opening: Opening, route: Route) -> IdWriter:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
-from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable, ServerFull, TopicNotAvailable
 from kafkasse.feed.contract import Batch, Bounds, OffsetOutOfRange, Topic
 from kafkasse.feed.fetched import fetched
 from kafkasse.position import Partition
@@ -57,6 +57,7 @@ class KafkaLog:
         topic_prefix: put before every topic name on the way to Kafka, taken off on the way back.
         isolation_level: read_committed or read_uncommitted.
         fetch_bytes_max: what one fetch may bring.
+        consumers_max: how many cursors may be open; the next waits for one up to `timeout_s`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KafkaLog:
         topic_prefix: str = "",
         isolation_level: str = "read_committed",
         fetch_bytes_max: int = 1_048_576,
+        consumers_max: int = 200,
     ) -> None:
         timeout_ms = int(timeout_s * 1000)
         self._prefix = topic_prefix
@@ -89,6 +91,8 @@ class KafkaLog:
             "max_partition_fetch_bytes": min(fetch_bytes_max, 1_048_576),
             "metrics_enabled": False,
         }
+        self._timeout_s = timeout_s
+        self._places = BoundedSemaphore(consumers_max)
         self._warm: list[KafkaConsumer] = []
         self._warming = False
         self._closed = False
@@ -116,12 +120,28 @@ class KafkaLog:
         return found | (self._offsets(dict.fromkeys(late, OffsetSpec.LATEST)) if late else {})
 
     def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> KafkaCursor:
-        if follow:
-            return KafkaCursor(self._consumer(FOLLOW_WAIT_MS), offsets, self._prefix, _discard)
+        if not self._places.acquire(timeout=self._timeout_s):
+            raise ServerFull("This server reads from Kafka for as many clients as it may. Come back in a moment.")
+        try:
+            consumer = self._consumer(FOLLOW_WAIT_MS) if follow else self._warm_one()
+        except BaseException:
+            self._places.release()
+            raise
+
+        def done(healthy: bool) -> None:
+            self._places.release()
+            if healthy and not follow:
+                self._take_back(consumer)
+            else:
+                _discard(consumer)
+
+        return KafkaCursor(consumer, offsets, self._prefix, done)
+
+    def _warm_one(self) -> KafkaConsumer:
         consumer = self._warm.pop() if self._warm else self._consumer(CATCH_UP_WAIT_MS)
         if not self._warm and not self._warming:
             gevent.spawn(self._keep_one_warm)
-        return KafkaCursor(consumer, offsets, self._prefix, self._take_back)
+        return consumer
 
     def _consumer(self, wait_ms: int) -> KafkaConsumer:
         with _told_plainly():
@@ -185,18 +205,19 @@ class KafkaLog:
 
 
 class KafkaCursor:
-    """See contract.Cursor. Owns its consumer, until it gives it to `done`; one that has failed is closed instead."""
+    """See contract.Cursor. `done` is told, once, whether the consumer is still good for others."""
 
     def __init__(
         self,
         consumer: KafkaConsumer,
         offsets: Mapping[Partition, int],
         prefix: str,
-        done: Callable[[KafkaConsumer], object],
+        done: Callable[[bool], object],
     ) -> None:
         self._consumer = consumer
         self._prefix = prefix
         self._done = done
+        self._healthy = True
         self._closed = False
         self._assigned: dict[TopicPartition, Partition] = {}
         # Runs in place of records: see fetched.py.
@@ -216,7 +237,7 @@ class KafkaCursor:
             with _told_plainly():
                 found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         except KafkasseError:
-            self._done = _discard
+            self._healthy = False
             raise
         except kafka_errors.OffsetOutOfRangeError as error:
             raise OffsetOutOfRange([self._assigned[each] for each in error.args[0]]) from None
@@ -229,7 +250,7 @@ class KafkaCursor:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._done(self._consumer)
+            self._done(self._healthy)
 
 
 def _discard(consumer: KafkaConsumer) -> None:

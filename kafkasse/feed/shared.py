@@ -22,7 +22,7 @@ class SharedReader:
     """One client of a shared feed. The same face as OwnReader.
 
     Args:
-        feed: what it is to join.
+        feed: what it is to join; this reader is already counted in it.
         ids: where it begins, with ids of its own until it has joined.
         catch_up: opens a reader of its own at the ids it is given; None in `own` for one that can join at once.
         own: the reader that catches up.
@@ -48,7 +48,6 @@ class SharedReader:
         self._left = False
         self.closed = False
         self.ended = False
-        feed.readers += 1
         if own is None and ids.offsets == feed.ids.offsets:
             self._ids, self._next, self._place = None, feed.head, feed.place
 

@@ -146,6 +146,7 @@ class Streams:
             config.topic_prefix,
             config.isolation_level,
             config.fetch_bytes_max,
+            config.consumers_max,
         )
 
     def _encoder(self, route: Route, wire: Wire) -> Encoder:
