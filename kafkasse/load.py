@@ -94,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
         progress = stack.enter_context(Progress(f"loading {Path(args.file).name}", os.fstat(file.fileno()).st_size))
 
         def show() -> None:
-            progress.show(lines.read_bytes, f"{delivery.acknowledged} acknowledged, {pace.reached():.0f}/s")
+            done = lines.read_bytes * delivery.acknowledged // max(delivery.sent, 1)
+            progress.show(done, f"{delivery.acknowledged} acknowledged, {pace.reached():.0f}/s")
 
         stopped = _send_all(read_rows(lines, args.key), delivery, pace, show)
         delivery.finish()
