@@ -114,8 +114,9 @@ class Wire:
         return b"retry: %d\n\n" % retry_ms
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
-        """An event of our own (`gap`, `error`), with the id to go on from."""
-        return self.frame(event, position_id, self.body(Payload(event, _dumps(data))))
+        """An event of our own (`gap`, `error`), with the id to go on from; with "" the client keeps the one that it has."""
+        body = self.body(Payload(event, _dumps(data)))
+        return self.frame(event, position_id, body) if position_id else self.frame_without_id(event, body)
 
 
 class JsonLines(Wire):

@@ -255,9 +255,9 @@ def is_sent_or_skipped(value: bytes) -> None:
     """In every format, with hooks or without."""
     for format in FORMATS:
         for wire in (Wire(), JsonLines()):
-            for hooks in ({}, {"filterer": lambda message: True}):
+            for filterer in (None, lambda message: True):
                 skipped: list[str] = []
-                encoder = Encoder(format, wire, on_skipped=lambda *why, to=skipped: to.append(why[3]), **hooks)
+                encoder = Encoder(format, wire, None, filterer, lambda *why, to=skipped: to.append(why[3]))
 
                 assert (encoder.encode("t", 3, Record(value)) is None) == bool(skipped)
 
@@ -574,6 +574,13 @@ def test_a_gap_and_an_error_name_what_is_lost_and_why() -> None:
     assert ("gap", ID) == (gap.type, gap.id)
     assert {"topic": "t", "partition": 3, "from": 5, "to": 9, "reason": "removed by retention"} == json.loads(gap.data)
     assert ("error", ID, 410) == (error.type, error.id, json.loads(error.data)["status"])
+
+
+def test_an_error_where_there_is_no_id() -> None:
+    """A client that has no id to go on from yet keeps none; one that has keeps its own."""
+    error = frame.error(Wire(), TopicGone("Gone."), "")
+
+    assert "5" == read_events(b"id: 5\n\n" + error)[0].id
 
 
 def test_our_own_words_as_lines() -> None:

@@ -101,8 +101,8 @@ class OwnReader:
 
     @property
     def position_id(self) -> str:
-        """The id of all that read() has returned so far."""
-        return self.ids.render()
+        """The id of all that read() has returned so far; "" during a snapshot, which has to be begun again."""
+        return self.ids.render() if self._snapshot is None else ""
 
     def close(self) -> None:
         """Close the cursor. May be called twice."""
@@ -147,10 +147,10 @@ class OwnReader:
             self._waiting.appendleft(Batch(partition, records[ENCODED_AT_ONCE_MAX:], next_offset))
             records = records[:ENCODED_AT_ONCE_MAX]
             next_offset = records[-1].offset + 1
-        frames, _ = self._encoder.encode_run(partition, records, self.ids)
-        if frames:
-            self.sent_id = self.ids.render()
+        frames, offsets = self._encoder.encode_run(partition, records, self.ids)
         self.ids.set(partition, next_offset)
+        if frames:  # where hidden records follow the last frame, its id is not the one that we stand at
+            self.sent_id = self.ids.render() if offsets[-1] + 1 == next_offset else ""
         return frames
 
     def _snapshot_frames(self, snapshot: _Snapshot, batch: Batch) -> bytes:

@@ -33,7 +33,7 @@ class Bounds:
 class Segment:
     """The frames that one batch became. Segments are numbered; a reader's place is the number of the next one."""
 
-    __slots__ = ("data", "id_after", "next_offset", "offsets", "partition", "place_after", "timestamps")
+    __slots__ = ("data", "id_after", "id_sent", "next_offset", "offsets", "partition", "place_after", "timestamps")
 
     def __init__(self, partition: Partition, next_offset: int) -> None:
         self.partition = partition
@@ -42,6 +42,7 @@ class Segment:
         self.timestamps: list[int | None] = []  # likewise; only kept where ids tell times
         self.data = b""
         self.id_after = ""
+        self.id_sent = ""  # the same, or "" where its last frame does not tell it: what follows that frame is hidden
         self.place_after: dict[Partition, int] | None = None  # where ids tell no offsets
 
 
@@ -98,7 +99,7 @@ class SharedFeed:
             segment.timestamps = [times[offset] for offset in segment.offsets]
         self.ids.set(partition, next_offset)
         segment.data = b"".join(frames)
-        self._add(segment)
+        self._add(segment, ends_visibly=bool(frames) and segment.offsets[-1] + 1 == next_offset)
 
     def declare(self, gap: Gap) -> None:
         """Tell all readers of records that are lost."""
@@ -107,7 +108,7 @@ class SharedFeed:
         segment.offsets.append(gap.first)
         segment.timestamps.append(None)
         segment.data = frame.gap(self.wire, gap.partition, gap.first, gap.to, gap.reason, self.ids.render())
-        self._add(segment)
+        self._add(segment, ends_visibly=True)
 
     def add_partitions(self, firsts: Mapping[Partition, int]) -> None:
         """The topic has grown: new partitions are read from their first record."""
@@ -115,10 +116,11 @@ class SharedFeed:
             self.ids.set(partition, first)
             self._ring_from[partition] = first
 
-    def _add(self, segment: Segment) -> None:
+    def _add(self, segment: Segment, ends_visibly: bool) -> None:
         if not segment.data:
             return  # filtered, or markers: the position has moved, and a heartbeat tells it
         segment.id_after = self.ids.render()
+        segment.id_sent = segment.id_after if ends_visibly else ""
         if self._kind is IdKind.TIMESTAMP:
             segment.place_after = dict(self.ids.offsets)
         self._ring.append(segment)
@@ -144,7 +146,7 @@ class SharedFeed:
         if self._pushed < self.head:
             self._push(self.joined(self._pushed))
             self._pushed = self.head
-            self.pushed_id = self._ring[-1].id_after
+            self.pushed_id = self._ring[-1].id_sent
             self._trim()
             self._notify()
         elif time.monotonic() >= self._beat_due:

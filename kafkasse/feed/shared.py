@@ -160,7 +160,7 @@ class SharedReader:
             parts.append(segment.data)
             size += len(segment.data)
             self._next += 1
-            self._sent_id = segment.id_after
+            self._sent_id = segment.id_sent
             self._place = segment.place_after or segment.id_after
             if size >= self._chunk_bytes_max:
                 break

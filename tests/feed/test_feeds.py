@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
+from kafkasse.feed.follower import Follower
 from kafkasse.feed.memory import MemoryLog
 from kafkasse.feed.own import OwnReader
-from kafkasse.feed.follower import Follower
 from kafkasse.feed.shared import SharedReader
 from kafkasse.frame import Encoder
 from kafkasse.position import IdKind, of_topics, parse
 from kafkasse.route import Route
-from kafkasse.sse import Parser
+from kafkasse.sse import Event, Parser
+from tests.support.waiting import eventually
 
 
 class World:
     """A log that holds a record, and feeds whose followers are turned by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.log = MemoryLog()
         self.log.create("t", 2)
         self.log.append("t", b'{"n":0}', timestamp=1000)
         self.followers: list[Follower] = []
-        self.feeds = Feeds(self.log, Config(), self.followers.append)
+        self.feeds = Feeds(self.log, Config(**settings), self.followers.append)
 
     def open(self, kind: IdKind, encoder: Encoder, last_id: str = "") -> OwnReader | SharedReader:
         position = parse(last_id) if last_id else of_topics(["t"])
@@ -55,6 +58,49 @@ def test_who_comes_back_without_a_record_gets_no_old_ones(world: World, kind: Id
     first = world.first_id(kind, Encoder())
 
     assert b"" == world.open(kind, Encoder(), first).read(0)
+
+
+class Parked:
+    """A client that takes whatever it is given."""
+
+    def __init__(self) -> None:
+        self.parser = Parser()
+        self.events: list[Event] = []
+
+    def wrap(self, data: bytes) -> bytes:
+        return data
+
+    def deliver(self, wrapped: bytes) -> bool:
+        self.events += self.parser.receive(wrapped)
+        return True
+
+    def wake(self) -> None:
+        raise AssertionError("nothing has ended")
+
+
+@pytest.mark.parametrize("kind", IdKind)
+@pytest.mark.parametrize("parks", [True, False])
+def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdKind, parks: bool) -> None:
+    """Records that are not sent move it also where they came in one batch with one that is."""
+    world = World(heartbeat_s=0.001)
+    reader = world.open(kind, Encoder(filterer=lambda message: message["n"] < 2))
+    assert isinstance(reader, SharedReader)
+    client = Parked()
+    client.deliver(reader.begin())
+    if parks:
+        reader.feed.park(client)
+
+    for n in (1, 2):
+        world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
+    world.followers[0].turn(0)
+    if parks:
+        eventually(lambda: world.followers[0].turn(0) and reader.feed.ids.render() == client.parser.last_event_id)
+    else:
+        client.deliver(reader.read(0) + reader.id_if_moved())
+
+    assert [1] == [json.loads(event.data)["n"] for event in client.events]
+    assert reader.feed.ids.render() == client.parser.last_event_id
+    assert b"" == world.open(kind, Encoder(), client.parser.last_event_id).read(0)
 
 
 @pytest.mark.parametrize("kind", [IdKind.TIMESTAMP, IdKind.BOTH])

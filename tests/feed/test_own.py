@@ -166,6 +166,19 @@ def test_a_filtered_streams_id_moves_on(log: MemoryLog) -> None:
     assert {2, 0} == {start.offset for start in parse(client.last_id).starts.values()}
 
 
+def test_what_is_hidden_behind_a_record_moves_the_id(log: MemoryLog) -> None:
+    """Records that are not sent move it also where they came in one batch with one that is."""
+    client = Client(log, filterer=not_odd)
+    log.append("t", value(1))
+    log.append("t", b'{"odd":1}')
+
+    assert [1] == said(client.read())
+    client.take(client.reader.id_if_moved())
+
+    assert {2, 0} == {start.offset for start in parse(client.last_id).starts.values()}
+    assert b"" == client.reader.id_if_moved()
+
+
 def test_the_first_id_comes_before_the_first_record(log: MemoryLog) -> None:
     """A stream begins with an id of all its partitions."""
     assert {0} == {start.offset for start in parse(Client(log).last_id).starts.values()}
@@ -396,8 +409,12 @@ def test_a_table_that_is_too_large(log: MemoryLog) -> None:
     for n in range(4):
         log.append("t", value(n), key=b"%d" % n)
 
+    client = snapshot(log, snapshot_keys_max=3)
+
     with pytest.raises(ConfigurationError, match="snapshot_keys_max"):
-        snapshot(log, snapshot_keys_max=3).read()
+        client.read()
+
+    assert "" == client.reader.position_id  # an id from the middle of a table would lose its beginning
 
 
 def test_retention_during_a_snapshot(log: MemoryLog) -> None:

@@ -42,7 +42,7 @@ def connect(server: Server) -> Iterator[Callable[..., Client]]:
     with ExitStack() as clients:
 
         def connect(path: str, method: str = "GET", **headers: str) -> Client:
-            return clients.enter_context(Client(server.port, path, method, **headers))
+            return clients.enter_context(Client(server.port, path, method, None, **headers))
 
         yield connect
 

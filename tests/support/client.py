@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
-from http.client import HTTPConnection
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
 from kafkasse.position import Partition, Start, parse
@@ -30,12 +32,19 @@ class Client:
     """One request, and its response as far as it has been read.
 
     Attributes:
+        socket: what it reads from, with a buffer of `receive_buffer` bytes where that is given.
         status, headers: of the response; names of header fields in lower case.
         body: all bytes so far, without the chunks' frames.
     """
 
-    def __init__(self, port: int, path: str, method: str = "GET", **headers: str) -> None:
+    def __init__(
+        self, port: int, path: str, method: str = "GET", receive_buffer: int | None = None, **headers: str
+    ) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=SILENCE_S_MAX)
+        self._connection.connect()
+        self.socket = self._connection.sock
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         fields = {name.replace("_", "-"): text for name, text in headers.items()}
         self._connection.request(method, path, headers=fields)
         self._response = self._connection.getresponse()
@@ -88,6 +97,13 @@ class Client:
         events, self._events = self._events, []
         return events
 
+    def all_there_is(self) -> list[Event]:
+        """All events up to where the stream ends or was cut."""
+        with suppress(HTTPException, OSError):
+            self.rest()
+        events, self._events = self._events, []
+        return events
+
     def close(self) -> None:
         """Leave."""
         self._connection.close()
@@ -101,7 +117,7 @@ class Client:
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
     """A response that ends by itself."""
-    with Client(port, path, method, **headers) as client:
+    with Client(port, path, method, None, **headers) as client:
         client.rest()
         return Answer(client.status, client.headers, client.body)
 

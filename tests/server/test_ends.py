@@ -1,0 +1,200 @@
+"""However a stream ends, its client can go on, nobody else is harmed, and nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import gevent
+import pytest
+
+from tests.support.client import Client, ask, data
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+
+def value(n: int) -> bytes:
+    return b'{"n":%d}' % n
+
+
+def metric(server: Server, name: str) -> int:
+    lines = ask(server.port, "/-/metrics").body.decode().splitlines()
+    return sum(int(line.split()[-1]) for line in lines if line.startswith(f"kafkasse_{name}"))
+
+
+def streams_open(server: Server) -> int:
+    return int(ask(server.port, "/-/health").json["streams"])
+
+
+@pytest.fixture
+def leave() -> Iterator[ExitStack]:
+    """Whatever is put into it is closed at the end."""
+    with ExitStack() as stack:
+        yield stack
+
+
+# The client goes.
+
+
+def test_nothing_is_left_of_clients_that_went(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """Fifty streams, idle, busy, catching up and cut off: sockets and descriptors are back to where they were."""
+    server = serve(feed_grace_s=0)
+    cluster.send(topic, *(value(n) for n in range(100)))
+
+    def visit(at: int) -> None:
+        with Client(server.port, f"/{topic}" + ("?timestamp=0" if at % 2 else "")) as client:
+            client.ready()
+            if at % 3 == 0:
+                reset(client)
+
+    visit(0)
+    eventually(lambda: streams_open(server) == 0)
+    visit(1)
+    eventually(lambda: streams_open(server) == 0 and not follows(server))
+    before = len(server.descriptors())
+
+    for at in range(50):
+        visit(at)
+
+    eventually(lambda: streams_open(server) == 0)
+    eventually(lambda: len(server.descriptors()) <= before)
+    assert metric(server, "streams_opened_total") == metric(server, "streams_closed_total") == 52
+
+
+def follows(server: Server) -> bool:
+    """Whether the worker still reads for nobody: its sockets go when its feeds do."""
+    first = server.sockets()
+    gevent.sleep(0)
+    return server.sockets() != first
+
+
+def reset(client: Client) -> None:
+    """Leave by a reset, as a machine does that is switched off."""
+    assert client.socket is not None
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_an_idle_client_is_missed_at_once(serve: Callable[..., Server], topic: str) -> None:
+    """Its going is noticed without a record or a heartbeat to send."""
+    server = serve(heartbeat_s=300)
+    with Client(server.port, f"/{topic}") as client:
+        client.ready()
+        assert 1 == streams_open(server)
+
+    eventually(lambda: streams_open(server) == 0)
+
+
+def test_a_client_that_does_not_read(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """It holds up nobody, is closed when its time is over, and gets the rest when it comes back."""
+    server = serve(write_deadline_s=0.5, ring_bytes_max=1_000_000)
+    records = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(200)]
+    with Client(server.port, f"/{topic}", receive_buffer=65_536) as slow, Client(server.port, f"/{topic}") as fast:
+        slow.ready()
+        fast.ready()
+        sending = gevent.spawn(cluster.send, topic, *records)
+
+        assert list(range(200)) == data(fast.events(200))
+        sending.get()
+        eventually(lambda: streams_open(server) == 1)
+        had = data(slow.all_there_is())
+
+    assert len(had) < 200
+    with Client(server.port, f"/{topic}", Last_Event_ID=slow.last_id) as again:
+        assert list(range(200)) == had + data(again.events(200 - len(had)))
+
+
+# The server goes.
+
+
+def test_a_server_that_stops(serve: Callable[..., Server], topic: str) -> None:
+    """At SIGTERM each stream ends whole, with a time to wait and its id, and the process ends well."""
+    server = serve(heartbeat_s=300)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(20)]
+        server.terminate()
+
+        for client in clients:
+            assert [] == client.rest()
+            assert 2 == client.body.count(b"retry: ")
+            assert client.last_id
+    assert 0 == server.wait()
+
+
+def test_nothing_is_lost_when_servers_take_over(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """Clients of a server that stops go on at another one, under load: no record is lost, none comes twice."""
+    old, new = serve(), serve()
+    writing = gevent.spawn(_write, cluster, topic)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(old.port, f"/{topic}")).ready() for _ in range(5)]
+        had = [client.events(20) for client in clients]
+        old.terminate()
+        for client, events in zip(clients, had, strict=True):
+            events += client.rest()
+        for client, events in zip(clients, had, strict=True):
+            resumed = stack.enter_context(Client(new.port, f"/{topic}", Last_Event_ID=client.last_id))
+            events += resumed.events(50)
+    writing.kill()
+
+    for events in had:
+        by_partition: dict[int, list[int]] = {}
+        for where in (json.loads(event.data)["_kafka"] for event in events):
+            by_partition.setdefault(where["partition"], []).append(where["offset"])
+        for offsets in by_partition.values():
+            assert list(range(offsets[0], offsets[-1] + 1)) == offsets
+    assert 0 == old.wait()
+
+
+def _write(cluster: Cluster, topic: str) -> None:
+    for n in count():
+        cluster.send(topic, value(n), partition=n % 3)
+
+
+# The stream is over.
+
+
+def test_a_stream_of_age(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """A stream that is as old as streams may get ends politely, and its client goes on where it was."""
+    server = serve(stream_age_max_s=0.5)
+    with Client(server.port, f"/{topic}") as client:
+        client.rest()
+    cluster.send(topic, value(1))
+
+    assert 2 == client.body.count(b"retry: ")
+    with Client(server.port, f"/{topic}", Last_Event_ID=client.last_id) as again:
+        assert [1] == data(again.events(1))
+
+
+def test_a_filter(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """What it lets through is sent, the id goes over the rest, and its failure is the last event."""
+    server = serve("tests.support.apps:filtered()", heartbeat_s=0.2)
+    with Client(server.port, f"/{topic}") as client:
+        client.ready()
+        cluster.send(topic, b'{"n":1,"show":true}', b'{"n":2,"show":false}')
+        assert [1] == data(client.events(1))
+        client.until(lambda: '"offset":2' in client.last_id)
+        cluster.send(topic, b"{}")
+
+        [error] = client.rest()
+
+    assert ("error", 500, "FilterError") == (error.type, *(json.loads(error.data)[name] for name in ("status", "name")))
+    assert client.last_id == error.id
+    assert '"offset":2' in error.id
+
+
+def test_a_client_of_http_1_0(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """A client that knows no chunks gets the same bytes without them."""
+    server = serve()
+    cluster.send(topic, value(1))
+    with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+        connection.sendall(f"GET /{topic}?timestamp=0 HTTP/1.0\r\n\r\n".encode())
+        received = b""
+        while not received.endswith(b"}}\n\n"):
+            received += connection.recv(65_536)
+
+    assert b"\r\n\r\n:ok\n\nretry: " in received
+    assert b"chunked" not in received
