@@ -7,6 +7,7 @@ measurements are made again. --quick finds out in seconds whether it works; it w
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], Figures]] = {
 def main() -> int:
     """Measure, print, write. Returns the exit code."""
     args = _arguments().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is to be ended, too
     kafka_sse = args.kafka_sse.absolute() if args.kafka_sse else None
     if kafka_sse and (why_not := servers.install_kafka_sse(kafka_sse)):
         print(f"KafkaSSE is left out: {why_not}", file=sys.stderr)

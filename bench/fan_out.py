@@ -14,6 +14,7 @@ from bench.servers import Server
 from bench.setting import BURST_S_MAX, RECORD_BYTES, Measured, Setting
 
 RATE = 200.0
+SPARSE_RATE = 10.0
 BASELINE_BURST_S_MAX = 10.0
 LATENCY_CLIENTS = 10
 LATENCY_RATE = 500.0
@@ -63,12 +64,38 @@ def measure(setting: Setting) -> Figures:
     scale = setting.scale
     with setting.kafkasse() as server:
         paced, bursts = _series(setting, server, scale.fan_out_clients, BURST_S_MAX)
+        sparse = _sparse(setting, server)
     found = {"kafkasse": (paced, bursts)}
     for running in setting.baselines():
         with running() as server:
             found[server.name] = _series(setting, server, scale.baseline_clients, BASELINE_BURST_S_MAX)
     rows = [row for clients in scale.fan_out_clients for row in _rows(clients, found)]
-    return Figures(rows, _curves(found))
+    for name in found.keys() - {"kafkasse", "naive"}:
+        rows += _rows_beside(name, paced, found[name][0])
+    return Figures([*rows, sparse], _curves(found))
+
+
+def _rows_beside(name: str, paced: _Series, theirs: _Series) -> list[Row]:
+    """With as many clients as that other server was given."""
+    clients = max(theirs)
+    run, their, key = paced[clients], theirs[clients], f"fan_out.{clients}.{name}"
+    what = f"fan-out, {_clients(clients)} at {RATE:.0f}/s, beside {name}"
+    return [
+        Row(f"{key}.rate", what, run.delivered.rate, "delivered/s", their.delivered.rate, name),
+        Row(f"{key}.cpu", "the same: CPU per delivered", run.cpu_us, "µs", their.cpu_us, name),
+        Row(f"{key}.p99", "the same: 99th percentile latency", run.delivered.latency_ms(P99), "ms",
+            their.delivered.latency_ms(P99), name),
+    ]  # fmt: skip
+
+
+def _sparse(setting: Setting, server: Server) -> Row:
+    """Records so far apart that each is a write of its own for each client."""
+    topic, clients = setting.topic(), max(setting.scale.fan_out_clients)
+    setting.open(server, [topic], clients)
+    run = setting.paced(server, [topic], SPARSE_RATE, setting.scale.growth_s, RECORD_BYTES)
+    setting.clients.close_all()
+    what = f"fan-out, {_clients(clients)} at {SPARSE_RATE:.0f}/s: CPU per delivered"
+    return Row("fan_out.sparse.cpu", what, run.cpu_us, "µs", limit="a write to the kernel for each record and client")
 
 
 _Series = dict[int, Measured]

@@ -44,7 +44,7 @@ def partitions(setting: Setting) -> Figures:
 
 
 def _partition_rows(count: int, every: str, live: Measured, read: Measured) -> list[Row]:
-    key, what = f"partitions.{count}.{every}", f"{count} partitions, an id in every {every}"
+    key, what = f"partitions.{count}.{every}", f"partitions: {count}, an id in every {every}"
     limit = "writing the ids: compact above 64 partitions, some bytes for each partition"
     return [
         Row(f"{key}.live.cpu", f"{what}: CPU per delivered, {CLIENTS} clients", live.cpu_us, "µs", limit=limit),
@@ -72,7 +72,7 @@ def topics(setting: Setting) -> Figures:
         active_line.append((float(count), active.cores * 100))
         limit = "a follower with a consumer and its fetch rounds for each topic"
         rows += [
-            Row(f"topics.{count}.idle", f"{count} live topics, idle: CPU, of one core", idle, "%", limit=limit),
+            Row(f"topics.{count}.idle", f"live topics: {count}, idle: CPU, of one core", idle, "%", limit=limit),
             Row(f"topics.{count}.active", "the same, 500 records/s between them", active.cores * 100, "%", limit=limit),
             Row(f"topics.{count}.p99", "the same: 99th percentile latency", active.delivered.latency_ms(P99), "ms"),
             Row(f"topics.{count}.sockets", "the same: connections to Kafka", sockets, ""),

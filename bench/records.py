@@ -24,14 +24,15 @@ _TIMEOUT_MS = 30_000
 
 
 def value(size: int, mark: bytes = MARK) -> bytes:
-    """A JSON object of about `size` bytes, of many small members, as events have."""
-    words = {"at": time.monotonic_ns(), "mark": mark.decode(), "name": "Saint Vincent and the Grenadines"}
-    members = dict(words)
-    while size - len(json.dumps(members)) > 40:
+    """A JSON object of `size` bytes (60 at least): texts and numbers in turn, as events have them; 24 members in 1 KiB."""
+    members: dict[str, object] = {"at": time.monotonic_ns(), "mark": mark.decode()}
+    text = "a text of some length, such as a title or a comment" * max(1, size // 10_000)
+    while size - len(json.dumps(members)) > len(text) + 40:
         number = len(members)
-        long = size > 10_000
-        members[f"member_{number}"] = "text of a member " * 60 if long else (number * 7919 if number % 2 else "of text")
-    return json.dumps(members, separators=(", ", ": ")).encode()
+        members[f"member_{number}"] = number * 7919 if number % 2 else text
+    members["rest"] = ""
+    members["rest"] = "." * (size - len(json.dumps(members)))
+    return json.dumps(members).encode()
 
 
 def batch(values: Sequence[bytes]) -> bytes:

@@ -96,8 +96,8 @@ def _machine() -> str:
     return (
         f"Machine: {coldstart.machine()}, {memory:.0f} GiB, Linux {platform.release()}; open files: {files:,}. Server, "
         "broker, producer and readers share it, over the loopback. The broker is the embedded one (256 MB heap). "
-        "Where nothing else is said: records of 1 KiB, 3 partitions, one worker. The load averages stand with each "
-        "part; whatever else ran took its share of the cores."
+        "Where nothing else is said: records of 1 KiB (JSON, 24 members), 3 partitions, one worker. The load averages "
+        "stand with each part; whatever else ran took its share of the cores."
     )
 
 
