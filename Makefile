@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo setup test lint
+.PHONY: demo setup test lint bench
 
 demo: setup
 	@$(VENV)/bin/kafkasse demo
@@ -18,6 +18,11 @@ lint: setup
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+# Some ten minutes. BENCH="--only fan_out latency" measures parts of it again, BENCH=--quick just tries it out.
+bench: setup
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
+	@$(VENV)/bin/python -m bench $(BENCH)
 
 # Done again only when what is required has changed.
 $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
