@@ -7,6 +7,7 @@ from gevent import monkey
 
 monkey.patch_all()
 
+import logging  # noqa: E402
 import os  # noqa: E402
 
 bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{os.environ.get('PORT', '6917')}"
@@ -21,3 +22,8 @@ limit_request_line = 8_190
 control_socket_disable = True  # it would open a socket in the home folder, which a PaaS need not have
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
 loglevel = os.environ.get("KAFKASSE_LOG_LEVEL", "info")
+
+# gunicorn formats its own log alone. kafka-python says a hundred lines a second while a broker is away, so it is heard at
+# the level debug only, where somebody looks for the reason that we cannot reach Kafka.
+logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] [%(process)d] [%(levelname)s] %(name)s: %(message)s")
+logging.getLogger("kafka").propagate = loglevel == "debug"

@@ -41,8 +41,8 @@ def connect(server: Server) -> Iterator[Callable[..., Client]]:
     """Opens a response of the module's server; those that are still open at the end are left."""
     with ExitStack() as clients:
 
-        def connect(path: str, method: str = "GET", **headers: str) -> Client:
-            return clients.enter_context(Client(server.port, path, method, None, **headers))
+        def connect(path: str, method: str = "GET", receive_buffer: int | None = None, **headers: str) -> Client:
+            return clients.enter_context(Client(server.port, path, method, receive_buffer, **headers))
 
         yield connect
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from tests.support.client import Client
+from tests.support.client import Client, ask
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
-ROUTE = "/topn/updates"
+TABLES = 6
 Connect = Callable[..., Client]
+
+
+class Table(NamedTuple):
+    """A table's topic, compacted, and where it is served."""
+
+    topic: str
+    path: str
 
 
 def top(continent: str, *codes: str) -> bytes:
@@ -23,22 +31,22 @@ def top(continent: str, *codes: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def prefix() -> str:
-    """As on a shared plan of Heroku's: the topic `topn` is called otherwise there."""
-    return f"p-{secrets.token_hex(4)}."
+def tables(cluster: Cluster) -> list[Table]:
+    """Enough of them for each test to have its own."""
+    topics = [f"t-{secrets.token_hex(6)}" for _ in range(TABLES)]
+    return [Table(cluster.create(topic, 2, cleanup_policy="compact"), f"/{topic}/updates") for topic in topics]
 
 
 @pytest.fixture(scope="module")
-def server(serve: Callable[..., Server], prefix: str) -> Server:
-    return serve(topic_prefix=prefix, heartbeat_s=0.3)
+def server(serve: Callable[..., Server], tables: list[Table]) -> Server:
+    route = {"format": "value", "start": "snapshot"}
+    routes = {f"r{n}": {"path": table.path, "topics": [table.topic], **route} for n, table in enumerate(tables)}
+    return serve(routes=routes, heartbeat_s=0.3)
 
 
 @pytest.fixture
-def table(cluster: Cluster, prefix: str) -> Iterator[str]:
-    """The table's topic, compacted, as long as a test lasts."""
-    topic = cluster.create(f"{prefix}topn", 2, cleanup_policy="compact")
-    yield topic
-    cluster.delete(topic)
+def table(tables: list[Table]) -> Table:
+    return tables.pop()
 
 
 def write(cluster: Cluster, topic: str, continent: str, *codes: str) -> str:
@@ -48,74 +56,78 @@ def write(cluster: Cluster, topic: str, continent: str, *codes: str) -> str:
     return content.decode()
 
 
-def test_who_comes_late_sees_the_table_then_each_change(connect: Connect, cluster: Cluster, table: str) -> None:
+def test_who_comes_late_sees_the_table_then_each_change(connect: Connect, cluster: Cluster, table: Table) -> None:
     """The newest Top 3 of each continent comes at once, untouched; then what changes, as it changes."""
-    write(cluster, table, "Europe", "DE")
-    europe = write(cluster, table, "Europe", "RU", "UA", "FR")
-    asia = write(cluster, table, "Asia", "CN")
-    stream = connect(ROUTE)
+    write(cluster, table.topic, "Europe", "DE")
+    europe = write(cluster, table.topic, "Europe", "RU", "UA", "FR")
+    asia = write(cluster, table.topic, "Asia", "CN")
+    stream = connect(table.path)
 
     assert {europe, asia} == {event.data for event in stream.events(2)}
-    changed = write(cluster, table, "Asia", "CN", "IN")
+    changed = write(cluster, table.topic, "Asia", "CN", "IN")
     [event] = stream.events(1)
     assert ("message", changed) == (event.type, event.data)
 
 
-def test_who_comes_back_gets_the_changes(connect: Connect, cluster: Cluster, table: str) -> None:
+def test_who_comes_back_gets_the_changes(connect: Connect, cluster: Cluster, table: Table) -> None:
     """An id goes on behind the table: no table again, and no change lost."""
-    write(cluster, table, "Europe", "DE")
-    with connect(ROUTE) as stream:
+    write(cluster, table.topic, "Europe", "DE")
+    with connect(table.path) as stream:
         stream.ready()
-    changed = write(cluster, table, "Asia", "CN")
+    changed = write(cluster, table.topic, "Asia", "CN")
 
-    assert [changed] == [event.data for event in connect(ROUTE, Last_Event_ID=stream.last_id).events(1)]
+    assert [changed] == [event.data for event in connect(table.path, Last_Event_ID=stream.last_id).events(1)]
 
 
-def test_who_is_cut_off_during_the_table_gets_it_again(connect: Connect, cluster: Cluster, table: str) -> None:
+def test_who_is_cut_off_during_the_table_gets_it_again(connect: Connect, cluster: Cluster, table: Table) -> None:
     """Until the table is whole there is no id that could leave out a part of it."""
-    rows = {write(cluster, table, f"{n:01000}", "x" * 1000) for n in range(500)}
-    with connect(ROUTE, receive_buffer=4096) as cut:
+    rows = {write(cluster, table.topic, f"{n:01000}", "x" * 1000) for n in range(500)}
+    with connect(table.path, receive_buffer=4096) as cut:
         had = cut.events(1)
         assert ("", 500) == (cut.last_id, len(rows))
 
-    again = connect(ROUTE)
+    again = connect(table.path)
 
     assert had[0].data in rows
     assert rows == {event.data for event in again.events(500)}
     assert again.ready().last_id
 
 
-def test_an_empty_table(connect: Connect, cluster: Cluster, table: str) -> None:
+def test_an_empty_table(connect: Connect, cluster: Cluster, table: Table) -> None:
     """A table without rows is there at once, too: its client misses no first row."""
-    with connect(ROUTE) as stream:
+    with connect(table.path) as stream:
         stream.ready()
-    first = write(cluster, table, "Europe", "DE")
+    first = write(cluster, table.topic, "Europe", "DE")
 
-    assert [first] == [event.data for event in connect(ROUTE, Last_Event_ID=stream.last_id).events(1)]
+    assert [first] == [event.data for event in connect(table.path, Last_Event_ID=stream.last_id).events(1)]
 
 
-def test_a_row_that_is_deleted(connect: Connect, cluster: Cluster, table: str) -> None:
+def test_a_row_that_is_deleted(connect: Connect, cluster: Cluster, table: Table) -> None:
     """A tombstone is a delete event for who watches, and no row for who comes later."""
-    write(cluster, table, "Europe", "DE")
-    asia = write(cluster, table, "Asia", "CN")
-    stream = connect(ROUTE)
+    write(cluster, table.topic, "Europe", "DE")
+    asia = write(cluster, table.topic, "Asia", "CN")
+    stream = connect(table.path)
     stream.events(2)
 
-    cluster.send(table, None, key=b"Europe", partition=0)
+    cluster.send(table.topic, None, key=b"Europe", partition=0)
     [event] = stream.events(1)
-    late = connect(ROUTE).ready()
+    late = connect(table.path).ready()
 
     assert ("delete", {"key": "Europe"}) == (event.type, json.loads(event.data))
     assert [asia] == [each.data for each in late.events(1)]
     assert 1 == late.body.count(b"event: ")
 
 
-def test_the_prefix_is_nobodys_business(connect: Connect, cluster: Cluster, table: str, prefix: str) -> None:
-    """Neither ids nor errors show what the topics are really called."""
-    stream = connect(ROUTE).ready()
-    refused = connect(f"/{prefix}topn")
-    refused.rest()
+def test_the_demos_route_behind_a_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:
+    """Without any settings /topn/updates is there; and what a prefix makes of its topic neither ids nor errors show."""
+    prefix = f"p-{secrets.token_hex(4)}."
+    server = serve(topic_prefix=prefix)
+    europe = write(cluster, cluster.create(f"{prefix}topn", 2), "Europe", "DE")
+
+    with Client(server.port, "/topn/updates") as stream:
+        assert [europe] == [event.data for event in stream.events(1)]
+        stream.ready()
 
     assert prefix not in stream.body.decode()
-    assert 404 == refused.status
     assert stream.last_id.startswith('[{"topic":"topn",')
+    assert 404 == ask(server.port, f"/{prefix}topn").status
