@@ -86,14 +86,16 @@ def _run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger what it raises as well
     pipeline = _pipeline(args)
-    kafka = topics.settings(args.bootstrap_servers, args.kafka_config)
+    kafka_config = _read(args.kafka_config) if args.kafka_config else ""
     topics.reach(args.bootstrap_servers)
     with session(f"kafkasse {args.name}", args.master) as spark, _checkpoint(args, spark) as checkpoint:
         spark.sparkContext.setLogLevel(args.log_level)
         asked_to_end = _signals()
+        kafka = topics.settings(spark, kafka_config, args.bootstrap_servers)
         with running.started(spark, pipeline, kafka, checkpoint) as query:
-            say("kafkasse pipeline: ready")
-            running.follow(query, asked_to_end)
+            if running.await_running(spark, query, asked_to_end):
+                say("kafkasse pipeline: ready")
+                running.follow(query, asked_to_end)
     return 0
 
 
@@ -108,6 +110,13 @@ def _pipeline(args: argparse.Namespace) -> Pipeline:
         raise CommandError(f"there is no pipeline {args.name}; there is: {', '.join(PIPELINES)}")
     usual = PIPELINES[args.name]
     return replace(usual, source=args.source or usual.source, sink=args.sink or usual.sink)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise CommandError(f"cannot read --kafka-config {file}: {error}") from error
 
 
 @contextmanager

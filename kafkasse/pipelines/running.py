@@ -44,23 +44,22 @@ def started(
             topic that was deleted and made again is another topic: offsets and state of the old one would be wrong.
 
     Raises:
-        CommandError: a topic is missing, or the query does not run; in the block, as `follow` says.
+        CommandError: a topic is missing, or Kafka does not tell.
     """
     source, sink = topics.ids(spark, kafka, (pipeline.source, pipeline.sink))
     rows = pipeline.query(topics.read(spark, kafka, pipeline.source))
     query = topics.write(rows, kafka, pipeline.sink, f"{checkpoints.rstrip('/')}/{pipeline.name}-{source}-{sink}")
     try:
-        _await_running(spark, query)
         yield query
     finally:
         query.stop()
 
 
-def _await_running(spark: SparkSession, query: StreamingQuery) -> None:
-    """Return when every task of the query is at work.
+def await_running(spark: SparkSession, query: StreamingQuery, asked_to_end: SimpleQueue[int]) -> bool:
+    """Return True when every task of the query is at work, False when asked to end before.
 
     Raises:
-        CommandError: the query has failed, or waits for slots.
+        CommandError: the query has failed, or does not start.
     """
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not _is_running(spark, query):
@@ -68,7 +67,9 @@ def _await_running(spark: SparkSession, query: StreamingQuery) -> None:
             raise _failure(query)
         if time.monotonic() > deadline_s:
             raise CommandError(f"Spark has not started the query in {START_TIMEOUT_S:.0f} s (more by --log-level INFO)")
-        time.sleep(START_LOOK_EVERY_S)
+        if _asked(asked_to_end, START_LOOK_EVERY_S):
+            return False
+    return True
 
 
 def _is_running(spark: SparkSession, query: StreamingQuery) -> bool:
@@ -92,12 +93,17 @@ def follow(query: StreamingQuery, asked_to_end: SimpleQueue[int]) -> None:
             if line := records.told(progress):
                 sys.stderr.write(f"kafkasse pipeline: {line}\n")
                 sys.stderr.flush()
-        try:
-            asked_to_end.get(timeout=LOOK_EVERY_S)
-        except Empty:
-            continue
-        return
+        if _asked(asked_to_end, LOOK_EVERY_S):
+            return
     raise _failure(query)
+
+
+def _asked(asked_to_end: SimpleQueue[int], timeout_s: float) -> bool:
+    try:
+        asked_to_end.get(timeout=timeout_s)
+    except Empty:
+        return False
+    return True
 
 
 def _failure(query: StreamingQuery) -> CommandError:

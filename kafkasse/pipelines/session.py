@@ -34,6 +34,8 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # real-time mode refuses to repeat a batch on 1
+    # The query is refused where its slots are not there yet; how many to expect, spark.cores.max and the like say.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.ui.liveUpdate.period": "0",  # else running tasks are seen as such only seconds later
     "spark.ui.showConsoleProgress": "false",
 }

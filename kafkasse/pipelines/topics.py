@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -43,6 +42,16 @@ def reach(bootstrap_servers: str) -> None:
     )
 
 
+def settings(spark: SparkSession, properties: str, bootstrap_servers: str) -> dict[str, str]:
+    """Settings of Kafka's clients: the text of a file of Java properties, as Kafka's own tools take it, and the servers."""
+    jvm: Any = spark._jvm
+    read = jvm.java.util.Properties()
+    read.load(jvm.java.io.StringReader(properties))
+    return {name: read.getProperty(name) for name in read.stringPropertyNames()} | {
+        "bootstrap.servers": bootstrap_servers
+    }
+
+
 def ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str]) -> list[str]:
     """Kafka's own ids of these topics, 22 characters each, which no two topics ever share.
 
@@ -72,8 +81,8 @@ def _answer(topic: str, future: Any) -> Any:
 
 
 def read(spark: SparkSession, kafka: Mapping[str, str], topic: str) -> DataFrame:
-    """All records of the topic from its start, or from where the checkpoint says."""
-    reader = spark.readStream.format("kafka").options(**_connector(kafka))
+    """All records of the topic from its start, or from where the checkpoint says; none of a transaction that failed."""
+    reader = spark.readStream.format("kafka").options(**_connector({"isolation.level": "read_committed", **kafka}))
     return reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
 
 
@@ -90,10 +99,3 @@ def write(rows: DataFrame, kafka: Mapping[str, str], topic: str, checkpoint: str
 
 def _connector(kafka: Mapping[str, str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in kafka.items()}
-
-
-def settings(bootstrap_servers: str, file: Path | None) -> dict[str, str]:
-    """Kafka client settings: a file of `name=value` lines, as Kafka's own tools take it, and the servers."""
-    lines = (line.strip() for line in file.read_text().splitlines()) if file else ()
-    pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
-    return {name.strip(): value.strip() for name, _, value in pairs} | {"bootstrap.servers": bootstrap_servers}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
 from kafkasse.broker import EmbeddedBroker
@@ -39,7 +39,17 @@ class Topics:
     def send(self, *records: Record) -> None:
         """To the partition that the key says, as Kafka's own clients do."""
         for key, value in records:
-            self.cluster.send(self.source, value, key=key, partition=sum(key or b"") % PARTITIONS)
+            self.cluster.send(self.source, value, key=key, partition=_partition(key))
+
+    def transaction(self, record: Record, commit: bool) -> None:
+        """Send it in a transaction that is committed or aborted."""
+        producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap_servers, transactional_id=self.source)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(self.source, key=record[0], value=record[1], partition=_partition(record[0]))
+        producer.flush()
+        _ = producer.commit_transaction() if commit else producer.abort_transaction()
+        producer.close()
 
     def read(self, enough: Callable[[dict[str, bytes | None]], bool]) -> list[tuple[str, bytes | None]]:
         """What comes out from here on, until the newest value of each key is as wanted."""
@@ -55,6 +65,10 @@ class Topics:
     def close(self) -> None:
         self._reader.close()
         self.cluster.close()
+
+
+def _partition(key: bytes | None) -> int:
+    return sum(key or b"") % PARTITIONS
 
 
 @pytest.fixture

@@ -98,6 +98,19 @@ def test_reads_a_topic_that_was_made_again_from_its_start(
     assert [("Europe", ["IT"])] == [(continent, top(value)) for continent, value in told]
 
 
+def test_reads_no_transaction_that_failed(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Nor does the marker at a transaction's end hold it up."""
+    topics.send(country("FR", 5))
+    topics.transaction(country("IT", 3), commit=True)
+    topics.transaction(country("DE", 4), commit=False)
+    topics.send(country("ES", 2))
+
+    with started(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(lambda newest: top(newest["Europe"]) == ["FR", "IT", "ES"])
+
+
 def test_needs_its_topics(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
     """It creates none, and says which is missing."""
     lacking = replace(pipeline, sink=f"{topics.sink}-2")

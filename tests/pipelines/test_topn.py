@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -112,7 +113,7 @@ def test_is_what_sorting_all_countries_anew_would_say(spark: SparkSession, recor
 
 def sorted_anew(records: list[Record]) -> Iterator[tuple[str, list[str]]]:
     """The same, the slow and plain way."""
-    world: dict[str, dict[str, object]] = {}
+    world: dict[str, Any] = {}
     for key, value in records:
         code = (key or b"").decode()
         old, new = world.get(code), json.loads(value) if value else None
@@ -124,7 +125,7 @@ def sorted_anew(records: list[Record]) -> Iterator[tuple[str, list[str]]]:
                 yield continent, [each["code"] for each in largest(world, continent)]
 
 
-def largest(world: dict, continent: str) -> list[dict]:
+def largest(world: dict[str, Any], continent: str) -> list[Any]:
     """Three countries at most."""
     there = (each for each in world.values() if each["continent"] == continent)
     return sorted(there, key=lambda each: (-each["size"], each["code"]))[:3]
