@@ -6,17 +6,14 @@ import json
 import re
 import shlex
 import shutil
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
-from tests.support.certificates import Authority
+from tests.support.client import Client, ask
 from tests.support.kafka import Cluster
 
 NO_BROKER = "127.0.0.1:1"
@@ -41,8 +38,8 @@ def test_streams_from_two_variables(run_procfile: Callable[..., Any], cluster: C
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
     server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers)
 
-    with server.get(f"/{fresh_name}?timestamp=0") as stream:
-        events = stream.read(3)
+    with Client(server.port, f"/{fresh_name}?timestamp=0") as stream:
+        events = stream.events(3)
 
     assert ["1", "2", "3"] == [event.data for event in events]
 
@@ -52,40 +49,28 @@ def test_another_instance_goes_on(run_procfile: Callable[..., Any], cluster: Clu
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
     first, second = (run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers) for _ in range(2))
 
-    with first.get(f"/{fresh_name}?timestamp=0") as stream:
-        seen = stream.read(2)
+    with Client(first.port, f"/{fresh_name}?timestamp=0") as stream:
+        seen = stream.events(2)
         first.terminate()
-        rest = stream.response.read()
-    with second.get(f"/{fresh_name}", Last_Event_ID=seen[1].id) as stream:
-        resumed = stream.read(1)
+        stream.rest()
+    with Client(second.port, f"/{fresh_name}", Last_Event_ID=seen[1].id) as resumed:
+        events = resumed.events(1)
 
-    assert rest.rpartition(b"retry: ")[2].strip().isdigit()
+    assert stream.body.rpartition(b"retry: ")[2].strip().isdigit()
     assert 0 == first.wait()
-    assert ["3"] == [event.data for event in resumed]
+    assert ["3"] == [event.data for event in events]
 
 
 def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
     """While Kafka is away the health check passes, and streams are refused: when to come back, and no address."""
     server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_KAFKA_TIMEOUT_S="1")
 
-    with server.get("/-/health") as health:
-        assert 200 == health.response.status
-    with server.get("/anything") as refusal:
-        assert 503 == refusal.response.status
-        assert refusal.response.headers["Retry-After"].isdigit()
-        assert NO_BROKER.encode() not in refusal.response.read()
+    health, refused = ask(server.port, "/-/health"), ask(server.port, "/anything")
 
-
-def test_streams_from_herokus_variables(run_procfile: Callable[..., Any], heroku: HerokuKafka, fresh_name: str) -> None:
-    """Heroku's add-on: several brokers, one of them down; certificates of a CA of its own that name no host; a prefix."""
-    heroku.cluster.send(heroku.cluster.create(heroku.variables["KAFKA_PREFIX"] + fresh_name), b"1")
-    server = run_procfile(**heroku.variables)
-
-    with server.get(f"/{fresh_name}?timestamp=0") as stream:
-        (event,) = stream.read(1)
-
-    assert "1" == event.data
-    assert heroku.variables["KAFKA_PREFIX"] not in event.id
+    assert 200 == health.status
+    assert 503 == refused.status
+    assert refused.headers["retry-after"].isdigit()
+    assert NO_BROKER.encode() not in refused.body
 
 
 class Image(NamedTuple):
@@ -148,54 +133,3 @@ def _copy(tree: Path, source: str, target: Path) -> None:
     assert let_through, f"{source} is not in the build's context"
     copy = shutil.copytree if (tree / source).is_dir() else shutil.copy
     copy(tree / source, target)
-
-
-class HerokuKafka(NamedTuple):
-    """A broker that demands client certificates: its variables, and a way in for the test."""
-
-    variables: dict[str, str]
-    cluster: Cluster
-
-
-@pytest.fixture
-def heroku() -> Iterator[HerokuKafka]:
-    """A real broker behind TLS, set up as Heroku's add-on does it."""
-    authority = Authority()
-    certificate, key = authority.issue("broker")
-    client_certificate, client_key = authority.issue("client")
-    plain, tls, controller, dead = _free_ports(4)
-    listeners = f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}"
-    settings = {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "ssl.client.auth": "required",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.certificate.chain": _property(certificate),
-        "ssl.keystore.key": _property(key),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": _property(authority.certificate),
-    }
-    variables = {
-        "KAFKA_URL": f"kafka+ssl://127.0.0.1:{dead},kafka+ssl://127.0.0.1:{tls}",
-        "KAFKA_TRUSTED_CERT": authority.certificate,
-        "KAFKA_CLIENT_CERT": client_certificate,
-        "KAFKA_CLIENT_CERT_KEY": client_key,
-        "KAFKA_PREFIX": "river-123.",
-    }
-    with EmbeddedBroker(plain, settings=settings) as broker:
-        cluster = Cluster(broker.bootstrap_servers)
-        yield HerokuKafka(variables, cluster)
-        cluster.close()
-
-
-def _property(pem: str) -> str:
-    """On one line, as Java's properties files have it."""
-    return pem.replace("\n", "\\n")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as open_sockets:
-        probes = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]

@@ -18,10 +18,12 @@ from kafkasse import errors, schemas
 from kafkasse.feed.memory import MemoryLog
 from kafkasse.frame import FORMATS
 from kafkasse.position import parse
+from tests.support.client import Client
 from tests.support.kafka import Cluster
+from tests.support.server import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = [page.relative_to(ROOT).as_posix() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
+NO_VARIABLE = {"kafka": "see [Kafka](#kafka)", "routes": "file or code only"}  # these are no single values
 NO_ERRORS_OF_THEIR_OWN = {"UnavailableError", "CommandError"}  # a family's name, and one that no client sees
 
 TOPN = """
@@ -41,12 +43,10 @@ def test_every_setting_is_in_the_docs(root: Path) -> None:
     settings = schemas.read("config")["properties"]
     rows = _rows(root / "docs/configuration.md", "All settings")
 
-    assert {name: json.dumps(setting["default"]) for name, setting in settings.items()} == {
-        name: default for name, default, _, _ in rows
-    }
-    assert [f"KAFKASSE_{name.upper()}" for name in settings if name not in ("kafka", "routes")] == [
-        variable for _, _, variable, _ in rows if variable.startswith("KAFKASSE")
-    ]
+    assert {
+        name: (json.dumps(setting["default"]), NO_VARIABLE.get(name, f"KAFKASSE_{name.upper()}"))
+        for name, setting in settings.items()
+    } == {name: (default, variable) for name, default, variable, _ in rows}
 
 
 def test_every_member_of_a_route_is_in_the_docs(root: Path) -> None:
@@ -124,8 +124,8 @@ def test_readme_mounts_the_streams(
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
     server = start(f"{command} --bind 127.0.0.1:0", tmp_path, web_venv, **variables)
 
-    with server.get(f"/streams/events.{fresh_name}?timestamp=0") as stream:
-        (event,) = stream.read(1)
+    with Client(server.port, f"/streams/events.{fresh_name}?timestamp=0") as stream:
+        (event,) = stream.events(1)
 
     assert "1" == event.data
 

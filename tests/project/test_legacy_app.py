@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from kafkasse.broker import EmbeddedBroker
+from tests.support.client import Client
 from tests.support.kafka import Cluster
 
 COMMAND = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Worker legacy_app:app"
@@ -41,8 +42,8 @@ def test_streams_beside_its_own_pages(
     """Who is logged in reads a stream below /streams."""
     cluster.send(cluster.create(f"orders.{fresh_name}"), b"1", b"2")
 
-    with server.get(f"/streams/orders.{fresh_name}?timestamp=0", Cookie=_cookie(visitor)) as stream:
-        events = stream.read(2)
+    with Client(server.port, f"/streams/orders.{fresh_name}?timestamp=0", Cookie=_cookie(visitor)) as stream:
+        events = stream.events(2)
 
     assert ["1", "2"] == [event.data for event in events]
 

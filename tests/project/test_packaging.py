@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kafkasse
+from tests.support.client import Client, ask
 
 APP = """
 from gevent import monkey; monkey.patch_all()
@@ -90,8 +91,8 @@ def test_installed_blueprint_serves(installed: Path, start: Callable[..., Any], 
     site = next(installed.glob("lib/*/site-packages/kafkasse"))
     server = start(f"python -m gunicorn -c {site}/server/gunicorn.conf.py app:app", tmp_path, installed)
 
-    with server.get("/streams/greetings?timestamp=0") as stream:
-        (event,) = stream.read(1)
+    with Client(server.port, "/streams/greetings?timestamp=0") as stream:
+        (event,) = stream.events(1)
 
     assert event.data.startswith('{"hello": "world","_kafka":{"topic":"greetings"')
 
@@ -100,8 +101,9 @@ def test_installed_serve_command_serves_the_page(installed: Path, start: Callabl
     """`kafkasse serve` needs no file but those in the wheel."""
     server = start("kafkasse serve", tmp_path, installed)
 
-    with server.get("/") as page:
-        assert (200, "text/html; charset=utf-8") == (page.response.status, page.response.headers["Content-Type"])
+    page = ask(server.port, "/")
+
+    assert (200, "text/html; charset=utf-8") == (page.status, page.headers["content-type"])
 
 
 IMPORT = """
