@@ -23,7 +23,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     """A Kafka of our own, which may be harmed."""
     with EmbeddedBroker() as running:

@@ -17,6 +17,8 @@ from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
+RECORDS = 100  # of 100 kB: more than the sockets of a client that does not read will hold
+
 
 def value(n: int) -> bytes:
     return b'{"n":%d}' % n
@@ -90,22 +92,24 @@ def test_an_idle_client_is_missed_at_once(serve: Callable[..., Server], topic: s
 
 
 def test_a_client_that_does_not_read(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
-    """It holds up nobody, is closed when its time is over, and gets the rest when it comes back."""
+    """It holds up nobody, costs no memory to speak of, is closed in time, and gets the rest when it comes back."""
     server = serve(write_deadline_s=0.5, ring_bytes_max=1_000_000)
-    records = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(200)]
+    records = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(RECORDS)]
     with Client(server.port, f"/{topic}", receive_buffer=65_536) as slow, Client(server.port, f"/{topic}") as fast:
         slow.ready()
         fast.ready()
+        before = server.memory_bytes()
         sending = gevent.spawn(cluster.send, topic, *records)
 
-        assert list(range(200)) == data(fast.events(200))
+        assert list(range(RECORDS)) == data(fast.events(RECORDS))
         sending.get()
+        assert server.memory_bytes() < before + 50_000_000
         eventually(lambda: streams_open(server) == 1)
         had = data(slow.all_there_is())
 
-    assert len(had) < 200
+    assert len(had) < RECORDS
     with Client(server.port, f"/{topic}", Last_Event_ID=slow.last_id) as again:
-        assert list(range(200)) == had + data(again.events(200 - len(had)))
+        assert list(range(RECORDS)) == had + data(again.events(RECORDS - len(had)))
 
 
 # The server goes.

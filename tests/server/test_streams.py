@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from urllib.parse import quote
 
 import pytest
@@ -50,13 +51,16 @@ def test_the_beginning_of_a_response(connect: Connect, topic: str) -> None:
 
 
 def test_starts_at_the_end(connect: Connect, cluster: Cluster, topic: str) -> None:
-    """A client without an id gets what comes from now on."""
+    """A client without an id gets what comes from now on, whoever came before it."""
     fill(cluster, topic, 3)
-    stream = connect(f"/{topic}").ready()
+    first = connect(f"/{topic}").ready()
+    cluster.send(topic, value(8))
+    assert [8] == data(first.events(1))
+    second = connect(f"/{topic}").ready()
 
     cluster.send(topic, value(9))
 
-    assert [9] == data(stream.events(1))
+    assert [9] == data(first.events(1)) == data(second.events(1))
 
 
 def test_nothing_is_lost_after_ok(connect: Connect, cluster: Cluster, topic: str) -> None:
@@ -221,6 +225,28 @@ def test_ids_that_tell_times(cluster: Cluster, serve: Callable[..., Server], top
         with Client(port, f"/{topic}", Last_Event_ID=event.id) as resumed:
             assert [2] == data(resumed.events(1))
         assert ("timestamp" in event.id, "offset" in event.id) == (True, kind == "both")
+
+
+def test_an_id_of_many_partitions(connect: Connect, cluster: Cluster, fresh_name: str) -> None:
+    """A topic of 120 partitions has ids that fit into a header, and that go on; Zilla's engine ends with it."""
+    cluster.create(fresh_name, 120)
+    with connect(f"/{fresh_name}") as stream:
+        stream.ready()
+    cluster.send(fresh_name, value(1), partition=119)
+
+    assert 120 == len(stream.position)
+    assert len(stream.last_id) < 4096
+    assert [1] == data(connect(f"/{fresh_name}", Last_Event_ID=stream.last_id).events(1))
+
+
+def test_many_clients(server: Server, cluster: Cluster, topic: str) -> None:
+    """Two hundred clients at once each get every record; of KafkaSSE's five hundred each got a third."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(200)]
+        for n in range(10):
+            cluster.send(topic, value(n))
+
+        assert [list(range(10))] * 200 == [data(client.events(10)) for client in clients]
 
 
 # Beginning elsewhere.

@@ -63,6 +63,11 @@ class Server:
         """How many sockets the worker has open, to Kafka and to clients."""
         return sum(each.startswith("socket:") for each in self.descriptors())
 
+    def memory_bytes(self) -> int:
+        """What the worker holds in memory."""
+        status = Path(f"/proc/{self.worker}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
     def _said(self, pattern: str) -> str:
         assert self._process.stderr is not None
         while (found := re.search(pattern, self.log)) is None:
