@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafkasse.errors import CommandError
 from kafkasse.progress import say
@@ -83,24 +83,21 @@ def _run(args: argparse.Namespace) -> int:
     from kafkasse.pipelines import running, topics
     from kafkasse.pipelines.session import session
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    asked_to_end: SimpleQueue[int] = SimpleQueue()
+    _note_signals(asked_to_end)
     logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger what it raises as well
     pipeline = _pipeline(args)
     kafka_config = _read(args.kafka_config) if args.kafka_config else ""
     topics.reach(args.bootstrap_servers)
     with session(f"kafkasse {args.name}", args.master) as spark, _checkpoint(args, spark) as checkpoint:
         spark.sparkContext.setLogLevel(args.log_level)
-        asked_to_end = _signals()
+        _note_signals(asked_to_end)  # again, because PySpark has put a handler of its own there
         kafka = topics.settings(spark, kafka_config, args.bootstrap_servers)
         with running.started(spark, pipeline, kafka, checkpoint) as query:
             if running.await_running(spark, query, asked_to_end):
                 say("kafkasse pipeline: ready")
                 running.follow(query, asked_to_end)
     return 0
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _pipeline(args: argparse.Namespace) -> Pipeline:
@@ -132,9 +129,11 @@ def _checkpoint(args: argparse.Namespace, spark: SparkSession) -> Iterator[str]:
         raise CommandError("a cluster needs a --checkpoint that all its machines see, such as hdfs://… or s3a://…")
 
 
-def _signals() -> SimpleQueue[int]:
-    """Where Ctrl-C and SIGTERM arrive from now on. Raised as exceptions they could hit a call to the JVM half way."""
-    arrived: SimpleQueue[int] = SimpleQueue()  # its put() is safe in a signal handler, an Event's set() is not
+def _note_signals(arrived: SimpleQueue[int]) -> None:
+    """Ctrl-C and SIGTERM are noted, and looked for where it is safe to end.
+
+    Raised as exceptions they would hit PySpark while it starts its JVM, which then nobody knows and nobody ends, or in
+    the middle of a call to it. A queue, because its put() may be called by a signal handler, and an Event's set() not.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: arrived.put(number))
-    return arrived

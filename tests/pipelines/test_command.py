@@ -35,6 +35,11 @@ def pipeline(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]
         process.communicate()
 
 
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that it has started: its JVM, once there is one."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
 def output(*words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of one that ends by itself."""
     with pipeline(*words) as process:
@@ -75,12 +80,23 @@ def test_ctrl_c_ends_it_in_peace(topics: Topics) -> None:
     assert (0, ("", "")) == (process.returncode, rest)
 
 
+def test_can_be_ended_while_it_starts(topics: Topics, tmp_path: Path) -> None:
+    """A JVM that is just being started, and knows nobody yet, does not stay behind."""
+    with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
+        while not list(tmp_path.glob("*/bin/java")):
+            pass
+        process.terminate()
+        rest = process.communicate(timeout=PATIENCE_S)
+
+    assert (0, ("", ""), []) == (process.returncode, rest, list(tmp_path.iterdir()))
+
+
 def test_says_that_spark_has_died(topics: Topics) -> None:
     """In one sentence, whatever killed it."""
     with pipeline(*run_words(topics)) as process:
         process.stdout.readline()
-        (jvm,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(jvm), signal.SIGKILL)
+        (jvm,) = children(process)
+        os.kill(jvm, signal.SIGKILL)
         _, err = process.communicate(timeout=PATIENCE_S)
 
     assert (1, "kafkasse pipeline: Spark's Java has ended by itself (exit code -9)\n") == (process.returncode, err)
