@@ -25,15 +25,19 @@ def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
     """Starts servers: serve(app, setting=value, …). They are ended with the module."""
+    started: list[Server] = []
     with ExitStack() as servers:
 
         def serve(app: str = "wsgi:app", **settings: Any) -> Server:
             file = tmp_path_factory.mktemp("settings") / "kafkasse.yaml"
             kafka = {"bootstrap_servers": broker.bootstrap_servers}
             file.write_text(yaml.safe_dump({"kafka": kafka, "topic_check_s": 0.2, **settings}))
-            return servers.enter_context(Server(app, KAFKASSE_CONFIG=str(file)))
+            started.append(servers.enter_context(Server(app, KAFKASSE_CONFIG=str(file))))
+            return started[-1]
 
         yield serve
+        for server in started:
+            server.terminate()  # all of them before the first is waited for
 
 
 @pytest.fixture

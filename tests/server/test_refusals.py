@@ -196,18 +196,3 @@ def test_refusals_for_pages_of_other_origins(server: Server) -> None:
     answer = ask(server.port, "/missing", Origin="https://a.example")
 
     assert (404, "https://a.example") == (answer.status, answer.headers["access-control-allow-origin"])
-
-
-def test_a_server_that_allows_nothing(serve: Callable[..., Server], broker: EmbeddedBroker) -> None:
-    """500 for every topic, also for those that do not exist: it is the operator's mistake."""
-    server = serve(allowed_topics=[])
-
-    for topic in ("t-known", "missing"):
-        assert "allowed_topics" in checked(ask(server.port, f"/{topic}"), 500, broker)["detail"]
-
-
-def test_settings_that_kafka_does_not_take(serve: Callable[..., Server], broker: EmbeddedBroker) -> None:
-    """500 without the settings: the log has the reason."""
-    server = serve(kafka={"bootstrap_servers": broker.bootstrap_servers, "no_such_setting": "secret"})
-
-    assert "secret" not in checked(ask(server.port, "/t-known"), 500, broker)["detail"]

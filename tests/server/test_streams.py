@@ -201,30 +201,27 @@ def test_an_id_in_the_address(connect: Connect, cluster: Cluster, topic: str, na
     assert [0] == data(connect(path, Last_Event_ID=entry % (topic, 0)).events(1))
 
 
-def test_a_compact_id(connect: Connect, cluster: Cluster, serve: Callable[..., Server], topic: str) -> None:
-    """Ids in the compact form have no quotes in them, and go on like the others, at any server."""
-    with Client(serve(compact_ids=True).port, f"/{topic}") as stream:
-        compact = stream.ready().last_id
-    cluster.send(topic, value(1), partition=1)
+@pytest.fixture(scope="module")
+def other(serve: Callable[..., Server]) -> Server:
+    """A server that writes its ids otherwise."""
+    return serve(id="timestamp", compact_ids=True)
+
+
+def test_ids_of_any_kind(connect: Connect, cluster: Cluster, other: Server, topic: str) -> None:
+    """Compact ids of times have no quotes in them, and go on behind the last record, at any server."""
+    with Client(other.port, f"/{topic}") as stream:
+        stream.ready()
+        cluster.send(topic, value(1), partition=1)
+        stream.events(1)
+    cluster.send(topic, value(2), partition=1)
+    compact = stream.last_id
 
     assert "~" == compact[0]
     assert compact[1:].replace("-", "").replace("_", "").isalnum()
-    assert [1] == data(connect(f"/{topic}", Last_Event_ID=compact).events(1))
-
-
-def test_ids_that_tell_times(cluster: Cluster, serve: Callable[..., Server], topic: str) -> None:
-    """Timestamp ids go on behind the last record, too; and one of both kinds goes by its offsets here."""
-    for kind in ("timestamp", "both"):
-        port = serve(id=kind).port
-        with Client(port, f"/{topic}") as stream:
-            stream.ready()
-            cluster.send(topic, value(1), partition=1)
-            [event] = stream.events(1)
-        cluster.send(topic, value(2), partition=1)
-
-        with Client(port, f"/{topic}", Last_Event_ID=event.id) as resumed:
-            assert [2] == data(resumed.events(1))
-        assert ("timestamp" in event.id, "offset" in event.id) == (True, kind == "both")
+    assert {Partition(topic, index): None for index in range(3)} == {p: s.offset for p, s in stream.position.items()}
+    assert [2] == data(connect(f"/{topic}", Last_Event_ID=compact).events(1))
+    with Client(other.port, f"/{topic}", Last_Event_ID=compact) as resumed:
+        assert [2] == data(resumed.events(1))
 
 
 def test_an_id_of_many_partitions(connect: Connect, cluster: Cluster, fresh_name: str) -> None:
