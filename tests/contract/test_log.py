@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.feed import fetched
 from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange, Topic
 from kafkasse.feed.kafka_log import KafkaLog
@@ -400,6 +400,16 @@ def test_a_topic_prefix(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name
         assert [fresh_name] == list(log.describe([fresh_name, f"other.{fresh_name}", f"wabash-1.{fresh_name}"]))
         assert {Partition(fresh_name, 0): Bounds(0, 1)} == log.bounds([Partition(fresh_name, 0)])
         assert [Partition(fresh_name, 0)] == [batch.partition for batch in take(cursor, 1)]
+
+
+def test_settings_that_kafka_does_not_take(broker: EmbeddedBroker) -> None:
+    """They are the operator's mistake, and what strangers are told of it shows none of them."""
+    log = KafkaLog({"bootstrap_servers": broker.bootstrap_servers, "no_such_setting": "secret"})
+
+    with closing(log), pytest.raises(ConfigurationError) as refused:
+        log.cursor({Partition("t", 0): 0})
+
+    assert "secret" not in str(refused.value.problem())
 
 
 def test_no_broker() -> None:

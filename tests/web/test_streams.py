@@ -205,17 +205,6 @@ def test_a_configuration_that_allows_nothing(log: CountingLog) -> None:
     assert (500, "ConfigurationError") == (refused.status_code, refused.get_json()["name"])
 
 
-def test_settings_that_kafka_does_not_take() -> None:
-    """They are the operator's mistake as well; the answer shows none of them, and the log has the reason."""
-    app = Flask("host")
-    app.register_blueprint(blueprint(Config(kafka={"no_such_setting": "secret"})))
-
-    refused = app.test_client().get("/t")
-
-    assert (500, "ConfigurationError") == (refused.status_code, refused.get_json()["name"])
-    assert "secret" not in refused.text
-
-
 def test_kafka_away() -> None:
     """Kafka that cannot be reached is 503, with the time after which to come back and no word of where it was."""
 
