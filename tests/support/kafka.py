@@ -63,6 +63,8 @@ class Cluster:
     def grow(self, topic: str, partitions: int) -> None:
         """Let a topic have more partitions."""
         self._admin.create_partitions({topic: partitions})
+        while self._partitions(topic) != partitions:
+            pass
         self._admin.wait_for_topics([topic])
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
@@ -72,15 +74,15 @@ class Cluster:
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         self._admin.delete_topics([topic])
-        while self._is_there(topic):
+        while self._partitions(topic):
             pass
 
     def close(self) -> None:
         self._producer.close()
         self._admin.close()
 
-    def _is_there(self, topic: str) -> bool:
+    def _partitions(self, topic: str) -> int:
         try:
-            return bool(self._admin.describe_topics([topic])[0]["partitions"])
+            return len(self._admin.describe_topics([topic])[0]["partitions"])
         except UnknownTopicOrPartitionError:
-            return False
+            return 0
