@@ -249,12 +249,17 @@ class Encoder:
         offsets: list[int] = []
         # All are encoded before the ids move: if the filter fails, nothing of this run was sent, and the id must say so.
         run = [(record, self.encode(partition.topic, partition.partition, record)) for record in records]
-        for record, encoded in run:
+        last = max((at for at, (_, encoded) in enumerate(run) if encoded is not None), default=-1)
+        for at, (record, encoded) in enumerate(run):
             ids.set(partition, record.offset + 1, record.timestamp)
             if encoded is not None:
-                frames.append(self.wire.frame(encoded[0], ids.render(), encoded[1]))
+                told = at == last or not self._sparse_ids
+                frames.append(self.wire.frame(encoded[0], ids.render(), encoded[1]) if told else self._untold(encoded))
                 offsets.append(record.offset)
         return frames, offsets
+
+    def _untold(self, encoded: tuple[str, bytes]) -> bytes:
+        return self.wire.frame_without_id(*encoded)
 
     def _payload(self, topic: str, partition: int, record: Record) -> Payload | None:
         if self._deserializer is None and self._filterer is None:

@@ -136,22 +136,27 @@ class Feeds:
 
     def _follower(self, topics: Mapping[str, Topic]) -> Follower:
         key = tuple(sorted(topics))
+        incarnations = {name: topics[name].incarnation for name in key}
+
+        def living() -> Follower | None:
+            follower = self._followers.get(key)
+            lives = follower is not None and not follower.closed and follower.incarnations == incarnations
+            return follower if lives else None
 
         def follow() -> Follower:
-            follower = self._followers.get(key)
-            incarnations = {name: topics[name].incarnation for name in key}
-            if follower is None or follower.closed or follower.incarnations != incarnations:
-                if follower is not None:
-                    follower.close()
-                config = self._config
-                ends = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
-                follower = Follower(self.log, ends, self._watch(), config.feed_grace_s, config.heartbeat_s)
-                self._followers = {each: old for each, old in self._followers.items() if not old.closed}
-                self._followers[key] = follower
-                self._follow(follower)
+            if (follower := living()) is not None:
+                return follower
+            if key in self._followers:
+                self._followers[key].close()
+            ends = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
+            config = self._config
+            follower = Follower(self.log, ends, self._watch(), config.feed_grace_s, config.heartbeat_s)
+            self._followers = {each: old for each, old in self._followers.items() if not old.closed}
+            self._followers[key] = follower
+            self._follow(follower)
             return follower
 
-        return self._following.run(follow)
+        return living() or self._following.run(follow)  # who finds a living one does not wait for other topics
 
 
 def _ids(opening: Opening, route: Route) -> IdWriter:

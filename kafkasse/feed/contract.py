@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 from kafkasse.frame import Record
 from kafkasse.position import Partition
 
+TRUNCATED = "the log was truncated"
+
 
 class Topic(NamedTuple):
     """A topic that exists: how many partitions it has, and which creation of its name this is ("" where unknown)."""
@@ -35,12 +37,43 @@ class Batch(NamedTuple):
     next_offset: int
 
 
-class OffsetOutOfRange(Exception):
-    """A cursor stands where the log has nothing: retention removed it, or the log was truncated."""
+class Gap(NamedTuple):
+    """Records that a client wanted and can no longer have: offsets `first` up to, but without, `to`.
 
-    def __init__(self, partitions: Iterable[Partition]) -> None:
-        super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in partitions))
+    Where a log was truncated `to` lies before `first`: what the client had from there on is no longer what the log holds.
+    """
+
+    partition: Partition
+    first: int
+    to: int
+    reason: str
+
+    @classmethod
+    def between(cls, partition: Partition, offset: int, bounds: Bounds) -> Gap | None:
+        """What a reader at `offset` has lost to retention or truncation, or None where `bounds` still hold its place."""
+        if offset < bounds.first:
+            return cls(partition, offset, bounds.first, "removed by retention")
+        if offset > bounds.end:
+            return cls(partition, offset, bounds.end, TRUNCATED)
+        return None
+
+
+class OffsetOutOfRange(Exception):
+    """A cursor stands where the log has nothing: retention removed it, or the log was truncated.
+
+    `divergent` tells, where the log knows it, from which offset on its records are not those that were read before.
+    """
+
+    def __init__(self, partitions: Iterable[Partition], divergent: Mapping[Partition, int] | None = None) -> None:
         self.partitions = tuple(partitions)
+        self.divergent = divergent or {}
+        super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
+
+    def gap(self, partition: Partition, offset: int, bounds: Bounds) -> Gap | None:
+        """What a reader that stood at `offset` of `partition` has lost."""
+        if (agreed := self.divergent.get(partition, offset)) < offset:
+            return Gap(partition, offset, max(agreed, bounds.first), TRUNCATED)
+        return Gap.between(partition, offset, bounds)
 
 
 class Cursor(Protocol):

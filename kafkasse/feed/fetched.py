@@ -46,12 +46,23 @@ class CompiledFetched(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-
 
     def _unpack_records(self, tp: Any, records: Any, key_deserializer: Any, value_deserializer: Any) -> Iterator[Run]:
         """Runs in place of records: kafka-python's own take() and poll() hand on whatever this yields."""
+        try:
+            yield from self._runs(records)
+        finally:
+            self.drain()  # or, after an error, kafka-python would ask this exhausted iterator for ever
+
+    def _runs(self, records: Any) -> Iterator[Run]:
         run: list[Record] = []
         while (batch := records.next_batch()) is not None:
-            found = self._records_of(batch)
+            try:
+                found = self._records_of(batch)
+            except Exception:
+                if run:
+                    yield run, self.next_fetch_offset
+                raise
             if found and found[0].offset < self.fetch_offset:  # the batch began before the offset that was asked for
                 found = [record for record in found if record.offset >= self.fetch_offset]
-            run = run + found if run else found
+            run += found
             self.next_fetch_offset = max(
                 self.next_fetch_offset, batch.next_offset if batch.magic == _V2 else _after(found)
             )
@@ -72,7 +83,6 @@ class CompiledFetched(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-
 
     def _records_of(self, batch: Any) -> list[Any]:
         if self.check_crcs and not batch.validate_crc():
-            self.drain()  # or kafka-python would ask this exhausted iterator for ever
             raise CorruptRecordError(
                 f"Record batch at offset {batch.base_offset} of {self.topic_partition} failed its CRC"
             )

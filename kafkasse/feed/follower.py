@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 
 import gevent
 
-from kafkasse.errors import KafkasseError, KafkaUnavailable
-from kafkasse.feed.contract import Batch, Log, OffsetOutOfRange
+from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
+from kafkasse.feed.contract import Batch, Bounds, Log, OffsetOutOfRange
 from kafkasse.feed.ring import SharedFeed
-from kafkasse.feed.start import Gap, Opening
+from kafkasse.feed.start import Opening
 from kafkasse.feed.topics import TopicWatch
 from kafkasse.position import Partition
 
@@ -87,14 +88,14 @@ class Follower:
         try:
             return self._cursor.poll(timeout_s)
         except OffsetOutOfRange as error:
-            self._recover(error.partitions)
-        except KafkaUnavailable:
+            self._recover(error)
+        except Unavailable:
             gevent.sleep(BROKEN_PAUSE_S)  # patience: readers get heartbeats until Kafka is back
         return []
 
-    def _recover(self, partitions: tuple[Partition, ...]) -> None:
-        for each, bounds in self._log.bounds(partitions).items():
-            if gap := Gap.between(each, self.offsets[each], bounds):
+    def _recover(self, lost: OffsetOutOfRange) -> None:
+        for each, bounds in self._bounds(lost.partitions).items():
+            if gap := lost.gap(each, self.offsets[each], bounds):
                 self.offsets[each] = gap.to
                 for feed in self.feeds.values():
                     feed.declare(gap)
@@ -111,11 +112,19 @@ class Follower:
         if news.remade:
             self.close()
         elif news.added:
-            firsts = {each: bounds.first for each, bounds in self._log.bounds(news.added).items()}
-            self.offsets |= firsts
-            for feed in self.feeds.values():
-                feed.add_partitions(firsts)
-            self._cursor.seek(firsts)
+            firsts = {each: bounds.first for each, bounds in self._bounds(news.added).items()}
+            if firsts:
+                self.offsets |= firsts
+                for feed in self.feeds.values():
+                    feed.add_partitions(firsts)
+                self._cursor.seek(firsts)
+
+    def _bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        """As the log's, or nothing while it cannot say: a new partition may have no leader yet. We are asked again."""
+        try:
+            return self._log.bounds(partitions)
+        except Unavailable:
+            return {}
 
     def _fail(self, error: KafkasseError) -> None:
         for feed in self.feeds.values():

@@ -161,9 +161,14 @@ class KafkaLog:
         if self._closed or len(self._warm) >= WARM_CONSUMERS_MAX:
             _discard(consumer)
         else:
-            consumer.unsubscribe()
-            consumer.poll(0)  # lets go of what was fetched and not read
-            self._warm.append(consumer)
+            try:
+                consumer.unsubscribe()
+                consumer.poll(0)  # lets go of what was fetched and not read
+            except Exception as error:  # noqa: BLE001 - whatever it is, the consumer is closed
+                log.info("a consumer that was given back is of no more use: %s", error)
+                _discard(consumer)
+            else:
+                self._warm.append(consumer)
 
     def close(self) -> None:
         self._closed = True
@@ -239,6 +244,9 @@ class KafkaCursor:
         except KafkasseError:
             self._healthy = False
             raise
+        except kafka_errors.LogTruncationError as error:
+            divergent = {self._assigned[each]: at.offset for each, at in error.divergent_offsets.items() if at}
+            raise OffsetOutOfRange([self._assigned[each] for each in error.divergent_offsets], divergent) from None
         except kafka_errors.OffsetOutOfRangeError as error:
             raise OffsetOutOfRange([self._assigned[each] for each in error.args[0]]) from None
         return [
@@ -269,7 +277,7 @@ def _told_plainly() -> Iterator[None]:
     """Kafka's errors as ours. What may hold a broker's address goes to the log only."""
     try:
         yield
-    except kafka_errors.OffsetOutOfRangeError:
+    except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError):
         raise
     except _NOT_THERE as error:
         log.warning("topic not available: %s", error)

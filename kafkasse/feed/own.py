@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kafkasse import frame
-from kafkasse.errors import ConfigurationError
-from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange
-from kafkasse.feed.start import Gap, Opening
+from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
+from kafkasse.feed.contract import Batch, Bounds, Cursor, Gap, Log, OffsetOutOfRange
+from kafkasse.feed.start import Opening
 from kafkasse.feed.topics import TopicWatch
 from kafkasse.frame import Encoder, Record
 from kafkasse.position import IdWriter, Partition
@@ -114,15 +114,22 @@ class OwnReader:
         try:
             self._waiting.extend(self._cursor.poll(timeout_s))
         except OffsetOutOfRange as error:
-            self._recover(error.partitions)
+            self._recover(error)
 
-    def _recover(self, partitions: tuple[Partition, ...]) -> None:
+    def _recover(self, lost: OffsetOutOfRange) -> None:
         """Retention, or truncation, has taken what comes next: go on where the log does, and say so."""
-        for each, bounds in self._log.bounds(partitions).items():
+        for each, bounds in self._bounds(lost.partitions).items():
             at = self.ids.offsets[each]
-            if gap := Gap.between(each, at, bounds):
+            if gap := lost.gap(each, at, bounds):
                 self._gaps.append(gap)
             self._cursor.seek({each: gap.to if gap else at})
+
+    def _bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        """As the log's, or nothing while it cannot say: a new partition may have no leader yet. We are asked again."""
+        try:
+            return self._log.bounds(partitions)
+        except Unavailable:
+            return {}
 
     def _declare(self, gap: Gap) -> bytes:
         self.ids.set(gap.partition, gap.to)
@@ -136,18 +143,26 @@ class OwnReader:
             if self._snapshot is not None:
                 parts.append(self._snapshot_frames(self._snapshot, self._waiting.popleft()))
             else:
-                parts += self._encode(self._waiting.popleft())
+                try:
+                    parts += self._encode(self._waiting[0])
+                except KafkasseError:
+                    if not parts:
+                        raise
+                    break  # what is ready goes out first, for the ids have moved past it; the next read() fails
             size = sum(map(len, parts))
         return b"".join(parts)
 
     def _encode(self, batch: Batch) -> list[bytes]:
         """Encode the records of a batch, or as many as make a chunk of the usual size; the rest waits."""
         partition, records, next_offset = batch
-        if len(records) > ENCODED_AT_ONCE_MAX:
-            self._waiting.appendleft(Batch(partition, records[ENCODED_AT_ONCE_MAX:], next_offset))
+        rest = records[ENCODED_AT_ONCE_MAX:]
+        if rest:
             records = records[:ENCODED_AT_ONCE_MAX]
             next_offset = records[-1].offset + 1
         frames, offsets = self._encoder.encode_run(partition, records, self.ids)
+        self._waiting.popleft()
+        if rest:
+            self._waiting.appendleft(Batch(partition, rest, batch.next_offset))
         self.ids.set(partition, next_offset)
         if frames:  # where hidden records follow the last frame, its id is not the one that we stand at
             self.sent_id = self.ids.render() if offsets[-1] + 1 == next_offset else ""
@@ -181,7 +196,7 @@ class OwnReader:
         # A remade topic: the client's id names the old incarnation, so when it comes back the two are told apart.
         self.ended = self.ended or news.remade
         if news.added:
-            firsts = {each: bounds.first for each, bounds in self._log.bounds(news.added).items()}
+            firsts = {each: bounds.first for each, bounds in self._bounds(news.added).items()}
             self._cursor.seek(firsts)
             for each, first in firsts.items():
                 self.ids.set(each, first)

@@ -9,14 +9,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gevent.event import Event
 
 from kafkasse import frame
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.contract import Batch
-from kafkasse.feed.start import Gap
+from kafkasse.feed.contract import Batch, Gap
 from kafkasse.frame import Encoder
 from kafkasse.position import IdKind, IdWriter, Partition
 
@@ -44,6 +43,14 @@ class Segment:
         self.id_after = ""
         self.id_sent = ""  # the same, or "" where its last frame does not tell it: what follows that frame is hidden
         self.place_after: dict[Partition, int] | None = None  # where ids tell no offsets
+
+
+class Place(NamedTuple):
+    """How far a reader was served: the number of its next segment, the last id it was told, and its position."""
+
+    number: int
+    id_sent: str
+    position: str | dict[Partition, int]
 
 
 class Parked(Protocol):
@@ -81,10 +88,10 @@ class SharedFeed:
         self.first = 0  # number of the oldest segment in the ring
         self.head = 0  # number of the next segment
         self._ring_from = dict(ids.offsets)  # every frame from these offsets on is in the ring
-        self._parked: dict[Parked, None] = {}
+        self._parked: dict[Parked, Place | None] = {}  # with the place of those that were given more than they took
         self._pushed = 0
         self._beat_due = time.monotonic() + bounds.heartbeat_s
-        self.pushed_id = ids.render()  # the id of all that parked readers have been given
+        self._given = Place(0, ids.render(), self.place)  # how far those who are parked were served
         self._changed = Event()
 
     # Appending: the follower's side.
@@ -144,9 +151,10 @@ class SharedFeed:
     def flush(self) -> None:
         """Give what is new to everybody who waits."""
         if self._pushed < self.head:
-            self._push(self.joined(self._pushed))
+            data, last = self.joined(self._pushed), self._ring[-1]
+            self._given = Place(self.head, last.id_sent, last.place_after or last.id_after)
             self._pushed = self.head
-            self.pushed_id = self._ring[-1].id_sent
+            self._push(data)
             self._trim()
             self._notify()
         elif time.monotonic() >= self._beat_due:
@@ -162,16 +170,19 @@ class SharedFeed:
 
     def _heartbeat(self) -> bytes:
         now = self.ids.render()
-        moved, self.pushed_id = now != self.pushed_id, now
+        moved = now != self._given.id_sent
+        self._given = Place(self._pushed, now, self.place)
         return (self.wire.id_alone(now) if moved else b"") or self.wire.heartbeat
 
     def _push(self, data: bytes) -> None:
         self._beat_due = time.monotonic() + self._bounds.heartbeat_s
         wrapped: bytes | None = None
-        for parked in list(self._parked):
-            wrapped = parked.wrap(data) if wrapped is None else wrapped
-            if not parked.deliver(wrapped):
-                self._parked.pop(parked, None)
+        for parked, place in self._parked.items():
+            if place is None:
+                wrapped = parked.wrap(data) if wrapped is None else wrapped
+                if not parked.deliver(wrapped):
+                    # It has this much, and goes on from here: pushes that come before its greenlet does pass it by.
+                    self._parked[parked] = self._given
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, Event()
@@ -212,8 +223,9 @@ class SharedFeed:
         """Serve a reader that has all segments up to head from now on."""
         self._parked[parked] = None
 
-    def unpark(self, parked: Parked) -> None:
-        self._parked.pop(parked, None)
+    def unpark(self, parked: Parked) -> Place:
+        """Serve it no more. Returns how far it was served."""
+        return self._parked.pop(parked, None) or self._given
 
     @property
     def place(self) -> str | dict[Partition, int]:

@@ -10,12 +10,15 @@ that fall out of the ring go back to catching up by themselves; nobody's slownes
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 from kafkasse.feed.own import OwnReader
-from kafkasse.feed.ring import Segment, SharedFeed
-from kafkasse.position import IdWriter, Partition, parse
+from kafkasse.feed.ring import Place, Segment, SharedFeed
+from kafkasse.position import IdWriter, Limits, Partition, parse
+
+OUR_OWN = Limits(position_bytes_max=sys.maxsize, position_entries_max=sys.maxsize)  # an id of ours may be of any size
 
 
 class SharedReader:
@@ -108,22 +111,20 @@ class SharedReader:
             and not (feed.ended or self.closed or self.ended)
         )
 
-    def unparked(self) -> None:
-        """It was served by the feed up to what the feed has pushed."""
-        self._next = self.feed.pushed
-        self._sent_id = self.feed.pushed_id
-        self._place = self.feed.place
+    def unparked(self, place: Place) -> None:
+        """It was served by the feed up to here."""
+        self._next, self._sent_id, self._place = place
 
     def close(self) -> None:
         """Give everything back. May be called twice."""
         self.closed = True
-        if self._own is not None:
-            self._own.close()
-            self._own = None
         if not self._left:
             self._left = True
             self.feed.readers -= 1
             self.feed.idle_since = time.monotonic()
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
 
     def _read_own(self, deadline: float) -> bytes:
         own = self._own
@@ -145,8 +146,8 @@ class SharedReader:
             return
         self._ids, self._sent_id = own.ids, own.sent_id
         self._own = None
+        self._next = self.feed.first  # before anything that waits: what leaves the ring from now on is not lost unseen
         own.close()
-        self._next = self.feed.first
 
     def _read_shared(self) -> bytes:
         if self._next < self.feed.first:
@@ -188,7 +189,7 @@ class SharedReader:
         wire = self.feed.wire
         times: list[int | None] = segment.timestamps or [None] * len(segment.offsets)
         for offset, timestamp, (event, body) in zip(segment.offsets, times, wire.split(segment.data), strict=True):
-            if offset >= had:
+            if offset >= had or event == "gap":  # of which the reader may have had the beginning
                 ids.set(segment.partition, offset + 1 if event != "gap" else segment.next_offset, timestamp)
                 self._sent_id = ids.render()
                 yield wire.frame(event, self._sent_id, body)
@@ -205,7 +206,7 @@ class SharedReader:
 def _offsets_and_times(place: str | dict[Partition, int]) -> tuple[dict[Partition, int], dict[Partition, int]]:
     if isinstance(place, dict):
         return place, {}
-    starts = parse(place).starts
+    starts = parse(place, OUR_OWN).starts
     return (
         {each: start.offset or 0 for each, start in starts.items()},
         {each: start.timestamp for each, start in starts.items() if start.timestamp is not None},

@@ -5,32 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kafkasse.errors import InvalidPosition
-from kafkasse.feed.contract import Bounds, Log, Topic
+from kafkasse.feed.contract import Bounds, Gap, Log, Topic
 from kafkasse.position import Partition, Position, Start
 from kafkasse.route import StartAt
 
 FROM_FIRST = Start(offset=0)
-
-
-class Gap(NamedTuple):
-    """Records that the client wanted and can no longer have: offsets `first` up to, but without, `to`."""
-
-    partition: Partition
-    first: int
-    to: int
-    reason: str
-
-    @classmethod
-    def between(cls, partition: Partition, offset: int, bounds: Bounds) -> Gap | None:
-        """What a reader at `offset` has lost to retention or truncation, or None where `bounds` still hold its place."""
-        if offset < bounds.first:
-            return cls(partition, offset, bounds.first, "removed by retention")
-        if offset > bounds.end:
-            return cls(partition, offset, bounds.end, "the log was truncated")
-        return None
 
 
 @dataclass(frozen=True, slots=True)

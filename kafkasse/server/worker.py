@@ -26,11 +26,21 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self.wsgi: Any = _direct(self.wsgi)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """SIGTERM, or a restart after max_requests: end what is open, then stop."""
-        from kafkasse.web.stream import drain  # not at the top: gunicorn imports this module before it patches
-
-        drain()
+        """SIGTERM: end what is open, then stop."""
+        self._end_streams()
         super().handle_exit(sig, frame)
+
+    def notify(self) -> None:
+        """Called every second. After max_requests gunicorn stops a worker without a signal; its streams end as well."""
+        super().notify()
+        if not self.alive:
+            self._end_streams()
+
+    def _end_streams(self) -> None:
+        from kafkasse.web import stream  # not at the top: gunicorn imports this module before it patches
+
+        if not stream.stopping():
+            stream.drain()
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Refuse in JSON what could not be read as a request."""
@@ -52,8 +62,8 @@ def _direct(app: Any) -> Any:
 
     def directly(environ: dict[str, Any], start_response: Any) -> Any:
         body = app(environ, start_response)
-        if isinstance(body, Stream) and environ["SERVER_PROTOCOL"] in ("HTTP/1.0", "HTTP/1.1"):
-            body.write_directly(chunked=environ["SERVER_PROTOCOL"] == "HTTP/1.1")
+        if isinstance(body, Stream) and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
+            body.write_directly()
         return body
 
     return directly

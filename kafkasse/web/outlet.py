@@ -6,12 +6,9 @@ clients share are then framed once, and sent without a switch to a thousand gree
 
 from __future__ import annotations
 
-import errno
 import socket
 
 from gevent.event import Event
-
-_FULL = (errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 class ClientGone(Exception):
@@ -19,24 +16,22 @@ class ClientGone(Exception):
 
 
 class Outlet:
-    """One client's socket.
+    """One client's socket, on which gunicorn has begun a chunked response.
 
     Args:
         client: connected, and past the response's header.
-        chunked: whether the body is chunked (HTTP/1.1).
         write_deadline_s: how long write() waits for a client that takes nothing.
     """
 
-    def __init__(self, client: socket.socket, chunked: bool, write_deadline_s: float) -> None:
+    def __init__(self, client: socket.socket, write_deadline_s: float) -> None:
         self._client = client
-        self._chunked = chunked
-        self._rest = b""
+        self._rest: bytes | memoryview = b""
         self._woken = Event()
         client.settimeout(write_deadline_s)
 
     def wrap(self, data: bytes) -> bytes:
         """`data` as a chunk of the body."""
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        return b"%x\r\n%b\r\n" % (len(data), data)
 
     def write(self, data: bytes) -> None:
         """Send all of `data`, however slowly the client takes it, as long as it takes some.
@@ -49,15 +44,13 @@ class Outlet:
     def deliver(self, wrapped: bytes) -> bool:
         """Send without waiting; see feed.ring.Parked. What the socket did not take is kept for finish()."""
         try:
-            sent = self._client.send(wrapped, socket.MSG_DONTWAIT)
-        except OSError as error:
-            # A socket that is full has taken nothing; one that is broken will say so again to finish().
-            self._rest = wrapped if error.errno in _FULL else b""
-            self.wake()
-            return False
+            # gevent's third argument: a timeout of 0 raises at once. MSG_DONTWAIT alone would still wait, and all with us.
+            sent = self._client.send(wrapped, 0, 0.0)  # type: ignore[call-arg]
+        except OSError:
+            sent = 0  # full; one that is broken will say so again to finish()
         if sent == len(wrapped):
             return True
-        self._rest = wrapped[sent:]
+        self._rest = memoryview(wrapped)[sent:]  # shared with all who could not take it either
         self.wake()
         return False
 
@@ -79,7 +72,7 @@ class Outlet:
         rest, self._rest = self._rest, b""
         self._send(rest)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             try:

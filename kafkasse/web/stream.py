@@ -16,7 +16,7 @@ from threading import Event
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from gevent import get_hub, spawn_later
+from gevent import get_hub, spawn, spawn_later
 
 from kafkasse import frame
 from kafkasse.config import Config
@@ -76,24 +76,27 @@ class Stream:
         self._ends_at = _age(config.stream_age_max_s)
         self._client = client
         self._outlet: Outlet | None = None
-        self._chunks = self._generate()
         self._watch: Any = None
         _open.add(self)
+        if _stopping.is_set():  # the server was told to stop while this stream was being opened
+            reader.ended = True
 
     def __del__(self) -> None:
         """A response that was thrown away before the server got it was never iterated, and nobody closed it."""
-        self.close()
+        if not self._closed:
+            with suppress(RuntimeError):  # the process is ending, and all greenlets with it
+                spawn(self.close)  # it may wait for Kafka, and this may run where nobody may wait
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._chunks
+        return self._generate()
 
-    def write_directly(self, chunked: bool) -> None:
+    def write_directly(self) -> None:
         """Write to the client's socket past the server, once the server has sent the header and the first bytes.
 
         Only for a server that returns this very object to its own loop: whatever wraps it would miss what is written.
         """
         if self._client is not None and not isinstance(self._client, ssl.SSLSocket):
-            self._outlet = Outlet(self._client, chunked, self._config.write_deadline_s)
+            self._outlet = Outlet(self._client, self._config.write_deadline_s)
 
     def close(self) -> None:
         """Free everything. May be called twice, and without having been iterated."""
@@ -102,10 +105,12 @@ class Stream:
             _open.discard(self)
             if self._watch is not None:
                 self._watch.close()
-            self._reader.close()
-            self._on_end()
             if self._client is not None:
                 self._release(self._client)
+            try:
+                self._reader.close()
+            finally:
+                self._on_end()
 
     def end(self) -> None:
         """End politely, soon: with the last id, and a time after which to come back."""
@@ -155,8 +160,7 @@ class Stream:
         try:
             outlet.park()
         finally:
-            reader.feed.unpark(outlet)
-            reader.unparked()
+            reader.unparked(reader.feed.unpark(outlet))
         outlet.finish()
 
     def _events(self, until_it_may_park: bool = False) -> Iterator[bytes]:
@@ -186,7 +190,6 @@ class Stream:
     def _release(self, client: socket.socket) -> None:
         """The server may finish the response, but waits for no further request: a worker that stops would wait with it."""
         with suppress(OSError):
-            client.settimeout(None)
             client.shutdown(socket.SHUT_RD)
 
     def _wake(self) -> None:

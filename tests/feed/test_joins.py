@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.feed.follower import Follower
-from kafkasse.feed.memory import MemoryLog
+from kafkasse.feed.memory import MemoryCursor, MemoryLog
 from kafkasse.frame import Encoder
 from kafkasse.position import Partition, of_topics, parse
 from kafkasse.route import Route
@@ -34,11 +34,28 @@ class Client:
     last_id: str = ""
 
 
+class SwitchingCursor(MemoryCursor):
+    """Closing a cursor of Kafka's lets other greenlets run: the follower may turn meanwhile."""
+
+    def close(self) -> None:
+        super().close()
+        self._log.while_closing()
+
+
+class SwitchingLog(MemoryLog):
+    """A log whose cursors let others run while they close."""
+
+    while_closing = staticmethod(lambda: None)
+
+    def cursor(self, offsets, follow=False):
+        return SwitchingCursor(self, offsets)
+
+
 class World:
     """A log, a follower that is turned by hand, and clients."""
 
     def __init__(self, ring_records_max: int, filtered: bool, sparse_ids: bool = False) -> None:
-        self.log = MemoryLog()
+        self.log = SwitchingLog()
         self.log.create("t", PARTITIONS)
         self.filtered = filtered
         self.sparse_ids = sparse_ids
@@ -49,6 +66,7 @@ class World:
         keeps = (lambda message: message["n"] % 2 == 0) if filtered else None
         self.encoder = Encoder(filterer=keeps, sparse_ids=sparse_ids)
         self.clients: list[Client] = []
+        self.log.while_closing = self.bustle
         self.count = 0
 
     def append(self, partition: int) -> None:
@@ -61,6 +79,12 @@ class World:
     def turn(self) -> None:
         for follower in self.followers:
             follower.turn(0)
+
+    def bustle(self) -> None:
+        """What may happen while somebody waits: records come, and are read by the follower."""
+        for partition in range(PARTITIONS):
+            self.append(partition)
+        self.turn()
 
     def open(self, client: Client | None, last_id: str | None) -> None:
         position = parse(last_id) if last_id else of_topics(["t"])
@@ -83,6 +107,7 @@ class World:
 
     def settle(self, steps: int) -> None:
         """Everybody reads until there is nothing more."""
+        self.log.while_closing = lambda: None  # or there would always be more
         for _ in range(4):
             self.turn()
             for client in self.clients:

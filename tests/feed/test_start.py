@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kafkasse.errors import InvalidPosition
+from kafkasse.feed.contract import Gap
 from kafkasse.feed.memory import MemoryLog
-from kafkasse.feed.start import Gap, Opening, resolve
+from kafkasse.feed.start import Opening, resolve
 from kafkasse.position import Partition, of_topics, parse
 from kafkasse.route import StartAt
 

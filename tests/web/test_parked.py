@@ -1,0 +1,113 @@
+"""Clients of one feed that are parked: some take everything, some fall short, and none may pay for another."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import gevent
+import pytest
+from gevent import socket as gevent_socket
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds
+from kafkasse.feed.follower import Follower
+from kafkasse.feed.memory import MemoryLog
+from kafkasse.frame import Encoder, Wire
+from kafkasse.position import of_topics
+from kafkasse.route import Route
+from kafkasse.sse import Parser
+from kafkasse.web.stream import Stream
+
+PEERS = 12
+VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
+
+
+class Peer:
+    """A browser at the other end of a small socket, which reads only when it is told to."""
+
+    def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
+        ours, self.socket = gevent_socket.socketpair()
+        for end in (ours, self.socket):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
+        self.stream = Stream(reader, Wire(), Config(write_deadline_s=20, heartbeat_s=60), ours, lambda: None)
+        self.stream.write_directly()
+        self.greenlet = gevent.spawn(self._serve, ours)
+        self.received = b""
+
+    def _serve(self, ours: gevent_socket.socket) -> None:
+        for chunk in self.stream:
+            ours.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+    def read_all(self) -> list[int]:
+        """Everything that is sent within a moment of silence, as the offsets of its records."""
+        self.socket.settimeout(0.5)
+        try:
+            while data := self.socket.recv(65536):
+                self.received += data
+        except TimeoutError:
+            pass
+        return [int(event.data.split('"offset":')[1].split(",")[0]) for event in Parser().receive(self._unchunked())]
+
+    def _unchunked(self) -> bytes:
+        body, rest = b"", self.received
+        while rest:
+            size, rest = rest.split(b"\r\n", 1)
+            body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+        return body
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    made = MemoryLog()
+    made.create("t")
+    return made
+
+
+@pytest.fixture
+def followers() -> list[Follower]:
+    return []
+
+
+@pytest.fixture
+def peers(log: MemoryLog, followers: list[Follower]) -> Iterator[list[Peer]]:
+    feeds = Feeds(log, Config(), followers.append)
+    encoder = Encoder()
+    opened = [Peer(feeds, log, encoder) for _ in range(PEERS)]
+    gevent.sleep(0.05)  # all greenlets run until they are parked
+    yield opened
+    for peer in opened:
+        peer.stream.end()
+        peer.socket.close()
+    gevent.joinall([peer.greenlet for peer in opened], timeout=10)
+
+
+def test_clients_that_fall_short_miss_nothing(log: MemoryLog, followers: list[Follower], peers: list[Peer]) -> None:
+    """Pushes that come between a full socket and its greenlet are read from the ring: no hole, nothing twice."""
+    for count in range(40):
+        log.append("t", VALUE)
+        followers[0].turn(0)
+        if count % 10 == 9:
+            gevent.sleep(0)
+
+    assert [list(range(40))] * PEERS == [peer.read_all() for peer in peers]
+
+
+def test_a_client_that_takes_nothing_holds_up_nobody(
+    log: MemoryLog, followers: list[Follower], peers: list[Peer]
+) -> None:
+    """The follower never waits for a socket: while one client stalls, the others get everything."""
+    stalled, *others = peers
+
+    for _ in range(30):
+        log.append("t", VALUE)
+        followers[0].turn(0)
+        gevent.sleep(0)
+        for peer in others:
+            peer.socket.settimeout(5)
+            peer.received += peer.socket.recv(65536)
+
+    assert [list(range(30))] * len(others) == [peer.read_all() for peer in others]
+    assert list(range(30)) == stalled.read_all()
