@@ -33,7 +33,14 @@ with EmbeddedBroker() as broker:
 @contextmanager
 def child(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A Python of its own, without gevent, that is gone after the test."""
-    process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A run that was started in the background ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     with process:
         try:
             yield process
