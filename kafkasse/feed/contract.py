@@ -36,6 +36,12 @@ class Batch(NamedTuple):
     records: Sequence[Record]
     next_offset: int
 
+    def halves(self) -> tuple[Batch, Batch]:
+        """The same in two parts; it must hold two records at least."""
+        middle = len(self.records) // 2
+        first, second = self.records[:middle], self.records[middle:]
+        return self._replace(records=first, next_offset=first[-1].offset + 1), self._replace(records=second)
+
 
 class Gap(NamedTuple):
     """Records that a client wanted and can no longer have: offsets `first` up to, but without, `to`.

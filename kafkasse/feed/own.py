@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from kafkasse import frame
-from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
+from kafkasse.errors import ConfigurationError, FilterError, KafkasseError, Unavailable
 from kafkasse.feed.contract import Batch, Bounds, Cursor, Gap, Log, OffsetOutOfRange
 from kafkasse.feed.start import Opening
 from kafkasse.feed.topics import TopicWatch
@@ -159,7 +159,15 @@ class OwnReader:
         if rest:
             records = records[:ENCODED_AT_ONCE_MAX]
             next_offset = records[-1].offset + 1
-        frames, offsets = self._encoder.encode_run(partition, records, self.ids)
+        try:
+            frames, offsets = self._encoder.encode_run(partition, records, self.ids)
+        except FilterError:
+            if len(batch.records) == 1:
+                raise
+            # Nobody may miss what stands before the record that the filter fails at: half by half, until it is alone.
+            self._waiting.popleft()
+            self._waiting.extendleft(reversed(batch.halves()))
+            return []
         self._waiting.popleft()
         if rest:
             self._waiting.appendleft(Batch(partition, rest, batch.next_offset))

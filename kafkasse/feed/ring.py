@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from gevent.event import Event
 
 from kafkasse import frame
-from kafkasse.errors import KafkasseError
+from kafkasse.errors import FilterError, KafkasseError
 from kafkasse.feed.contract import Batch, Gap
 from kafkasse.frame import Encoder
 from kafkasse.position import IdKind, IdWriter, Partition
@@ -100,7 +100,14 @@ class SharedFeed:
         """Encode a batch once, for everybody."""
         partition, records, next_offset = batch
         segment = Segment(partition, next_offset)
-        frames, segment.offsets = self._encoder.encode_run(partition, records, self.ids)
+        try:
+            frames, segment.offsets = self._encoder.encode_run(partition, records, self.ids)
+        except FilterError:
+            if len(records) == 1:
+                raise
+            for half in batch.halves():  # nobody may miss what stands before the record that the filter fails at
+                self.append(half)
+            return
         if self._kind is not IdKind.OFFSET:
             times = {record.offset: record.timestamp for record in records}
             segment.timestamps = [times[offset] for offset in segment.offsets]

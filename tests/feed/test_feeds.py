@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kafkasse.config import Config
+from kafkasse.errors import FilterError
 from kafkasse.feed import Feeds
 from kafkasse.feed.follower import Follower
 from kafkasse.feed.memory import MemoryLog
@@ -101,6 +102,24 @@ def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdKind, parks: bool) 
     assert [1] == [json.loads(event.data)["n"] for event in client.events]
     assert reader.feed.ids.render() == client.parser.last_event_id
     assert b"" == world.open(kind, Encoder(), client.parser.last_event_id).read(0)
+
+
+@pytest.mark.parametrize("kind", IdKind)
+def test_a_filter_that_fails(world: World, kind: IdKind) -> None:
+    """All readers get what stands before the record that it fails at, and then the error, with an id at that record."""
+    reader = world.open(kind, Encoder(filterer=lambda message: message["n"] >= 0))
+    for at in range(10):
+        world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
+    with pytest.raises(FilterError) as failed:
+        world.followers[0].turn(0)
+    world.followers[0].feeds[next(iter(world.followers[0].feeds))].fail(failed.value)
+
+    events = list(Parser().receive(reader.read(0)))
+    with pytest.raises(FilterError):
+        reader.read(1)
+
+    assert list(range(7)) == [json.loads(event.data)["n"] for event in events]
+    assert events[-1].id == reader.position_id
 
 
 @pytest.mark.parametrize("kind", [IdKind.TIMESTAMP, IdKind.BOTH])
