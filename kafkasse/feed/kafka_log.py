@@ -39,6 +39,7 @@ NOT_READY_PAUSE_S = 0.02
 RECONNECT_BACKOFF_MAX_MS = 1_000
 RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice before its first record
 
+_SETTINGS_DO_NOT_WORK = "This server's settings for Kafka do not work; its log says why."
 _ADMIN_SETTINGS = frozenset(KafkaAdminClient.DEFAULT_CONFIG)
 # What a client may be told about a topic that cannot be read: nothing, as if it did not exist.
 _NOT_THERE = (
@@ -69,6 +70,9 @@ class KafkaLog:
         fetch_bytes_max: int = 1_048_576,
         consumers_max: int = 200,
     ) -> None:
+        if unknown := sorted(settings.keys() - KafkaConsumer.DEFAULT_CONFIG.keys()):
+            log.error("kafka.%s is no setting of kafka-python's consumer", unknown[0])
+            raise ConfigurationError(_SETTINGS_DO_NOT_WORK)
         timeout_ms = int(timeout_s * 1000)
         self._prefix = topic_prefix
         self._isolation = IsolationLevel.build_from(isolation_level)
@@ -284,7 +288,7 @@ def _told_plainly() -> Iterator[None]:
         raise TopicNotAvailable("A topic of this stream is not available.") from error
     except (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError) as error:
         log.error("the Kafka settings do not work: %s", error)
-        raise ConfigurationError("This server's settings for Kafka do not work; its log says why.") from error
+        raise ConfigurationError(_SETTINGS_DO_NOT_WORK) from error
     except kafka_errors.CorruptRecordError as error:
         log.error("damaged records: %s", error)
         raise KafkasseError(
@@ -295,7 +299,7 @@ def _told_plainly() -> Iterator[None]:
         raise KafkaUnavailable("Kafka cannot be reached. Try again in a moment.") from error
     except AssertionError as error:  # kafka-python checks many of its settings by assert
         log.error("the Kafka settings do not work: %s", error)
-        raise ConfigurationError("This server's settings for Kafka do not work; its log says why.") from error
+        raise ConfigurationError(_SETTINGS_DO_NOT_WORK) from error
 
 
 def check_patched() -> None:
