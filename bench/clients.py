@@ -48,6 +48,7 @@ class Delivered:
         complete: how many clients got all that was expected.
         began, ended: when the first and the last came, in monotonic nanoseconds.
         latencies: in nanoseconds, of the sampled clients.
+        cpu_s: CPU time that reading took, in all reading processes.
     """
 
     records: int = 0
@@ -55,6 +56,7 @@ class Delivered:
     began: int = 0
     ended: int = 0
     latencies: list[int] = field(default_factory=list)
+    cpu_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -116,10 +118,14 @@ class Swarm:
 
         What came while streams were opened counts; what the last call has counted does not.
 
+        Raises:
+            RuntimeError: a client has had more than that: it was sent something twice, or the count is wrong.
+
         `timed` takes the latencies of some, which costs this process time.
         """
         done = Delivered()
         self._latencies = done.latencies if timed else None
+        began_cpu_s = time.process_time()
         everyone = list(self._clients.values())
         waiting = {client for client in everyone if client.records < records}
         deadline = time.monotonic() + within_s
@@ -130,7 +136,10 @@ class Swarm:
                     done.began = done.began or done.ended
                     if client.records >= records:
                         waiting.discard(client)
+        if any(client.records > records for client in everyone):
+            raise RuntimeError(f"clients received more than the {records} records that were sent")
         done.records = sum(client.records for client in everyone)
+        done.cpu_s = time.process_time() - began_cpu_s
         done.complete = len(everyone) - len(waiting)
         for client in everyone:
             client.records = 0
@@ -255,6 +264,7 @@ class Clients:
             min((part.began for part in parts), default=0),
             max((part.ended for part in parts), default=0),
             [each for part in parts for each in part.latencies],
+            sum(part.cpu_s for part in parts),
         )
 
     def close_all(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-MARK = b"~"
+MARK = b"`"  # one byte, so that no read cuts it; in no id, header or name (compact ids begin with a tilde)
 PROBE = b"^"
 BATCH_BYTES_MAX = 500_000  # the broker takes batches of up to 1 MB
 _VERSION = 3

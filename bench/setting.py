@@ -77,11 +77,12 @@ QUICK = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out at one server, and what it cost there."""
+    """What came out at one server, and what it cost there and at the broker."""
 
     delivered: Delivered
     cpu_s: float
     seconds: float
+    broker_cpu_s: float
 
     @property
     def cpu_us(self) -> float:
@@ -92,6 +93,11 @@ class Measured:
     def cores(self) -> float:
         """Share of one core that the server used."""
         return self.cpu_s / self.seconds
+
+    @property
+    def broker_cores(self) -> float:
+        """Share of one core that the broker used."""
+        return self.broker_cpu_s / self.seconds
 
 
 class Setting:
@@ -113,6 +119,7 @@ class Setting:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         broker = self._stack.enter_context(EmbeddedBroker())
         self.bootstrap_servers = broker.bootstrap_servers
+        self._broker = Server("broker", 0, (broker.pid,), b"")
         self.broker_port = int(self.bootstrap_servers.rpartition(":")[2])
         self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
         self._stack.callback(self._admin.close)
@@ -185,20 +192,21 @@ class Setting:
     def catch_up(self, server: Server, topic: str, offsets: dict[int, int], records: int) -> Measured:
         """One client that reads `records` stored records from `offsets` on. Time counts from its connecting."""
         entries = ",".join(f'{{"topic":"{topic}","partition":{each},"offset":{at}}}' for each, at in offsets.items())
-        before_s, began = server.cpu_s(), time.monotonic()
+        before_s, broker_before_s, began = server.cpu_s(), self._broker.cpu_s(), time.monotonic()
         self.one_client.open([server.place(f"/{topic}", f"Last-Event-ID: [{entries}]\r\n")])
         self.one_client.expect(records, CATCH_UP_S_MAX)
         delivered = self.one_client.delivered()
-        cpu_s = server.cpu_s() - before_s
+        cpu_s, broker_cpu_s = server.cpu_s() - before_s, self._broker.cpu_s() - broker_before_s
         self.one_client.close_all()
-        return Measured(delivered, cpu_s, delivered.ended / 1e9 - began)
+        return Measured(delivered, cpu_s, delivered.ended / 1e9 - began, broker_cpu_s)
 
     def _delivered(self, server: Server, records: int, within_s: float, how: str, *args: object) -> Measured:
         self.clients.expect(records, within_s, True)
-        before_s = server.cpu_s()
+        before_s, broker_before_s = server.cpu_s(), self._broker.cpu_s()
         self.producer.call(how, *args)
         delivered = self.clients.delivered()
-        return Measured(delivered, server.cpu_s() - before_s, delivered.seconds)
+        cpu_s, broker_cpu_s = server.cpu_s() - before_s, self._broker.cpu_s() - broker_before_s
+        return Measured(delivered, cpu_s, delivered.seconds, broker_cpu_s)
 
 
 def middle(values: list[float]) -> float:
