@@ -20,6 +20,7 @@ from kafkasse.route import Route, StartAt
 
 __all__ = ["Feeds"]
 
+IDLE_SHARE = 4  # one in so many of a worker's consumers may follow topics that nobody reads at the moment
 OPEN_CHECK_S = 1.0  # how old the description of a topic may be for a stream to be opened by it
 
 
@@ -148,6 +149,7 @@ class Feeds:
                 return follower
             if key in self._followers:
                 self._followers[key].close()
+            self._make_room()
             ends = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
             config = self._config
             follower = Follower(self.log, ends, self._watch(), config.feed_grace_s, config.heartbeat_s)
@@ -157,6 +159,12 @@ class Feeds:
             return follower
 
         return living() or self._following.run(follow)  # who finds a living one does not wait for other topics
+
+    def _make_room(self) -> None:
+        """What nobody reads is kept for who comes back, but must not cost others their consumers: the oldest goes."""
+        idle = [each for each in self._followers.values() if each.idle]
+        for each in idle[: max(0, len(idle) - self._config.consumers_max // IDLE_SHARE)]:
+            each.close()
 
 
 def _ids(opening: Opening, route: Route) -> IdWriter:

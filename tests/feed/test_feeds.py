@@ -61,6 +61,19 @@ def test_who_comes_back_without_a_record_gets_no_old_ones(world: World, kind: Id
     assert b"" == world.open(kind, Encoder(), first).read(0)
 
 
+def test_feeds_that_nobody_reads_make_room() -> None:
+    """Who opens and leaves streams of ever other topics does not use up the consumers of everybody else."""
+    world = World(consumers_max=8)
+    for n in range(6):
+        world.log.create(f"u{n}")
+        route, topics = Route("topics", "/<topics>", None), world.log.describe([f"u{n}"])
+        reader = world.feeds.open(route, of_topics(topics), topics, Encoder())
+        if n:
+            reader.close()
+
+    assert [False, True, True, False, False, False] == [each.closed for each in world.followers]
+
+
 class Parked:
     """A client that takes whatever it is given."""
 
