@@ -59,6 +59,9 @@ class KafkaLog:
         isolation_level: read_committed or read_uncommitted.
         fetch_bytes_max: what one fetch may bring.
         consumers_max: how many cursors may be open; the next waits for one up to `timeout_s`.
+
+    Raises:
+        ConfigurationError: a setting that KafkaConsumer does not have.
     """
 
     def __init__(
