@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from kafkasse.errors import Unavailable
 from kafkasse.frame import Record
 from kafkasse.position import Partition
 
@@ -125,3 +126,11 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
+
+
+def bounds_if_known(log: Log, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+    """As log.bounds(), or nothing while it cannot say: a new partition may have no leader yet. Whoever reads asks again."""
+    try:
+        return log.bounds(partitions)
+    except Unavailable:
+        return {}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
 
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
-from kafkasse.feed.contract import Batch, Bounds, Log, OffsetOutOfRange
+from kafkasse.feed.contract import Batch, Log, OffsetOutOfRange, bounds_if_known
 from kafkasse.feed.ring import SharedFeed
 from kafkasse.feed.start import Opening
 from kafkasse.feed.topics import TopicWatch
-from kafkasse.position import Partition
 
 POLL_S = 1.0  # how often a follower looks up from a silent log: at heartbeats, topics, and whether it is still needed
 BROKEN_PAUSE_S = 0.5
@@ -101,7 +99,7 @@ class Follower:
         return []
 
     def _recover(self, lost: OffsetOutOfRange) -> None:
-        for each, bounds in self._bounds(lost.partitions).items():
+        for each, bounds in bounds_if_known(self._log, lost.partitions).items():
             if gap := lost.gap(each, self.offsets[each], bounds):
                 self.offsets[each] = gap.to
                 for feed in self.feeds.values():
@@ -119,19 +117,12 @@ class Follower:
         if news.remade:
             self.close()
         elif news.added:
-            firsts = {each: bounds.first for each, bounds in self._bounds(news.added).items()}
+            firsts = {each: bounds.first for each, bounds in bounds_if_known(self._log, news.added).items()}
             if firsts:
                 self.offsets |= firsts
                 for feed in self.feeds.values():
                     feed.add_partitions(firsts)
                 self._cursor.seek(firsts)
-
-    def _bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        """As the log's, or nothing while it cannot say: a new partition may have no leader yet. We are asked again."""
-        try:
-            return self._log.bounds(partitions)
-        except Unavailable:
-            return {}
 
     def _fail(self, error: KafkasseError) -> None:
         for feed in self.feeds.values():

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from kafkasse import frame
-from kafkasse.errors import ConfigurationError, FilterError, KafkasseError, Unavailable
-from kafkasse.feed.contract import Batch, Bounds, Cursor, Gap, Log, OffsetOutOfRange
+from kafkasse.errors import ConfigurationError, FilterError, KafkasseError
+from kafkasse.feed.contract import Batch, Bounds, Cursor, Gap, Log, OffsetOutOfRange, bounds_if_known
 from kafkasse.feed.start import Opening
 from kafkasse.feed.topics import TopicWatch
 from kafkasse.frame import Encoder, Record
@@ -118,18 +118,11 @@ class OwnReader:
 
     def _recover(self, lost: OffsetOutOfRange) -> None:
         """Retention, or truncation, has taken what comes next: go on where the log does, and say so."""
-        for each, bounds in self._bounds(lost.partitions).items():
+        for each, bounds in bounds_if_known(self._log, lost.partitions).items():
             at = self.ids.offsets[each]
             if gap := lost.gap(each, at, bounds):
                 self._gaps.append(gap)
             self._cursor.seek({each: gap.to if gap else at})
-
-    def _bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        """As the log's, or nothing while it cannot say: a new partition may have no leader yet. We are asked again."""
-        try:
-            return self._log.bounds(partitions)
-        except Unavailable:
-            return {}
 
     def _declare(self, gap: Gap) -> bytes:
         self.ids.set(gap.partition, gap.to)
@@ -204,7 +197,7 @@ class OwnReader:
         # A remade topic: the client's id names the old incarnation, so when it comes back the two are told apart.
         self.ended = self.ended or news.remade
         if news.added:
-            firsts = {each: bounds.first for each, bounds in self._bounds(news.added).items()}
+            firsts = {each: bounds.first for each, bounds in bounds_if_known(self._log, news.added).items()}
             self._cursor.seek(firsts)
             for each, first in firsts.items():
                 self.ids.set(each, first)

@@ -105,6 +105,18 @@ class World:
         else:
             getattr(self, step)(client)
 
+    def play(self, steps: list[tuple[str, int]]) -> None:
+        for step, number in steps:
+            if step in ("append", "mark"):
+                getattr(self, step)(number)
+            elif step == "turn":
+                self.turn()
+            elif step == "open":
+                self.open(None, None)
+            elif self.clients:
+                self.act(step, number)
+        self.settle(len(steps))
+
     def settle(self, steps: int) -> None:
         """Everybody reads until there is nothing more."""
         self.log.while_closing = lambda: None  # or there would always be more
@@ -176,16 +188,7 @@ STEPS = st.lists(
 def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, ring_records_max, filtered):
     """Appends, fetches, opens, reads, heartbeats, cuts at any byte, in any order: nothing is lost, nothing comes twice."""
     world = World(ring_records_max, filtered)
-    for step, number in steps:
-        if step in ("append", "mark"):
-            getattr(world, step)(number)
-        elif step == "turn":
-            world.turn()
-        elif step == "open":
-            world.open(None, None)
-        elif world.clients:
-            world.act(step, number)
-    world.settle(len(steps))
+    world.play(steps)
 
     for client in world.clients:
         for partition in range(PARTITIONS):
@@ -197,16 +200,7 @@ def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, ri
 def test_sparse_ids_lose_nothing(steps, ring_records_max):
     """Where only the last event of a run has an id, a client that is cut off goes on after the last id that it had."""
     world = World(ring_records_max, filtered=False, sparse_ids=True)
-    for step, number in steps:
-        if step in ("append", "mark"):
-            getattr(world, step)(number)
-        elif step == "turn":
-            world.turn()
-        elif step == "open":
-            world.open(None, None)
-        elif world.clients:
-            world.act(step, number)
-    world.settle(len(steps))
+    world.play(steps)
 
     for client in world.clients:
         for partition in range(PARTITIONS):
