@@ -69,7 +69,7 @@ class SharedReader:
             data = self._read_own(deadline) if self._own is not None else self._read_shared()
             if data or time.monotonic() >= deadline:
                 return data
-            if self._own is None:
+            if self._own is None and not (self.closed or self.ended):  # giving the cursor back may have taken a while
                 self.feed.wait(self._next, deadline - time.monotonic())
                 if self.feed.failure is not None:
                     raise self.feed.failure

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import gevent
 import pytest
 
 from kafkasse.config import Config
@@ -21,7 +22,7 @@ from kafkasse.frame import Encoder
 from kafkasse.position import IdKind, of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Event, Parser
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 class World:
@@ -72,6 +73,25 @@ def test_feeds_that_nobody_reads_make_room() -> None:
             reader.close()
 
     assert [False, True, True, False, False, False] == [each.closed for each in world.followers]
+
+
+def test_a_client_that_leaves_as_it_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes while its own cursor is given back, which may take a while, is not waited for."""
+    reader = world.open(IdKind.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
+    assert isinstance(reader, SharedReader)
+    assert b'"n":0' in reader.read(0)
+    give_back = OwnReader.close
+
+    def leave(own: OwnReader) -> None:
+        give_back(own)
+        reader.closed = True
+        reader.stop_waiting()
+
+    monkeypatch.setattr(OwnReader, "close", leave)
+
+    with gevent.Timeout(PATIENCE_S):
+        assert b"" == reader.read(PATIENCE_S * 2)
+    assert reader.closed
 
 
 class Parked:
