@@ -78,15 +78,24 @@ class EmbeddedBroker:
         port: where clients connect on 127.0.0.1; 0 lets the system choose, once for the life of this object.
         directory: where data, configuration and log are kept; without one they are thrown away at the end.
         settings: Kafka's broker settings, over those of SETTINGS.
+        cluster_id: of the cluster whose node this is to be, as new_cluster_id() makes them; without one it is a cluster
+            of its own. `settings` then say who the nodes are (`node.id`, `controller.quorum.voters`, `listeners`).
 
     Raises:
         CommandError: from `start` (and so from `with`): one sentence on what is in the way.
     """
 
-    def __init__(self, port: int = 0, directory: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        directory: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        cluster_id: str = "",
+    ) -> None:
         self._port = port
         self._directory = directory
         self._settings = dict(settings or {})
+        self._cluster_id = cluster_id or new_cluster_id()
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._process: Kept | None = None
 
@@ -168,7 +177,7 @@ class EmbeddedBroker:
                 client_port, controller_port = _free_ports()
                 self._port = fixed or client_port
                 _configure(home, self._port, controller_port, self._settings)
-                _format(command, home)
+                _format(command, home, self._cluster_id)
                 self._process = self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
                 if self._until_ready(self._process):
                     return
@@ -241,11 +250,11 @@ def _configure(home: Path, port: int, controller_port: int, settings: Mapping[st
     (home / "server.properties").write_text("".join(lines))
 
 
-def _format(command: list[str], home: Path) -> None:
+def _format(command: list[str], home: Path, cluster_id: str) -> None:
     """Give a new directory its cluster id, as Kafka wants it done before its first start."""
     if (home / "data" / "meta.properties").exists():
         return
-    tool = "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _cluster_id(), "-c", "server.properties"
+    tool = "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c", "server.properties"
     done = subprocess.run(  # noqa: S603 - our own words
         [*command, *tool], cwd=home, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S
     )
@@ -253,7 +262,7 @@ def _format(command: list[str], home: Path) -> None:
         raise CommandError(_explain(done.stdout + done.stderr, home))
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """A random UUID as Kafka writes it: 22 letters of base64. It must not begin with the `-` of an option."""
     first, *rest = secrets.token_bytes(16)
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
