@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+import gevent
+
 ROOT = Path(__file__).parents[2]
 STOP_S_MAX = 20.0
 PLATFORM = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # what a server is given of the test's own environment
 
 
 class Server:
-    """A gunicorn of one worker on a port that the system chose, started when this returns.
+    """A gunicorn of WEB_CONCURRENCY workers (1) on a port that the system chose, started when this returns.
 
     Args:
         app: what gunicorn is to serve.
@@ -32,6 +34,7 @@ class Server:
         )
         self.port = int(self._said(r"Listening at: \S+:(\d+)"))
         self.worker = int(self._said(r"Booting worker with pid: (\d+)"))
+        self._reading = gevent.spawn(self._read)  # or a full pipe would hold up a server that has much to log
 
     def __enter__(self) -> Server:
         return self
@@ -45,8 +48,9 @@ class Server:
 
     def wait(self) -> int:
         """Wait for its end. Returns its exit code."""
-        self.log += self._process.communicate(timeout=STOP_S_MAX)[1]
-        return self._process.returncode
+        code = self._process.wait(STOP_S_MAX)
+        self._reading.join()
+        return code
 
     def stop(self) -> None:
         """End it, and show what it logged to whoever reads about a test that failed."""
@@ -54,6 +58,11 @@ class Server:
             self.terminate()
             self.wait()
         print(self.log)
+
+    def workers(self) -> list[int]:
+        """The process ids of its workers now, oldest first."""
+        master = self._process.pid
+        return [int(each) for each in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
 
     def descriptors(self) -> list[str]:
         """What the worker has open: files, pipes and sockets."""
@@ -75,6 +84,11 @@ class Server:
             assert line, f"it ended before it listened:\n{self.log}"
             self.log += line
         return found[1]
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.log += line
 
 
 def _link(descriptor: Path) -> str:
