@@ -1,0 +1,179 @@
+"""What a client's bytes say, read by the web platform's rules and the published grammar of the id, and by nothing else.
+
+Knows no code of kafkasse, no topic and no promise: bytes to blocks, text to ids. Every block tells at which byte it is
+complete, because only a client that was sent so many bytes has had it.
+
+Sources: https://html.spec.whatwg.org/multipage/server-sent-events.html; schemas/last-event-id.schema.json; docs/wire.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jsonschema import Draft202012Validator
+
+SCHEMA = Path(__file__).parents[2] / "schemas" / "last-event-id.schema.json"
+IDS_KEPT_MAX = 65_536  # ids that were read, kept because many clients are told the same ones
+BOM = b"\xef\xbb\xbf"
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+Place = tuple[str, int]  # topic, partition
+
+
+class Block(NamedTuple):
+    """What stands between two empty lines.
+
+    Attributes:
+        at: its first byte.
+        end: the byte after its empty line. Whoever was sent fewer bytes has had nothing of it.
+        event: the event's name, "message" where none is given; "" where nothing is dispatched.
+        data: the event's data; "" where there is none.
+        id: the id that it tells, or None.
+        retry_ms: the time to wait that it tells, or None.
+    """
+
+    at: int
+    end: int
+    event: str
+    data: str
+    id: str | None
+    retry_ms: int | None
+
+
+def blocks(stream: bytes) -> list[Block]:
+    """All blocks of a stream that are complete, but for those that hold only comments."""
+    found: list[Block] = []
+    lines: list[bytes] = []
+    start = at = len(BOM) if stream.startswith(BOM) else 0
+    for end in _LINE_END.finditer(stream, at):
+        line = stream[at : end.start()]
+        at = end.end()
+        if line:
+            lines.append(line)
+            continue
+        block = _block(start, at, lines)
+        if block.event or block.id is not None or block.retry_ms is not None:
+            found.append(block)
+        lines, start = [], at
+    return found
+
+
+def _block(start: int, end: int, lines: list[bytes]) -> Block:
+    event, data, told, retry_ms = "", [], None, None
+    for line in lines:
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            data.append(value)
+        elif name == "id" and "\0" not in value:
+            told = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            retry_ms = int(value)
+    return Block(start, end, (event or "message") if data else "", "\n".join(data), told, retry_ms)
+
+
+def lines(stream: bytes) -> list[Block]:
+    """The same of newline-delimited JSON: a message for each line that is complete and not empty."""
+    found: list[Block] = []
+    at = 0
+    while (end := stream.find(b"\n", at)) >= 0:
+        if line := stream[at:end]:
+            found.append(Block(at, end + 1, "message", line.decode("utf-8", "replace"), None, None))
+        at = end + 1
+    return found
+
+
+def last_id(stream: bytes, before: str | None = None) -> str | None:
+    """What a browser that was sent these bytes comes back with; `before` is what it had come with."""
+    told = [block.id for block in blocks(stream) if block.id is not None]
+    return (told[-1] or None) if told else before
+
+
+class Told(NamedTuple):
+    """What an id says of one partition: the next offset, the time to go on from (milliseconds), or both."""
+
+    offset: int | None
+    timestamp: int | None
+
+
+class Id(NamedTuple):
+    """An id, read.
+
+    Attributes:
+        places: what it says of each partition.
+        incarnations: by topic, which creation of it is meant.
+        only: topics of whose partitions the stream holds just those that are listed.
+        named: topics given by name alone.
+    """
+
+    places: dict[Place, Told]
+    incarnations: dict[str, str]
+    only: frozenset[str]
+    named: frozenset[str]
+
+
+@lru_cache(IDS_KEPT_MAX)
+def read_id(text: str) -> Id:
+    """Read an id in either form.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    entries = _from_compact(text) if text.startswith("~") else json.loads(text)
+    places: dict[Place, Told] = {}
+    for entry in (each for each in entries if isinstance(each, dict)):
+        place = entry["topic"], entry["partition"]
+        if place in places:
+            raise ValueError(f"{place} stands in it twice")
+        places[place] = Told(entry.get("offset"), entry.get("timestamp"))
+    named = frozenset(each for each in entries if isinstance(each, str))
+    of_topic = {each["topic"]: each for each in reversed(entries) if isinstance(each, dict)}
+    incarnations = {topic: first["incarnation"] for topic, first in of_topic.items() if "incarnation" in first}
+    only = frozenset(topic for topic, first in of_topic.items() if _lists_all(topic, first, named))
+    return Id(places, incarnations, only, named)
+
+
+def _lists_all(topic: str, first: dict[str, Any], named: frozenset[str]) -> bool:
+    return topic not in named and ("incarnation" not in first or "only" in first)
+
+
+def schema_error(text: str) -> str | None:
+    """What the published schema has against an id, or None."""
+    validator = Draft202012Validator(json.loads(SCHEMA.read_text()))
+    try:
+        entries = _from_compact(text) if text.startswith("~") else json.loads(text)
+    except (ValueError, IndexError) as error:
+        return str(error)
+    error = next(validator.iter_errors(entries), None)
+    return error.message if error else None
+
+
+def _from_compact(text: str) -> list[dict[str, Any]]:
+    """`~` and base64url of a line for each topic: name [iINCARNATION] [o] and [PARTITION]:[OFFSET][:TIMESTAMP] for each."""
+    body = text[1:].encode("ascii")
+    plain = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
+    return [entry for line in plain.split("\n") if line.strip() for entry in _from_line(line.split())]
+
+
+def _from_line(words: list[str]) -> list[dict[str, Any]]:
+    topic, *rest = words
+    entries: list[dict[str, Any]] = []
+    marks: dict[str, Any] = {"incarnation": rest[0][1:]} if rest and rest[0].startswith("i") else {}
+    if "o" in rest:
+        marks["only"] = True
+    for word in (each for each in rest if ":" in each):
+        where, offset, *when = word.split(":")
+        partition = int(where) if where else (entries[-1]["partition"] + 1 if entries else 0)
+        entry: dict[str, Any] = {"topic": topic, "partition": partition, **({} if entries else marks)}
+        entry |= {"offset": int(offset)} if offset else {}
+        entry |= {"timestamp": int(when[0])} if when else {}
+        entries.append(entry)
+    return entries
