@@ -98,6 +98,7 @@ def complaints(
     reached: Mapping[Place, int] | None = None,
     firsts: Mapping[Place, int] | None = None,
     excused: Iterable[str] = (),
+    compacted: Iterable[str] = (),
 ) -> list[str]:
     """What is wrong with these histories; nothing where all is well.
 
@@ -108,30 +109,41 @@ def complaints(
         reached: by place, the end up to which each client of its topic must have come.
         firsts: by place, the offset before which retention has removed what was there: so far a gap may reach.
         excused: topics of which acknowledged records may be lost: unclean election, compaction, retention unread.
+        compacted: topics of which a record may be missing that a later one of its key has replaced, or a tombstone.
     """
-    truth = _Truth(written, firsts or {})
+    truth = _Truth(written, firsts or {}, frozenset(compacted))
     found = [*truth.missing(acknowledged, frozenset(excused))]
     for history in histories:
         found += _Client(history, truth, reached or {}).complaints()
     return found
 
 
+class _Visible(NamedTuple):
+    """What a kind of client is shown of a log: offsets, rising; those of them that must come; and how each looks."""
+
+    offsets: list[int]
+    needed: list[int]
+    looks: dict[int, Shown]
+
+
 class _Log:
     """One life of one partition: its records in order, and those of them that a kind of client is shown."""
 
-    def __init__(self, records: Iterable[Written]) -> None:
+    def __init__(self, records: Iterable[Written], compacted: bool = False) -> None:
         self.records = {each.offset: each for each in sorted(records, key=lambda each: each.offset)}
-        self._shown: dict[tuple[str, str, Any], tuple[list[int], dict[int, Shown]]] = {}
+        newest = {each.key: at for at, each in self.records.items() if each.value is not None}
+        self._may_go = {at for at, each in self.records.items() if compacted and newest.get(each.key) != at}
+        self._visible: dict[tuple[str, str, Any], _Visible] = {}
 
-    def visible(self, history: History) -> tuple[list[int], dict[int, Shown]]:
-        """The offsets that this client is shown, rising, and how each looks."""
+    def visible(self, history: History) -> _Visible:
+        """What this client is shown."""
         kind = history.format, history.wire, history.keeps
-        if kind not in self._shown:
+        if kind not in self._visible:
             look = shown if history.wire == "sse" else shown_as_line
             looks = {at: look(each, history.format) for at, each in self.records.items()}
             there = {at: each for at, each in looks.items() if each is not None and history.keeps(self.records[at])}
-            self._shown[kind] = list(there), there
-        return self._shown[kind]
+            self._visible[kind] = _Visible(list(there), [at for at in there if at not in self._may_go], there)
+        return self._visible[kind]
 
     def at_time(self, timestamp: int) -> int:
         """The offset of the first record at or after a time."""
@@ -151,11 +163,14 @@ def _alike(one: Written | None, other: Written | None) -> bool:
 class _Truth:
     """What the independent consumer read, by place and life."""
 
-    def __init__(self, written: Iterable[Written], firsts: Mapping[Place, int]) -> None:
+    def __init__(self, written: Iterable[Written], firsts: Mapping[Place, int], compacted: frozenset[str]) -> None:
         lives: dict[Place, dict[Life, list[Written]]] = defaultdict(lambda: defaultdict(list))
         for each in written:
             lives[each.topic, each.partition][each.incarnation, each.epoch].append(each)
-        self.logs = {place: {life: _Log(found[life]) for life in sorted(found)} for place, found in lives.items()}
+        self.logs = {
+            place: {life: _Log(found[life], place[0] in compacted) for life in sorted(found)}
+            for place, found in lives.items()
+        }
         self.firsts = firsts
         self._nothing = {(0, 0): _Log(())}
         self._differs: dict[tuple[Place, Life, Life], int] = {}
@@ -372,20 +387,22 @@ class _Client:
             found: dict[int, list[Life]] = defaultdict(list)
             for life in self._may_read(place, stand):
                 for offset in self._nexts(place, life, stand):
-                    if _is(block, self._visible(place, life)[1][offset]):
+                    if _is(block, self._visible(place, life).looks[offset]):
                         found[offset].append(life)
             if found:
                 offset = min(found)
                 return place, offset, tuple(found[offset])
         return None
 
-    def _visible(self, place: Place, life: Life) -> tuple[list[int], dict[int, Shown]]:
+    def _visible(self, place: Place, life: Life) -> _Visible:
         return self._truth.lives(place)[life].visible(self._history)
 
     def _nexts(self, place: Place, life: Life, stand: _Stand) -> list[int]:
         """The offsets that may come next: one, unless it is not known where the client began."""
-        offsets, _ = self._visible(place, life)
-        return offsets[bisect_left(offsets, stand.low) : bisect_left(offsets, stand.high) + 1]
+        offsets, needed, _ = self._visible(place, life)
+        due = bisect_left(needed, stand.high)
+        last = needed[due] if due < len(needed) else FOREVER
+        return offsets[bisect_left(offsets, stand.low) : bisect_left(offsets, last + 1)]
 
     def _may_read(self, place: Place, stand: _Stand) -> list[Life]:
         """The lives of the log that it stands in, and those that were the same so far."""
@@ -401,9 +418,12 @@ class _Client:
         return sorted({*stand.lives, *later})
 
     def _hides(self, place: Place, life: Life, start: int, to: int) -> bool:
-        """Whether there is nothing to see from `start` up to, but without, `to`."""
-        offsets, _ = self._visible(place, life)
-        return bisect_left(offsets, start) >= bisect_left(offsets, to)
+        """Whether nothing has to come from `start` up to, but without, `to`."""
+        return not self._between(self._visible(place, life).needed, start, to)
+
+    @staticmethod
+    def _between(offsets: list[int], start: int, to: int) -> list[int]:
+        return offsets[bisect_left(offsets, start) : bisect_left(offsets, to)]
 
     def _diagnose(self, block: Block, gap: dict[str, Any] | None) -> tuple[Place, int, tuple[Life, ...]] | None:
         """An event came that is not next. Say what it is, and go on behind it."""
@@ -413,8 +433,8 @@ class _Client:
         assert self._stands is not None
         for place, stand in self._stands.items():
             for life in self._truth.lives(place):
-                offsets, looks = self._visible(place, life)
-                for offset in (each for each in offsets if _is(block, looks[each])):
+                looks = self._visible(place, life).looks
+                for offset in (each for each, look in looks.items() if _is(block, look)):
                     self._complain(f"{_name(place)}: {self._wrong_turn(place, life, stand, offset)}")
                     return place, offset, (life,)
         self._complain(f"looks like no record of its stream, or was altered: {_short(block)}")
@@ -423,8 +443,7 @@ class _Client:
     def _wrong_turn(self, place: Place, life: Life, stand: _Stand, offset: int) -> str:
         if offset < stand.low:
             return f"offset {offset} came again, or out of order: it stood at {stand.low}"
-        offsets, _ = self._visible(place, life)
-        lost = offsets[bisect_left(offsets, stand.high) : bisect_left(offsets, offset)]
+        lost = self._between(self._visible(place, life).needed, stand.high, offset)
         return f"offset {offset} came, and {lost[:20]} before it did not, of {len(lost)} that no gap declared"
 
     # Gaps.
@@ -502,13 +521,13 @@ class _Client:
         return _Stand(offset, offset, ok or lives, timestamp)
 
     def _is_at(self, place: Place, life: Life, stand: _Stand, offset: int) -> bool:
-        return self._hides(place, life, stand.high, offset) and self._hides(place, life, offset, stand.low)
+        again = self._between(self._visible(place, life).offsets, offset, stand.low)
+        return self._hides(place, life, stand.high, offset) and not again
 
     def _other_place(self, place: Place, lives: Sequence[Life], stand: _Stand, offset: int) -> str:
         where = f"{stand.low}" if stand.low == stand.high else f"between {stand.low} and {stand.high}"
-        offsets, _ = self._visible(place, lives[0]) if lives else ([], {})
         low, high = (stand.high, offset) if offset > stand.high else (offset, stand.low)
-        wrong = offsets[bisect_left(offsets, low) : bisect_left(offsets, high)]
+        wrong = self._between(self._visible(place, lives[0]).offsets, low, high)
         return f"but it stands at {where}: {wrong[:20]} would be {'lost' if offset > stand.high else 'sent again'}"
 
     def _of_incarnation(self, place: Place, stand: _Stand, told: Id) -> tuple[Life, ...]:
@@ -535,9 +554,9 @@ class _Client:
     def _hidden_times(self, place: Place, stand: _Stand) -> list[int]:
         """The times to go on from after each record that follows and is not to be seen."""
         log = self._truth.lives(place)[stand.lives[0]]
-        offsets, looks = self._visible(place, stand.lives[0])
-        behind = bisect_left(offsets, stand.high)
-        end = offsets[behind] if behind < len(offsets) else FOREVER
+        _, needed, looks = self._visible(place, stand.lives[0])
+        behind = bisect_left(needed, stand.high)
+        end = needed[behind] if behind < len(needed) else FOREVER
         hidden = (each for at, each in log.records.items() if stand.low <= at < end and at not in looks)
         return [self._time_after(each) for each in hidden]
 
@@ -572,7 +591,7 @@ class _Client:
         for at, each in self._truth.lives(place)[life].records.items():
             if at < (told.places[place].offset or 0):
                 newest[each.key if each.key is not None else at] = each
-        _, looks = self._visible(place, life)
+        looks = self._visible(place, life).looks
         kept = [each for each in newest.values() if each.value is not None and each.offset in looks]
         return [(each, looks[each.offset]) for each in kept]
 
@@ -590,8 +609,7 @@ class _Client:
             stand = self._stands.get(place) or self._added(place)
             lives = self._may_read(place, stand)
             if not any(self._hides(place, life, stand.high, end) for life in lives):
-                offsets, _ = self._visible(place, lives[-1])
-                rest = offsets[bisect_left(offsets, stand.high) : bisect_left(offsets, end)]
+                rest = self._between(self._visible(place, lives[-1]).needed, stand.high, end)
                 self._complain(
                     f"{_name(place)}: it stands at {stand.high} of {end}, {len(rest)} never came: {rest[:20]}"
                 )
