@@ -1,6 +1,8 @@
 """gunicorn's gevent worker, which leaves well: at SIGTERM its streams end politely instead of being cut.
 
-It also answers in JSON what gunicorn refuses before any app sees it: requests too large, or not HTTP.
+It also answers in JSON what gunicorn refuses before any app sees it: requests too large, or not HTTP. And it bounds what
+gunicorn leaves open, all of which one client could hold up everybody else with: headers of 6.5 MB, bodies without end that
+nobody reads, requests by the thousand on one connection, and answers that are never taken.
 """
 
 from __future__ import annotations
@@ -8,22 +10,63 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gunicorn import util
+import gevent
+from gunicorn import http, util
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 
+HEADER_BYTES_MAX = 131_072  # of a whole request's header: an id of 64 KiB, and as much for cookies and the rest
+BODY_REST_BYTES_MAX = 65_536  # of a request's body that no app has read
 _ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
 
 
+class _Request(http.Request):  # type: ignore[misc]
+    """A request whose header is bounded as a whole.
+
+    gunicorn bounds each field and their number, and looks through all that has come for each 8 KiB more. Up to its bound
+    that takes six seconds, and as long as there is more to read nobody else is served.
+    """
+
+    def parse(self, unreader: Any) -> Any:
+        self.max_buffer_headers = HEADER_BYTES_MAX
+        return super().parse(unreader)
+
+
+class _Parser(http.RequestParser):  # type: ignore[misc]
+    """Requests of one connection, which ends where a body goes on and on: gunicorn would read it to its end, alone."""
+
+    mesg_class = _Request
+
+    def finish_body(self, deadline: float | None = None, max_bytes: int | None = BODY_REST_BYTES_MAX) -> bool:
+        return bool(super().finish_body(deadline, max_bytes))
+
+
 class Worker(GeventWorker):  # type: ignore[misc]
-    """See the module. Chosen by gunicorn.conf.py."""
+    """See the module. Chosen by gunicorn.conf.py.
+
+    Attributes:
+        write_deadline_s: within it a client must take each piece of an answer, 10 MB perhaps in an app of somebody's own.
+            Streams have a deadline of their own.
+    """
+
+    write_deadline_s = 120.0
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams write past werkzeug's and gunicorn's iterators."""
         super().load_wsgi()
         self.wsgi: Any = _direct(self.wsgi)
+        http.RequestParser = _Parser  # what gunicorn's get_parser() makes; it has no setting for it
+
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        """Answer one request, then let others have their turn: the next of this connection may be here already."""
+        sock.settimeout(self.write_deadline_s)
+        try:
+            super().handle_request(listener_name, req, sock, addr)
+        except TimeoutError:
+            raise StopIteration from None  # gunicorn closes the connection
+        gevent.sleep(0)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM: end what is open, then stop."""
