@@ -99,6 +99,7 @@ def complaints(
     firsts: Mapping[Place, int] | None = None,
     excused: Iterable[str] = (),
     compacted: Iterable[str] = (),
+    first_at: Callable[[Place, int], int | None] | None = None,
 ) -> list[str]:
     """What is wrong with these histories; nothing where all is well.
 
@@ -110,8 +111,10 @@ def complaints(
         firsts: by place, the offset before which retention has removed what was there: so far a gap may reach.
         excused: topics of which acknowledged records may be lost: unclean election, compaction, retention unread.
         compacted: topics of which a record may be missing that a later one of its key has replaced, or a tombstone.
+        first_at: the first offset of a place at or after a time, None where there is none, as Kafka says: it counts
+            markers too, which no consumer sees. Without it the records of `written` decide.
     """
-    truth = _Truth(written, firsts or {}, frozenset(compacted))
+    truth = _Truth(written, firsts or {}, frozenset(compacted), first_at)
     found = [*truth.missing(acknowledged, frozenset(excused))]
     for history in histories:
         found += _Client(history, truth, reached or {}).complaints()
@@ -145,9 +148,9 @@ class _Log:
             self._visible[kind] = _Visible(list(there), [at for at in there if at not in self._may_go], there)
         return self._visible[kind]
 
-    def at_time(self, timestamp: int) -> int:
+    def at_time(self, timestamp: int) -> int | None:
         """The offset of the first record at or after a time."""
-        return next((each.offset for each in self.records.values() if each.timestamp >= timestamp), FOREVER)
+        return next((each.offset for each in self.records.values() if each.timestamp >= timestamp), None)
 
     def differs_from(self, later: _Log) -> int:
         """The first offset at which a later life of this log holds something else."""
@@ -163,7 +166,13 @@ def _alike(one: Written | None, other: Written | None) -> bool:
 class _Truth:
     """What the independent consumer read, by place and life."""
 
-    def __init__(self, written: Iterable[Written], firsts: Mapping[Place, int], compacted: frozenset[str]) -> None:
+    def __init__(
+        self,
+        written: Iterable[Written],
+        firsts: Mapping[Place, int],
+        compacted: frozenset[str],
+        first_at: Callable[[Place, int], int | None] | None,
+    ) -> None:
         lives: dict[Place, dict[Life, list[Written]]] = defaultdict(lambda: defaultdict(list))
         for each in written:
             lives[each.topic, each.partition][each.incarnation, each.epoch].append(each)
@@ -172,11 +181,18 @@ class _Truth:
             for place, found in lives.items()
         }
         self.firsts = firsts
+        self._first_at = first_at
         self._nothing = {(0, 0): _Log(())}
         self._differs: dict[tuple[Place, Life, Life], int] = {}
 
     def lives(self, place: Place) -> dict[Life, _Log]:
         return self.logs.get(place, self._nothing)
+
+    def at_time(self, place: Place, lives: Iterable[Life], timestamp: int) -> int:
+        """The offset of the first record at or after a time, in any of these lives."""
+        logs = [self.lives(place)[life] for life in lives]
+        found = [self._first_at(place, timestamp)] if self._first_at else [log.at_time(timestamp) for log in logs]
+        return min((at for at in found if at is not None), default=FOREVER)
 
     def differs(self, place: Place, life: Life, later: Life) -> int:
         """Up to which offset two lives of a log are one; a topic that was made again has nothing of the old one."""
@@ -298,7 +314,7 @@ class _Client:
 
     def _by_time(self, place: Place, lives: tuple[Life, ...], timestamp: int, end: int | None) -> _Stand:
         """The first record at or after a time; where there was none, the end as it was then: at least `end`."""
-        at = min(self._truth.lives(place)[life].at_time(timestamp) for life in lives)
+        at = self._truth.at_time(place, lives, timestamp)
         unknown = end is None and at == FOREVER
         return _Stand(0 if unknown else min(at, FOREVER if end is None else end), at, lives, timestamp)
 

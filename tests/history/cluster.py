@@ -7,7 +7,8 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from tests.history.checker import Acknowledged, Place, Written
+from tests.history.checker import Acknowledged, Written
+from tests.history.wire import Place
 
 POLL_MS = 200
 POLLS_WITHOUT_PROGRESS_MAX = 100
@@ -96,6 +97,7 @@ class Witness:
     ) -> None:
         self.written: list[Written] = []
         self._life = incarnation, epoch
+        self._times: dict[tuple[Place, int], int | None] = {}
         self._topics = list(topics)
         self._consumer = KafkaConsumer(
             bootstrap_servers=bootstrap_servers,
@@ -128,6 +130,13 @@ class Witness:
         """Where they begin now, by place."""
         places = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
         return {(place.topic, place.partition): at for place, at in self._consumer.beginning_offsets(places).items()}
+
+    def first_at(self, place: Place, timestamp: int) -> int | None:
+        """The first offset of a place at or after a time, in milliseconds, or None where there is none."""
+        if (place, timestamp) not in self._times:
+            found = self._consumer.offsets_for_times({TopicPartition(*place): timestamp})[TopicPartition(*place)]
+            self._times[place, timestamp] = found.offset if found else None
+        return self._times[place, timestamp]
 
     def close(self) -> None:
         self._consumer.close()

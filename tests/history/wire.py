@@ -145,15 +145,20 @@ def _lists_all(topic: str, first: dict[str, Any], named: frozenset[str]) -> bool
     return topic not in named and ("incarnation" not in first or "only" in first)
 
 
+@lru_cache(IDS_KEPT_MAX)
 def schema_error(text: str) -> str | None:
     """What the published schema has against an id, or None."""
-    validator = Draft202012Validator(json.loads(SCHEMA.read_text()))
     try:
         entries = _from_compact(text) if text.startswith("~") else json.loads(text)
     except (ValueError, IndexError) as error:
         return str(error)
-    error = next(validator.iter_errors(entries), None)
-    return error.message if error else None
+    found = next(_validator().iter_errors(entries), None)
+    return found.message if found else None
+
+
+@lru_cache(1)
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(json.loads(SCHEMA.read_text()))
 
 
 def _from_compact(text: str) -> list[dict[str, Any]]:
