@@ -13,6 +13,7 @@ from kafkasse.feed.contract import Log
 from kafkasse.web import blueprint
 from kafkasse.web.pages import pages
 from kafkasse.web.stream import open_streams
+from kafkasse.web.streams import NO_SNIFFING
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
@@ -46,6 +47,7 @@ def as_problem(error: HTTPException) -> Response:
     """Flask's own errors in the words of ours: the clients of this app read JSON."""
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
+    response.headers.update(NO_SNIFFING)
     name = type(error).__name__
     told = {"type": problem_type(name), "title": error.name, "status": response.status_code, "name": name}
     response.data = json.dumps(KafkasseError(error.description or error.name, **told).problem())

@@ -127,5 +127,5 @@ def _refusal(exc: Exception) -> KafkasseError | None:
 def _response(error: KafkasseError, body: str) -> bytes:
     return (
         f"HTTP/1.1 {error.status} {error.title}\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
-        f"Content-Length: {len(body.encode())}\r\n\r\n{body}"
+        f"X-Content-Type-Options: nosniff\r\nContent-Length: {len(body.encode())}\r\n\r\n{body}"
     ).encode()

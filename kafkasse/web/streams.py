@@ -26,7 +26,9 @@ from kafkasse.web.request import Asked, read
 from kafkasse.web.stream import Stream
 
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]  # those we refuse, we refuse in our own words
-STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+# With nosniff no browser takes what a producer wrote, or a name that we repeat, for a script or a page.
+NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
+STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
 CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
     "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization",
@@ -118,7 +120,7 @@ class Streams:
                 return make_response(answer)
         body = json.dumps(error.problem(), ensure_ascii=False) + "\n"
         response = Response(body, error.status, error.headers, content_type="application/problem+json")
-        response.headers["Cache-Control"] = "no-store"
+        response.headers.update({"Cache-Control": "no-store", **NO_SNIFFING})
         return self._with_cors(response)
 
     def _with_cors(self, response: Response) -> Response:

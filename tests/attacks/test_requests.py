@@ -1,0 +1,34 @@
+"""Each hostile request gets the answer that docs/attacks.md promises, and the server is as it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.attacks.conftest import ORIGIN, Unharmed
+from tests.attacks.kit import Case, answers
+from tests.attacks.requests import TABLES
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+
+CASES = {f"{where}: {case.name}": case for where, cases in TABLES.items() for case in cases}
+
+
+@pytest.fixture(scope="module")
+def attacked(cluster: Cluster) -> str:
+    cluster.create("also-shown")
+    cluster.create("hidden")
+    return cluster.create("attacked")
+
+
+@pytest.fixture(scope="module")
+def server(serve: Callable[..., Server], attacked: str) -> Server:
+    return serve(allowed_topics=[attacked, "also-shown"], cors_origins=[ORIGIN], heartbeat_s=300)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_requests(server: Server, unharmed: Unharmed, case: Case) -> None:
+    """The answers are exactly those of the table, and the next client has its own."""
+    assert case.answers == answers(server.port, case.request)
+    assert ("204",) == answers(server.port, b"OPTIONS /attacked HTTP/1.1\r\n\r\n")
