@@ -126,6 +126,12 @@ class EmbeddedCluster:
         for each in gevent.joinall([gevent.spawn(self.nodes[node].start) for node in nodes]):
             each.get()
 
+    def heal(self) -> None:
+        """Undo all harm: networks are clear, and all nodes run."""
+        for network in self.networks.values():
+            network.heal()
+        self.start(*self.nodes)
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node that leads a partition, or -1."""
         return int(self._partition(topic, partition)["leader_id"])

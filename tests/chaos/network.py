@@ -44,12 +44,13 @@ class Network:
 
     Attributes:
         port: where to connect, as the system chose it.
+        target_port: where the next connection leads.
         weather: from the next slice on.
     """
 
     def __init__(self, target_port: int) -> None:
         self.weather = CLEAR
-        self._target_port = target_port
+        self.target_port = target_port
         self._flowing = Event()
         self._flowing.set()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -60,6 +61,11 @@ class Network:
     def stall(self) -> None:
         """Half open: no byte and no end of a connection passes, and nobody is told. New connections hang, too."""
         self._flowing.clear()
+
+    def refuse(self) -> None:
+        """End all connections with RST, and those that are tried."""
+        self.weather = Weather(refuses=True)
+        self.reset()
 
     def heal(self) -> None:
         """Clear weather; connections that stalled go on where they were."""
@@ -98,7 +104,7 @@ class Network:
             near.close()
             return
         try:
-            far = socket.create_connection((HOST, self._target_port))
+            far = socket.create_connection((HOST, self.target_port))
         except OSError:
             near.close()
             return

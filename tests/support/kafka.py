@@ -14,16 +14,16 @@ REQUEST_TIMEOUT_MS = 20_000
 class Cluster:
     """Writes to the cluster at `bootstrap_servers`. Every call returns when the broker has done it."""
 
-    def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
+    def __init__(self, bootstrap_servers: str | list[str], **settings: Any) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._settings = {"bootstrap_servers": bootstrap_servers, "request_timeout_ms": REQUEST_TIMEOUT_MS, **settings}
         self._admin = KafkaAdminClient(**self._settings)
         self._producer = KafkaProducer(**self._settings, linger_ms=0, metadata_max_age_ms=500)
 
-    def create(self, topic: str, partitions: int = 1, **configs: str) -> str:
+    def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
         """Make a topic; underscores in setting names stand for dots. Returns its name."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        options = {"num_partitions": partitions, "replication_factor": 1, "configs": named}
+        options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
         self._admin.create_topics({topic: options}, wait_for_metadata=True)
         return topic
 
