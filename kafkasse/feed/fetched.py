@@ -1,17 +1,19 @@
 """From the bytes that one fetch brought of one partition to records: compiled where a wheel fits, else kafka-python's own.
 
-kafka-python decodes records in Python, one 13-field tuple at a time, and hands on nothing where a fetch held only markers.
-Both classes here take its place behind the consumer: they hand on runs of records with the offset that follows them.
+kafka-python decodes records in Python, ten times as slowly. Both decoders hand on batches of the same shape.
 """
 
 from __future__ import annotations
 
+import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
+from kafka.record import MemoryRecords as PlainRecords
 
+from kafkasse.feed.fetch_protocol import ANY_EPOCH, Fetched
 from kafkasse.frame import Record
 
 try:
@@ -20,95 +22,91 @@ except ImportError:  # no wheel for this platform
     CompiledRecords = None
 
 RUN_RECORDS_MAX = 2_000  # records made at once, so that one large fetch does not hold the hub for long
-_CONTROL_ABORT = 0
-_READ_COMMITTED = 1
+
 _V2 = 2
-_MAGIC_AT = 16
-
-Run = tuple[Sequence[Record], int]  # records, and the offset that follows them
-
-
-class PlainFetched(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python ships no types
-    """By kafka-python's own decoder."""
-
-    def take(self, n: int | None = None) -> list[Run]:
-        """The next run, as a list of at most one. `n` is kafka-python's count of records and means nothing here."""
-        before = self.next_fetch_offset
-        records = super().take(RUN_RECORDS_MAX)
-        moved = records or self.next_fetch_offset != before
-        return [(records, self.next_fetch_offset)] if moved else []
+# Base offset, length from here on, leader epoch, magic, CRC; in format 2 also attributes, last offset less the base
+# offset, first and last timestamp, and producer id.
+_HEAD = struct.Struct(">qiibI")
+_HEAD_V2 = struct.Struct(">qiibIhiqqq")
+_BEFORE_LENGTH = 12
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_MARKER = struct.Struct(">hh")  # version and type
+_ABORT = 0
 
 
-class CompiledFetched(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python ships no types
-    """By the compiled decoder in aiokafka's wheel, which reads message format 2; older ones go the plain way."""
+class Run(NamedTuple):
+    """Records in order, the offset that follows them, and the leader epoch that the last of them was written in."""
 
-    next_fetch_offset: int
+    records: Sequence[Record]
+    next_offset: int
+    epoch: int
 
-    def _unpack_records(self, tp: Any, records: Any, key_deserializer: Any, value_deserializer: Any) -> Iterator[Run]:
-        """Runs in place of records: kafka-python's own take() and poll() hand on whatever this yields."""
+
+def runs(fetched: Fetched, offset: int, committed: bool) -> Iterator[Run]:
+    """All records from `offset` on. A run without records moves past markers and hidden records.
+
+    Args:
+        fetched: record batches, and which of their transactions were aborted.
+        offset: the first one that is wanted; batches may begin before it.
+        committed: leave out the records of aborted transactions.
+
+    Raises:
+        CorruptRecordError: a batch fails its checksum or cannot be read; whatever stands before it was handed on.
+    """
+    run: list[Record] = []
+    begin, epoch = offset, ANY_EPOCH
+    batches = _batches(bytes(fetched.records), _Aborted(fetched.aborted) if committed else None)
+    while True:
         try:
-            yield from self._runs(records)
-        finally:
-            self.drain()  # or, after an error, kafka-python would ask this exhausted iterator for ever
-
-    def _runs(self, records: Any) -> Iterator[Run]:
-        run: list[Record] = []
-        while (batch := records.next_batch()) is not None:
-            try:
-                found = self._records_of(batch)
-            except Exception:
-                if run:
-                    yield run, self.next_fetch_offset
-                raise
-            if found and found[0].offset < self.fetch_offset:  # the batch began before the offset that was asked for
-                found = [record for record in found if record.offset >= self.fetch_offset]
-            run += found
-            self.next_fetch_offset = max(
-                self.next_fetch_offset, batch.next_offset if batch.magic == _V2 else _after(found)
-            )
-            if len(run) >= RUN_RECORDS_MAX and records.has_next():
-                yield run, self.next_fetch_offset
-                run = []
-        self.drain()  # before the last run is handed on: the next fetch may go out while it is read
-        if run or self.next_fetch_offset != self.fetch_offset:
-            yield run, self.next_fetch_offset
-
-    def _maybe_skip_record(self, record: Any) -> bool:
-        return False
-
-    def take(self, n: int | None = None) -> list[Run]:
-        """The next run, as a list of at most one. `n` is kafka-python's count of records and means nothing here."""
-        runs: list[Run] = super().take(1)
-        return runs
-
-    def _records_of(self, batch: Any) -> list[Any]:
-        if self.check_crcs and not batch.validate_crc():
-            raise CorruptRecordError(
-                f"Record batch at offset {batch.base_offset} of {self.topic_partition} failed its CRC"
-            )
-        if batch.magic != _V2:
-            return list(batch)
-        self.leader_epoch = batch.leader_epoch
-        if self._is_hidden(batch):
-            return []
-        compiled = CompiledRecords(bytes(batch._buffer)).next_batch()
-        return list(compiled)
-
-    def _is_hidden(self, batch: Any) -> bool:
-        """Markers always are; records of aborted transactions are to those who read committed ones only."""
-        if self.isolation_level == _READ_COMMITTED and batch.has_producer_id():
-            self._consume_aborted_transactions_up_to(batch.last_offset)
-            if self._contains_abort_marker(batch):
-                self.aborted_producer_ids.discard(batch.producer_id)
-            elif self._is_batch_aborted(batch):
-                return True
-        return bool(batch.is_control_batch)
+            batch = next(batches, None)
+        except Exception as error:
+            yield Run(run, offset, epoch)
+            raise CorruptRecordError(f"the records that follow offset {offset} cannot be read: {error!r}") from error
+        if batch is None:
+            break
+        records, next_offset, epoch = batch
+        if records and records[0].offset < begin:  # the batch began before the offset that was asked for
+            records = [record for record in records if record.offset >= begin]
+        run += records
+        offset = max(offset, next_offset)
+        if len(run) >= RUN_RECORDS_MAX:
+            yield Run(run, offset, epoch)
+            run = []
+    yield Run(run, offset, epoch)
 
 
-def _after(records: list[Any]) -> int:
-    return records[-1].offset + 1 if records else 0
+def _batches(data: bytes, aborted: _Aborted | None) -> Iterator[tuple[list[Any], int, int]]:
+    """The records of each batch that is there whole, what follows it, and its leader epoch."""
+    decoder = (CompiledRecords or PlainRecords)(data)
+    at = 0
+    while (batch := decoder.next_batch()) is not None:
+        _, length, epoch, magic, _ = _HEAD.unpack_from(data, at)
+        if not batch.validate_crc():
+            raise CorruptRecordError(f"the batch at offset {batch.base_offset} fails its checksum")
+        if magic < _V2:
+            records = list(batch)
+            yield records, records[-1].offset + 1 if records else 0, ANY_EPOCH
+        else:
+            base, _, _, _, _, attributes, delta, _, _, producer = _HEAD_V2.unpack_from(data, at)
+            is_aborted = aborted is not None and aborted.holds(batch, attributes, producer, base + delta)
+            is_hidden = is_aborted or attributes & _CONTROL
+            yield [] if is_hidden else list(batch), base + delta + 1, epoch
+        at += _BEFORE_LENGTH + length
 
 
-def fetched() -> type[PlainFetched] | type[CompiledFetched]:
-    """The faster of the two that this platform has."""
-    return PlainFetched if CompiledRecords is None else CompiledFetched
+class _Aborted:
+    """Which batches of one fetch belong to transactions that were aborted."""
+
+    def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
+        self._to_come = deque(sorted(transactions, key=lambda each: each[1]))
+        self._producers: set[int] = set()
+
+    def holds(self, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
+        """To be asked of each batch in turn."""
+        while self._to_come and self._to_come[0][1] <= last_offset:
+            self._producers.add(self._to_come.popleft()[0])
+        if producer not in self._producers:
+            return False
+        if attributes & _CONTROL and _MARKER.unpack_from(next(iter(batch)).key)[1] == _ABORT:
+            self._producers.discard(producer)
+        return bool(attributes & _TRANSACTIONAL)

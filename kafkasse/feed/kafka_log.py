@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from threading import BoundedSemaphore, Lock
 from typing import Any
 from uuid import UUID
@@ -21,9 +21,13 @@ from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
-from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable, ServerFull, TopicNotAvailable
-from kafkasse.feed.contract import Batch, Bounds, OffsetOutOfRange, Topic
-from kafkasse.feed.fetched import fetched
+from kafkasse.errors import ConfigurationError, ServerFull
+from kafkasse.feed import fetch_protocol
+from kafkasse.feed.connection import Broker, Connections
+from kafkasse.feed.contract import Bounds, Topic
+from kafkasse.feed.fetch_protocol import Terms
+from kafkasse.feed.kafka_cursor import KafkaCursor, Leader
+from kafkasse.feed.kafka_errors import SETTINGS_DO_NOT_WORK, told_plainly
 from kafkasse.position import Partition
 
 log = logging.getLogger(__name__)
@@ -31,22 +35,14 @@ log = logging.getLogger(__name__)
 INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
 FOLLOW_WAIT_MS = 500  # how long Kafka may hold an empty answer to one who follows the end
 CATCH_UP_WAIT_MS = 20  # and to one who catches up: the next user of a warm consumer waits for what the last one asked
-WARM_CONSUMERS_MAX = 4
-CLOSE_TIMEOUT_MS = 1_000
+PARTITION_BYTES_MAX = 1_048_576
 QUESTIONS_AT_ONCE_MAX = 1_000  # of 5 by default, past which kafka-python claims that there is no node
 NOT_READY_S = 2.0
 NOT_READY_PAUSE_S = 0.02
 RECONNECT_BACKOFF_MAX_MS = 1_000
 RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice before its first record
 
-_SETTINGS_DO_NOT_WORK = "This server's settings for Kafka do not work; its log says why."
 _ADMIN_SETTINGS = frozenset(KafkaAdminClient.DEFAULT_CONFIG)
-# What a client may be told about a topic that cannot be read: nothing, as if it did not exist.
-_NOT_THERE = (
-    kafka_errors.UnknownTopicOrPartitionError,
-    kafka_errors.TopicAuthorizationFailedError,
-    kafka_errors.InvalidTopicError,
-)
 
 
 class KafkaLog:
@@ -75,7 +71,7 @@ class KafkaLog:
     ) -> None:
         if unknown := sorted(settings.keys() - KafkaConsumer.DEFAULT_CONFIG.keys()):
             log.error("kafka.%s is no setting of kafka-python's consumer", unknown[0])
-            raise ConfigurationError(_SETTINGS_DO_NOT_WORK)
+            raise ConfigurationError(SETTINGS_DO_NOT_WORK)
         timeout_ms = int(timeout_s * 1000)
         self._prefix = topic_prefix
         self._isolation = IsolationLevel.build_from(isolation_level)
@@ -87,33 +83,37 @@ class KafkaLog:
             "retry_backoff_ms": RETRY_BACKOFF_MS,
             **settings,
         }
-        self._consumer_settings = {
-            **self._settings,
-            "group_id": None,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "none",  # with `earliest` a resume that is out of range would silently rewind to 0
-            "allow_auto_create_topics": False,
-            "isolation_level": isolation_level,
-            "fetch_max_bytes": fetch_bytes_max,
-            "max_partition_fetch_bytes": min(fetch_bytes_max, 1_048_576),
-            "metrics_enabled": False,
-        }
+        self._terms = Terms(
+            wait_ms=0,
+            bytes_min=settings.get("fetch_min_bytes", 1),
+            bytes_max=fetch_bytes_max,
+            partition_bytes_max=min(fetch_bytes_max, PARTITION_BYTES_MAX),
+            isolation_level=int(self._isolation),
+            rack="",
+        )
         self._timeout_s = timeout_s
         self._places = BoundedSemaphore(consumers_max)
-        self._warm: list[KafkaConsumer] = []
-        self._warming = False
-        self._closed = False
+        self._known: dict[str, dict[int, Leader]] = {}  # of topics that were described, as they were then
+        self.connections = Connections(self._connected, timeout_s)
         self._admin: KafkaAdminClient | None = None
         self._admin_lock = Lock()
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
-        names = [self._prefix + topic for topic in topics]
-        found = self._ask(lambda admin: admin.describe_topics(names)) if names else []
-        return {
-            each["name"].removeprefix(self._prefix): Topic(len(each["partitions"]), _incarnation(each.get("topic_id")))
-            for each in found
-            if each["error_code"] == 0 and each["partitions"]
+        names = {self._prefix + topic: topic for topic in topics}
+        if not names:
+            return {}
+        found = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, list(names)))
+        brokers = {
+            each["node_id"]: Broker(**{field: each[field] for field in Broker._fields}) for each in found["brokers"]
         }
+        described = {}
+        for each in found["topics"]:
+            topic = names[each["name"]]
+            self._known.pop(topic, None)
+            if each["error_code"] == 0 and each["partitions"]:
+                self._known[topic] = _leaders_of(each, brokers)
+                described[topic] = Topic(len(each["partitions"]), _incarnation(each.get("topic_id")))
+        return described
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
         wanted = list(partitions)
@@ -130,57 +130,27 @@ class KafkaLog:
         if not self._places.acquire(timeout=self._timeout_s):
             raise ServerFull("This server reads from Kafka for as many clients as it may. Come back in a moment.")
         try:
-            consumer = self._consumer(FOLLOW_WAIT_MS) if follow else self._warm_one()
+            leaders = self._leaders(offsets)
+            if len(leaders) < len(offsets):
+                leaders = self.leaders(offsets)
         except BaseException:
             self._places.release()
             raise
+        terms = self._terms._replace(wait_ms=FOLLOW_WAIT_MS if follow else CATCH_UP_WAIT_MS)
+        return KafkaCursor(self, offsets, leaders, terms, follow, self._timeout_s, self._places.release)
 
-        def done(healthy: bool) -> None:
-            self._places.release()
-            if healthy and not follow:
-                self._take_back(consumer)
-            else:
-                _discard(consumer)
+    def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
+        """See kafka_cursor.Cluster."""
+        wanted = list(partitions)
+        self.describe({each.topic for each in wanted})
+        return self._leaders(wanted)
 
-        return KafkaCursor(consumer, offsets, self._prefix, done)
-
-    def _warm_one(self) -> KafkaConsumer:
-        consumer = self._warm.pop() if self._warm else self._consumer(CATCH_UP_WAIT_MS)
-        if not self._warm and not self._warming:
-            gevent.spawn(self._keep_one_warm)
-        return consumer
-
-    def _consumer(self, wait_ms: int) -> KafkaConsumer:
-        with _told_plainly():
-            return KafkaConsumer(**self._consumer_settings, fetch_max_wait_ms=wait_ms)
-
-    def _keep_one_warm(self) -> None:
-        """A new consumer waits more than 100 ms for its first metadata, one that is warm answers in a few."""
-        self._warming = True
-        try:
-            self._take_back(self._consumer(CATCH_UP_WAIT_MS))
-        except KafkasseError:
-            pass  # whoever needs one will be told
-        finally:
-            self._warming = False
-
-    def _take_back(self, consumer: KafkaConsumer) -> None:
-        if self._closed or len(self._warm) >= WARM_CONSUMERS_MAX:
-            _discard(consumer)
-        else:
-            try:
-                consumer.unsubscribe()
-                consumer.poll(0)  # lets go of what was fetched and not read
-            except Exception as error:  # noqa: BLE001 - whatever it is, the consumer is closed
-                log.info("a consumer that was given back is of no more use: %s", error)
-                _discard(consumer)
-            else:
-                self._warm.append(consumer)
+    def _leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
+        found = {each: self._known.get(each.topic, {}).get(each.partition) for each in partitions}
+        return {each: leader for each, leader in found.items() if leader is not None}
 
     def close(self) -> None:
-        self._closed = True
-        while self._warm:
-            _discard(self._warm.pop())
+        self.connections.close()
         with self._admin_lock:
             admin, self._admin = self._admin, None
         if admin is not None:
@@ -197,7 +167,7 @@ class KafkaLog:
 
     def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
         deadline = time.monotonic() + NOT_READY_S
-        with _told_plainly():
+        with told_plainly():
             while True:
                 try:
                     return question(self._connected())
@@ -216,60 +186,14 @@ class KafkaLog:
             return self._admin
 
 
-class KafkaCursor:
-    """See contract.Cursor. `done` is told, once, whether the consumer is still good for others."""
-
-    def __init__(
-        self,
-        consumer: KafkaConsumer,
-        offsets: Mapping[Partition, int],
-        prefix: str,
-        done: Callable[[bool], object],
-    ) -> None:
-        self._consumer = consumer
-        self._prefix = prefix
-        self._done = done
-        self._healthy = True
-        self._closed = False
-        self._assigned: dict[TopicPartition, Partition] = {}
-        # Runs in place of records: see fetched.py.
-        consumer._fetcher.PartitionRecords = fetched()
-        self.seek(offsets)
-
-    def seek(self, offsets: Mapping[Partition, int]) -> None:
-        added = {TopicPartition(self._prefix + each.topic, each.partition): each for each in offsets}
-        if not added.keys() <= self._assigned.keys():
-            self._assigned |= added
-            self._consumer.assign(list(self._assigned))
-        for each, partition in added.items():
-            self._consumer.seek(each, offsets[partition])
-
-    def poll(self, timeout_s: float) -> list[Batch]:
-        try:
-            with _told_plainly():
-                found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        except KafkasseError:
-            self._healthy = False
-            raise
-        except kafka_errors.LogTruncationError as error:
-            divergent = {self._assigned[each]: at.offset for each, at in error.divergent_offsets.items() if at}
-            raise OffsetOutOfRange([self._assigned[each] for each in error.divergent_offsets], divergent) from None
-        except kafka_errors.OffsetOutOfRangeError as error:
-            raise OffsetOutOfRange([self._assigned[each] for each in error.args[0]]) from None
-        return [
-            Batch(self._assigned[each], records, next_offset)
-            for each, runs in found.items()
-            for records, next_offset in runs
-        ]
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._done(self._healthy)
-
-
-def _discard(consumer: KafkaConsumer) -> None:
-    consumer.close(autocommit=False, timeout_ms=CLOSE_TIMEOUT_MS)
+def _leaders_of(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> dict[int, Leader]:
+    uuid = UUID(str(topic.get("topic_id") or UUID(int=0)))
+    name, id = fetch_protocol.topic_name(topic["name"]), fetch_protocol.topic_id(uuid) if uuid.int else b""
+    return {
+        each["partition_index"]: Leader(brokers[each["leader_id"]], each["leader_epoch"], name, id)
+        for each in topic["partitions"]
+        if each["leader_id"] in brokers
+    }
 
 
 def _incarnation(topic_id: object) -> str:
@@ -277,32 +201,6 @@ def _incarnation(topic_id: object) -> str:
     if topic_id is None or (uuid := UUID(str(topic_id))).int == 0:
         return ""
     return base64.urlsafe_b64encode(uuid.bytes).decode("ascii")[:INCARNATION_CHARS]
-
-
-@contextmanager
-def _told_plainly() -> Iterator[None]:
-    """Kafka's errors as ours. What may hold a broker's address goes to the log only."""
-    try:
-        yield
-    except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError):
-        raise
-    except _NOT_THERE as error:
-        log.warning("topic not available: %s", error)
-        raise TopicNotAvailable("A topic of this stream is not available.") from error
-    except (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError) as error:
-        log.error("the Kafka settings do not work: %s", error)
-        raise ConfigurationError(_SETTINGS_DO_NOT_WORK) from error
-    except kafka_errors.CorruptRecordError as error:
-        log.error("damaged records: %s", error)
-        raise KafkasseError(
-            "The next record of this stream is damaged in Kafka, so the stream cannot go on."
-        ) from error
-    except (kafka_errors.KafkaError, OSError) as error:
-        log.warning("Kafka cannot be reached: %s: %s", type(error).__name__, error)
-        raise KafkaUnavailable("Kafka cannot be reached. Try again in a moment.") from error
-    except AssertionError as error:  # kafka-python checks many of its settings by assert
-        log.error("the Kafka settings do not work: %s", error)
-        raise ConfigurationError(_SETTINGS_DO_NOT_WORK) from error
 
 
 def check_patched() -> None:

@@ -1,0 +1,179 @@
+"""Connections to brokers that are read without an event loop in between: one greenlet asks, waits and takes.
+
+kafka-python connects, encrypts and authenticates; then its hands are off the socket. A request over its own loop costs a
+millisecond of CPU in futures, timers and wake-ups, none of which a greenlet that waits on a socket needs.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.net.connection import KafkaConnection
+
+from kafkasse.feed.fetch_protocol import API_KEY, VERSIONS, framed
+
+ANSWER_BYTES_MAX = 1 << 28  # a fetch asks for much less, but a single batch of records may be larger than was asked for
+WARM_PER_BROKER_MAX = 4
+_INT32 = struct.Struct(">i")
+
+
+class Broker(NamedTuple):
+    """Where a broker listens, as metadata tells it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Connection:
+    """A connection to one broker, ready for fetches, one at a time.
+
+    Args:
+        sock: connected, encrypted and authenticated as need be.
+        broker: whose it is.
+        version: the newest of Fetch that both sides know.
+        client_id: what the broker calls us.
+    """
+
+    def __init__(self, sock: socket.socket, broker: Broker, version: int, client_id: str) -> None:
+        self.broker = broker
+        self.version = version
+        self.fresh = False  # it was kept for a while: the broker may have closed it
+        self.awaited: int | None = None  # the correlation id of the answer that is under way
+        self._socket = sock
+        self._client_id = client_id
+        self._last_id = 0
+        self._buffer = bytearray()
+
+    def ask(self, version: int, request: bytes) -> None:
+        """Send the body of a fetch of this version.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        self._last_id = (self._last_id + 1) % 2**31
+        self.awaited = self._last_id
+        self._socket.sendall(framed(version, self._last_id, self._client_id, request))
+
+    def answer(self, timeout_s: float) -> memoryview:
+        """The answer that is under way. It is overwritten by the next one.
+
+        Raises:
+            OSError: the connection is broken, or nothing came for `timeout_s` seconds.
+        """
+        self._socket.settimeout(timeout_s)
+        (size,) = _INT32.unpack(self._read(_INT32.size))
+        if not _INT32.size <= size <= ANSWER_BYTES_MAX:
+            raise OSError(f"an answer of {size} bytes")
+        data = self._read(size)
+        if self.awaited != _INT32.unpack_from(data)[0]:
+            raise OSError("an answer to another request")
+        self.awaited, self.fresh = None, False
+        return data
+
+    def _read(self, size: int) -> memoryview:
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        data = memoryview(self._buffer)[:size]
+        filled = 0
+        while filled < size:
+            count = self._socket.recv_into(data[filled:])
+            if not count:
+                raise ConnectionResetError("the broker closed the connection")
+            filled += count
+        return data
+
+    def rest(self) -> None:
+        """Nobody uses it for now."""
+        self.fresh = True
+        self._buffer = bytearray()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+class Connections:
+    """Opens connections, and keeps a few that were given back.
+
+    Args:
+        admin: the client whose settings and loop they are made with.
+        timeout_s: how long a broker may take to let one in, and to take a request.
+    """
+
+    def __init__(self, admin: Callable[[], KafkaAdminClient], timeout_s: float) -> None:
+        self._admin = admin
+        self._timeout_s = timeout_s
+        self._warm: defaultdict[Broker, list[Connection]] = defaultdict(list)
+        self._closed = False
+
+    def open(self, broker: Broker) -> Connection:
+        """A connection to this broker.
+
+        Raises:
+            kafka.errors.KafkaError: it cannot be had.
+        """
+        if self._warm[broker]:
+            return self._warm[broker].pop()
+        admin = self._admin()
+        sock, version = admin._net.run(_connected, admin._manager, broker, time.monotonic() + self._timeout_s)
+        sock.settimeout(self._timeout_s)
+        return Connection(sock, broker, version, admin.config["client_id"])
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep it for the next one who reads from this broker."""
+        warm = self._warm[connection.broker]
+        if self._closed or connection.awaited is not None or len(warm) >= WARM_PER_BROKER_MAX:
+            connection.close()
+        else:
+            connection.rest()
+            warm.append(connection)
+
+    def close(self) -> None:
+        """Close those that wait here."""
+        self._closed = True
+        for connections in self._warm.values():
+            while connections:
+                connections.pop().close()
+
+
+async def _connected(manager: Any, broker: Broker, deadline_s: float) -> tuple[socket.socket, int]:
+    """The socket of a new connection that is ready for requests, and a version of Fetch. Runs in kafka-python's loop."""
+    connection = KafkaConnection(
+        manager._net, node_id=broker.node_id, broker_version_data=manager.broker_version_data, **manager.config
+    )
+    transport = await manager._build_transport(broker, timeout_at=deadline_s)
+    try:
+        connection.connection_made(transport)
+        await connection.initialize(timeout_at=deadline_s)
+        await connection
+        version = _version(connection.broker_version_data.api_versions)
+    except BaseException:
+        transport.close()
+        raise
+    # The loop lets go of the socket, and there is nobody whom the transport would tell that it is gone.
+    connection._reauth.cancel()
+    for task in (transport._read_task, transport._write_task):
+        if task is not None:
+            manager._net.cancel(task)
+    sock: socket.socket = transport._sock
+    transport._sock = None
+    return sock, version
+
+
+def _version(versions: Mapping[int, tuple[int, int]]) -> int:
+    first, last = versions[API_KEY]
+    known = [version for version in VERSIONS if first <= version <= last]
+    if not known:
+        raise kafka_errors.IncompatibleBrokerVersion(
+            f"Kafka 2.7 or newer is needed; this broker's Fetch is {first} to {last}"
+        )
+    return max(known)

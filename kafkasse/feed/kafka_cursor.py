@@ -1,0 +1,387 @@
+"""Reads partitions of Kafka by fetches of its own: for each broker a connection, a session and a greenlet that waits.
+
+    seek ─▶ place ─▶ fetch ─▶ answer ─▶ runs of records ─▶ poll
+              ▲                 │
+              └──── leaders ◀───┘ moved, away, unknown
+
+kafka-python's consumer does the same with a millisecond of CPU a round. Knows offsets and leaders; no clients, no frames.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import gevent
+from gevent.event import Event
+from kafka import errors as kafka_errors
+
+from kafkasse.errors import KafkasseError, Unavailable
+from kafkasse.feed import fetch_protocol
+from kafkasse.feed.connection import Broker, Connection, Connections
+from kafkasse.feed.contract import Batch, OffsetOutOfRange
+from kafkasse.feed.fetch_protocol import (
+    ANY_EPOCH,
+    BY_NAME,
+    BY_TOPIC_ID,
+    NEW_SESSION,
+    NO_SESSION,
+    Answer,
+    Fetched,
+    Terms,
+    Wanted,
+)
+from kafkasse.feed.fetched import RUN_RECORDS_MAX, Run, runs
+from kafkasse.feed.kafka_errors import NOT_TO_BE_MENDED, told_plainly
+from kafkasse.position import Partition
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S = 0.02  # times the square of the failures in a row
+BACKOFF_MAX_S = 1.0
+SESSION_EPOCH_MAX = 2**31 - 1
+
+_NONE, _OUT_OF_RANGE, _UNKNOWN = 0, 1, -1  # error codes
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, since which epoch, and what its topic is called."""
+
+    broker: Broker
+    epoch: int
+    name: bytes
+    id: bytes  # b"" where the cluster has no topic ids
+
+
+class Cluster(Protocol):
+    """What a cursor asks for besides records."""
+
+    connections: Connections
+
+    def leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader]:
+        """The leaders of those partitions that have one now. Raises Unavailable where Kafka does not say."""
+        ...
+
+
+class _Place:
+    """One partition: where it is read next, and from whom."""
+
+    __slots__ = ("asked", "last_epoch", "leader", "node", "offset", "partition")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.offset = 0
+        self.last_epoch = ANY_EPOCH  # of the record before `offset`
+        self.asked = -1  # the offset that the last request for it named
+        self.leader: Leader | None = None
+        self.node: _Node | None = None
+
+
+class KafkaCursor:
+    """See contract.Cursor.
+
+    Args:
+        cluster: finds leaders, opens connections.
+        offsets: where to begin.
+        leaders: of these partitions, as far as they are known.
+        terms: of each fetch.
+        follow: it stays at the end for long. It fetches in a session, and only when it is polled: records gather meanwhile.
+            One that does not follow fetches ahead.
+        timeout_s: how long a broker may be late with an answer.
+        done: told once that it was closed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offsets: Mapping[Partition, int],
+        leaders: Mapping[Partition, Leader],
+        terms: Terms,
+        follow: bool,
+        timeout_s: float,
+        done: Callable[[], object],
+    ) -> None:
+        self.cluster = cluster
+        self.terms = terms
+        self.follow = follow
+        self.timeout_s = timeout_s
+        self.closed = False
+        self._done = done
+        self._places: dict[Partition, _Place] = {}
+        self._homeless: dict[Partition, _Place] = {}  # whose leader is to be found
+        self._topics: dict[str, bytes] = {}  # their ids: one that was made again under its name is another one
+        self._nodes: dict[Broker, _Node] = {}
+        self._answers: deque[tuple[_Node, Answer]] = deque()
+        self._ready: deque[tuple[_Place, Iterator[Run]]] = deque()
+        self._lost: dict[Partition, int | None] = {}  # out of range, and from which offset on the log is another one
+        self._error: Exception | None = None
+        self._news = Event()
+        self._is_looking = False
+        self._failures = 0
+        self.seek(offsets)
+        self._settle(leaders)
+
+    # The contract.
+
+    def seek(self, offsets: Mapping[Partition, int]) -> None:
+        for partition, offset in offsets.items():
+            place = self._places.setdefault(partition, _Place(partition))
+            place.offset, place.last_epoch = offset, ANY_EPOCH
+            if place.node is None:
+                self._homeless[partition] = place
+            else:
+                place.node.changed[partition] = place
+        self._ready = deque(each for each in self._ready if each[0].partition not in offsets)
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if batches := self._batches():
+                if not (self.follow or self._ready):
+                    self._ask()
+                return batches
+            self._raise()
+            self._news.clear()
+            self._ask()
+            if not self._answers and not self._news.wait(max(0.0, deadline - time.monotonic())):
+                return []
+            while self._answers:
+                self._take(*self._answers.popleft())
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            for node in self._nodes.values():
+                node.wake()
+            self._done()
+
+    # What came.
+
+    def _batches(self) -> list[Batch]:
+        batches: list[Batch] = []
+        count = 0
+        while self._ready and count < RUN_RECORDS_MAX:
+            place, rest = self._ready[0]
+            try:
+                run = next(rest, None)
+            except kafka_errors.CorruptRecordError as error:
+                self._error, run = error, None
+            if run is None:
+                self._ready.popleft()
+            elif run.next_offset > place.offset:
+                place.offset, place.last_epoch = run.next_offset, run.epoch
+                batches.append(Batch(place.partition, run.records, run.next_offset))
+                count += len(run.records)
+        return batches
+
+    def _raise(self) -> None:
+        """What ends the reading, or waits for a seek(). All that came before has been handed on."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            with told_plainly():
+                raise error
+        if self._lost:
+            lost, self._lost = self._lost, {}
+            raise OffsetOutOfRange(lost, {each: offset for each, offset in lost.items() if offset is not None})
+
+    def _take(self, node: _Node, answer: Answer) -> None:
+        if answer.error_code != _NONE:
+            log.info("broker %d refuses a fetch: %s", node.broker.node_id, kafka_errors.for_code(answer.error_code))
+            self.abandon(node)
+            return
+        for fetched in answer.partitions:
+            place = node.named.get((fetched.topic, fetched.partition))
+            if place is None or place.node is not node or place.asked != place.offset:
+                continue  # it was moved since
+            if fetched.error_code != _NONE or fetched.diverging_offset is not None:
+                self._mend(place, fetched)
+            elif fetched.records:
+                self._failures = 0
+                self._ready.append((place, runs(fetched, place.offset, bool(self.terms.isolation_level))))
+                node.move_on(place)
+
+    def _mend(self, place: _Place, fetched: Fetched) -> None:
+        """A partition that cannot be read here, or not as it was asked for."""
+        error = kafka_errors.for_code(fetched.error_code)
+        if fetched.error_code == _OUT_OF_RANGE or fetched.diverging_offset is not None:
+            self._leave(place)
+            self._homeless.pop(place.partition)  # until a seek()
+            self._lost[place.partition] = fetched.diverging_offset
+        elif error.retriable or fetched.error_code == _UNKNOWN:
+            log.info("%s/%d cannot be read now: %s", *place.partition, error.__name__)
+            self._leave(place)
+            self._failures += 1
+        else:
+            self._error = error(f"{place.partition.topic}/{place.partition.partition}")
+
+    # Whom to ask.
+
+    def _ask(self) -> None:
+        if self._homeless and not self._is_looking:
+            self._is_looking = True
+            gevent.spawn(self._look)
+        for node in list(self._nodes.values()):
+            node.ask()
+
+    def _look(self) -> None:
+        """Find the leaders of those who have none."""
+        try:
+            gevent.sleep(min(BACKOFF_MAX_S, BACKOFF_S * self._failures**2))
+            if not self.closed:
+                self._settle(self.cluster.leaders(self._homeless))
+        except Unavailable:
+            pass  # patience: it is asked again
+        except KafkasseError as error:
+            self._error = error
+        finally:
+            self._failures += bool(self._homeless)
+            self._is_looking = False
+            self._news.set()
+
+    def _settle(self, leaders: Mapping[Partition, Leader]) -> None:
+        for place in list(self._homeless.values()):
+            leader = leaders.get(place.partition)
+            if leader is None or leader.id != self._topics.setdefault(place.partition.topic, leader.id):
+                continue
+            if leader.broker not in self._nodes:
+                self._nodes[leader.broker] = _Node(self, leader.broker)
+            place.leader, place.node = leader, self._nodes[leader.broker]
+            place.node.take_in(place)
+            del self._homeless[place.partition]
+
+    def _leave(self, place: _Place) -> None:
+        if place.node is not None:
+            place.node.let_go(place)
+            place.node = None
+        self._homeless[place.partition] = place
+
+    def abandon(self, node: _Node, at_once: bool = False) -> None:
+        """Its partitions are read from whoever leads them now. Unless `at_once`, patience grows with each failure."""
+        self._failures += not at_once
+        self._nodes.pop(node.broker)
+        places, node.places = node.places, {}
+        for place in places.values():
+            place.node = None
+            self._homeless[place.partition] = place
+        node.wake()
+        self._news.set()
+
+    def broke(self, node: _Node, error: Exception, at_once: bool) -> None:
+        """A node has lost its connection, or could not have one."""
+        if isinstance(error, NOT_TO_BE_MENDED):
+            self._error = error
+        log.info("broker %d is away: %s: %s", node.broker.node_id, type(error).__name__, error)
+        self.abandon(node, at_once)
+
+    def answered(self, node: _Node, answer: Answer) -> None:
+        """A node has an answer."""
+        self._answers.append((node, answer))
+        self._news.set()
+
+
+class _Node:
+    """One broker, for as long as a cursor reads from it: asks when told to, and waits in a greenlet of its own."""
+
+    def __init__(self, cursor: KafkaCursor, broker: Broker) -> None:
+        self.broker = broker
+        self.places: dict[
+            Partition, _Place
+        ] = {}  # in a request without a session, those that brought nothing come first
+        self.changed: dict[Partition, _Place] = {}  # what a session is still to be told
+        self.named: dict[tuple[bytes, int], _Place] = {}  # as answers call them
+        self._forgotten: list[tuple[bytes, int]] = []
+        self._cursor = cursor
+        self._session = NEW_SESSION if cursor.follow else NO_SESSION
+        self._connection: Connection | None = None
+        self._version = 0  # of the fetch that is under way
+        self._by_name = False  # a topic has no id
+        self._busy = False
+        self._wanted = Event()
+        gevent.spawn(self._run)
+
+    def take_in(self, place: _Place) -> None:
+        self.places[place.partition] = self.changed[place.partition] = place
+        self._by_name = self._by_name or not (place.leader and place.leader.id)
+
+    def let_go(self, place: _Place) -> None:
+        del self.places[place.partition]
+        self.changed.pop(place.partition, None)
+        name = next((name for name, each in self.named.items() if each is place), None)
+        if name is not None:
+            del self.named[name]
+            self._forgotten.append(name)
+
+    def move_on(self, place: _Place) -> None:
+        """It brought records: it is to be asked for at its new offset, and after the others."""
+        self.places[place.partition] = self.changed[place.partition] = self.places.pop(place.partition)
+
+    def ask(self) -> None:
+        """Send a request, unless one is under way."""
+        if self.places and not self._busy:
+            self._busy = True
+            if self._connection is not None:
+                try:
+                    self._send(self._connection)
+                except OSError as error:
+                    self._break(error)
+            self.wake()
+
+    def wake(self) -> None:
+        self._wanted.set()
+
+    def _run(self) -> None:
+        try:
+            while self._is_needed():
+                self._wanted.wait()
+                self._wanted.clear()
+                if self._busy and self._is_needed():
+                    self._answer()
+        except (OSError, *fetch_protocol.MALFORMED, kafka_errors.KafkaError) as error:
+            self._break(error)
+        finally:
+            if self._connection is not None:
+                self._cursor.cluster.connections.give_back(self._connection)
+
+    def _is_needed(self) -> bool:
+        return not self._cursor.closed and bool(self.places)
+
+    def _answer(self) -> None:
+        if self._connection is None:
+            self._connection = self._cursor.cluster.connections.open(self.broker)
+            self._send(self._connection)
+        data = self._connection.answer(self._cursor.terms.wait_ms / 1000 + self._cursor.timeout_s)
+        answer = fetch_protocol.answer(self._version, data)
+        if self._session != NO_SESSION and answer.error_code == _NONE:
+            epoch = self._session[1] % SESSION_EPOCH_MAX + 1
+            self._session = (answer.session_id, epoch) if answer.session_id else NEW_SESSION
+        if answer.throttle_ms:
+            gevent.sleep(answer.throttle_ms / 1000)
+        self._busy = False
+        self._cursor.answered(self, answer)
+
+    def _send(self, connection: Connection) -> None:
+        self._version = BY_NAME if self._by_name else connection.version
+        if self._session in (NEW_SESSION, NO_SESSION):
+            places, forgotten = self.places, []
+            self.named = {}
+        else:
+            places, forgotten = self.changed, self._forgotten
+        wanted = [self._wanted_of(place, place.leader) for place in places.values() if place.leader]
+        self.changed, self._forgotten = {}, []
+        request = fetch_protocol.request(self._cursor.terms, self._session, wanted, forgotten)
+        connection.ask(self._version, request)
+
+    def _wanted_of(self, place: _Place, leader: Leader) -> Wanted:
+        topic = leader.id if self._version >= BY_TOPIC_ID else leader.name
+        self.named[topic, place.partition.partition] = place
+        place.asked = place.offset
+        return Wanted(topic, place.partition.partition, leader.epoch, place.offset, place.last_epoch)
+
+    def _break(self, error: Exception) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._cursor.broke(self, error, at_once=connection is not None and connection.fresh)
