@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -77,15 +77,16 @@ class Author:
         """What a broker has said it keeps."""
         return self._writer.acknowledged
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """While a block lasts nothing is written, and of all that was it is known whether it is kept."""
-        with self._lock:
-            yield
+    def spread(self, partitions: int) -> None:
+        """Write to so many partitions from now on."""
+        eventually(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
+        self.partitions = partitions
 
     def close(self) -> None:
-        """Write no more."""
+        """Write no more; raises what has kept it from writing."""
         with self._lock:
+            if self._writing.dead:
+                self._writing.get()
             self._writing.kill()
         self._writer.close()
 
@@ -256,7 +257,7 @@ class Scene:
         """Make a topic, and let somebody write to it. Returns its name."""
         self.kafka.create(name, partitions, replicas, **configs)
         self._lives[name] = 0, 0
-        self.authors[name] = author(self.cluster, name, partitions, per_s)
+        self.hire(name, partitions, author, per_s)
         return name
 
     def read(self, *topics: str, query: str = "", first_id: str | None = None, **about: Any) -> Reader:
@@ -274,9 +275,20 @@ class Scene:
 
     # What becomes of topics and servers.
 
+    def hire(self, topic: str, partitions: int, author: type[Author] = Author, per_s: float = 60) -> None:
+        """Let somebody write to a topic."""
+        self.authors[topic] = author(self.cluster, topic, partitions, per_s)
+
+    def retire(self, topic: str) -> None:
+        """Let nobody write to a topic any more."""
+        author = self.authors.pop(topic)
+        author.close()
+        incarnation = self._lives[topic][0]
+        self._acknowledged += [each._replace(incarnation=incarnation) for each in author.acknowledged]
+
     def delete(self, topic: str) -> None:
         """Delete a topic, once all of it was read; nobody writes to it any more."""
-        self._retire(topic)
+        self.retire(topic)
         self.witness(topic)
         self.kafka.delete(topic)
 
@@ -289,7 +301,7 @@ class Scene:
     def grow(self, topic: str, partitions: int) -> None:
         """Let a topic have more partitions, which are written to."""
         self.kafka.grow(topic, partitions)
-        self.authors[topic].partitions = partitions
+        self.authors[topic].spread(partitions)
 
     def replace(self, at: int, **environment: str) -> Server:
         """Let the way to a server lead to a new one from the next connection on. Returns the old one, which still runs."""
@@ -321,12 +333,6 @@ class Scene:
         incarnation, epoch = self._lives[topic]
         self._lives[topic] = incarnation, epoch + 1
 
-    def _retire(self, topic: str) -> None:
-        author = self.authors.pop(topic)
-        author.close()
-        incarnation = self._lives[topic][0]
-        self._acknowledged += [each._replace(incarnation=incarnation) for each in author.acknowledged]
-
     # The verdict.
 
     def complaints(self, statuses: Iterable[int] = (), **about: Any) -> list[str]:
@@ -337,7 +343,7 @@ class Scene:
             about: what the checker is to know besides: topics that are `excused` or `compacted`.
         """
         for topic in list(self.authors):
-            self._retire(topic)
+            self.retire(topic)
         ends = self.witness(*self._lives)
         with suppress(gevent.Timeout):
             eventually(lambda: all(each.has_reached(ends) for each in self.readers))

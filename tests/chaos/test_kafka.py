@@ -142,13 +142,14 @@ def test_a_log_is_truncated(stage: Stage, nodes: EmbeddedCluster, fresh_name: st
 
     nodes.nodes[behind].kill()
     go_on(readers)
-    with scene.authors[topic].paused():
-        ends = scene.witness(topic)
-        eventually(lambda: all(each.has_reached(ends) for each in readers))
-        nodes.nodes[leader].kill()
-        nodes.start(behind)
-        eventually(lambda: nodes.leader(topic) == behind)
-        scene.truncated(topic)
+    scene.retire(topic)
+    ends = scene.witness(topic)
+    eventually(lambda: all(each.has_reached(ends) for each in readers))
+    nodes.nodes[leader].kill()
+    nodes.start(behind)
+    eventually(lambda: nodes.leader(topic) == behind)
+    scene.truncated(topic)
+    scene.hire(topic, 1)
     go_on(readers)
     nodes.start(leader)
 
