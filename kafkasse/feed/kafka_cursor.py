@@ -89,7 +89,7 @@ class KafkaCursor:
         leaders: of these partitions, as far as they are known.
         terms: of each fetch.
         follow: it stays at the end for long. It fetches in a session, and only when it is polled: records gather meanwhile.
-            One that does not follow fetches ahead.
+            One that does not follow fetches ahead as long as there is much to come.
         timeout_s: how long a broker may be late with an answer.
         done: told once that it was closed.
     """
@@ -121,6 +121,7 @@ class KafkaCursor:
         self._news = Event()
         self._is_looking = False
         self._failures = 0
+        self._fetches_ahead = False
         self.seek(offsets)
         self._settle(leaders)
 
@@ -140,7 +141,7 @@ class KafkaCursor:
         deadline = time.monotonic() + timeout_s
         while True:
             if batches := self._batches():
-                if not (self.follow or self._ready):
+                if self._fetches_ahead and not self._ready:
                     self._ask()
                 return batches
             self._raise()
@@ -192,6 +193,9 @@ class KafkaCursor:
             log.info("broker %d refuses a fetch: %s", node.broker.node_id, kafka_errors.for_code(answer.error_code))
             self.abandon(node)
             return
+        # Where much came more will follow. At the end nothing should be under way when the cursor is closed.
+        brought = sum(len(each.records) for each in answer.partitions)
+        self._fetches_ahead = not self.follow and brought > self.terms.bytes_max // 2
         for fetched in answer.partitions:
             place = node.named.get((fetched.topic, fetched.partition))
             if place is None or place.node is not node or place.asked != place.offset:
@@ -261,7 +265,8 @@ class KafkaCursor:
     def abandon(self, node: _Node, at_once: bool = False) -> None:
         """Its partitions are read from whoever leads them now. Unless `at_once`, patience grows with each failure."""
         self._failures += not at_once
-        self._nodes.pop(node.broker)
+        self._nodes.pop(node.broker, None)
+        node.abandoned = True
         places, node.places = node.places, {}
         for place in places.values():
             place.node = None
@@ -292,6 +297,7 @@ class _Node:
         ] = {}  # in a request without a session, those that brought nothing come first
         self.changed: dict[Partition, _Place] = {}  # what a session is still to be told
         self.named: dict[tuple[bytes, int], _Place] = {}  # as answers call them
+        self.abandoned = False
         self._forgotten: list[tuple[bytes, int]] = []
         self._cursor = cursor
         self._session = NEW_SESSION if cursor.follow else NO_SESSION
@@ -339,14 +345,14 @@ class _Node:
                 self._wanted.clear()
                 if self._busy and self._is_needed():
                     self._answer()
-        except (OSError, *fetch_protocol.MALFORMED, kafka_errors.KafkaError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, reading goes on by another connection
             self._break(error)
         finally:
             if self._connection is not None:
                 self._cursor.cluster.connections.give_back(self._connection)
 
     def _is_needed(self) -> bool:
-        return not self._cursor.closed and bool(self.places)
+        return not (self._cursor.closed or self.abandoned)
 
     def _answer(self) -> None:
         if self._connection is None:
@@ -365,11 +371,10 @@ class _Node:
     def _send(self, connection: Connection) -> None:
         self._version = BY_NAME if self._by_name else connection.version
         if self._session in (NEW_SESSION, NO_SESSION):
-            places, forgotten = self.places, []
-            self.named = {}
-        else:
-            places, forgotten = self.changed, self._forgotten
-        wanted = [self._wanted_of(place, place.leader) for place in places.values() if place.leader]
+            self.changed, self._forgotten, self.named = self.places, [], {}
+        wanted = [self._wanted_of(place, place.leader) for place in self.changed.values() if place.leader]
+        # A partition that was let go and taken in again must not be named as forgotten: the broker would forget it.
+        forgotten = [name for name in self._forgotten if name not in self.named]
         self.changed, self._forgotten = {}, []
         request = fetch_protocol.request(self._cursor.terms, self._session, wanted, forgotten)
         connection.ask(self._version, request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from threading import BoundedSemaphore, Lock
@@ -42,6 +43,13 @@ NOT_READY_PAUSE_S = 0.02
 RECONNECT_BACKOFF_MAX_MS = 1_000
 RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice before its first record
 
+# While a connection is made, and when it has enough requests under way, kafka-python has no node; leaders change.
+_PASSING = (
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.UnknownBrokerIdError,
+    kafka_errors.LeaderNotAvailableError,
+    kafka_errors.NotLeaderForPartitionError,
+)
 _ADMIN_SETTINGS = frozenset(KafkaAdminClient.DEFAULT_CONFIG)
 
 
@@ -117,14 +125,14 @@ class KafkaLog:
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
         wanted = list(partitions)
-        firsts = self._offsets(dict.fromkeys(wanted, OffsetSpec.EARLIEST))
-        ends = self._offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
+        firsts, ends = self._offsets(
+            dict.fromkeys(wanted, OffsetSpec.EARLIEST), dict.fromkeys(wanted, OffsetSpec.LATEST)
+        )
         return {each: Bounds(firsts[each], ends[each]) for each in wanted}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        found = self._offsets(timestamps)
-        late = [each for each in timestamps if found[each] < 0]
-        return found | (self._offsets(dict.fromkeys(late, OffsetSpec.LATEST)) if late else {})
+        found, ends = self._offsets(timestamps, dict.fromkeys(timestamps, OffsetSpec.LATEST))
+        return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
     def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> KafkaCursor:
         if not self._places.acquire(timeout=self._timeout_s):
@@ -156,14 +164,60 @@ class KafkaLog:
         if admin is not None:
             admin.close()
 
-    def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
-        asked = {TopicPartition(self._prefix + each.topic, each.partition): spec for each, spec in specs.items()}
-        if not asked:
-            return {}
-        found = self._ask(lambda admin: admin.list_partition_offsets(asked, isolation_level=self._isolation))
-        return {
-            Partition(each.topic.removeprefix(self._prefix), each.partition): at.offset for each, at in found.items()
-        }
+    def _offsets(self, *questions: Mapping[Partition, int]) -> list[dict[Partition, int]]:
+        """For each question the offsets at its times, or OffsetSpecs; -1 where there is none."""
+        if not questions[0]:
+            return [{} for _ in questions]
+
+        def ask(admin: KafkaAdminClient) -> list[dict[Partition, int]]:
+            leaders = self._leaders(questions[0])
+            if len(leaders) == len(questions[0]):
+                try:
+                    return self._listed(admin, questions, leaders)
+                except kafka_errors.KafkaError as error:
+                    if not getattr(error, "invalid_metadata", False):
+                        raise
+            return self._listed(admin, questions, self._looked_up(questions[0]))
+
+        offsets: list[dict[Partition, int]] = self._ask(ask)
+        return offsets
+
+    def _listed(
+        self, admin: KafkaAdminClient, questions: Iterable[Mapping[Partition, int]], leaders: Mapping[Partition, Leader]
+    ) -> list[dict[Partition, int]]:
+        """Ask all leaders at once."""
+        requests = []
+        for question in questions:
+            of_nodes: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
+            for each, spec in question.items():
+                of_nodes[leaders[each].broker.node_id][TopicPartition(self._prefix + each.topic, each.partition)] = spec
+            build = admin._list_partition_offsets_request
+            requests.append([(node, build(specs, self._isolation.value)) for node, specs in of_nodes.items()])
+
+        async def answers() -> list[Any]:
+            sent = [[admin._manager.send(request, node_id=node) for node, request in each] for each in requests]
+            return [[await future for future in each] for each in sent]
+
+        return [
+            {
+                Partition(key.topic.removeprefix(self._prefix), key.partition): at.offset
+                for response in responses
+                for key, at in admin._list_partition_offsets_process_response(response).items()
+            }
+            for responses in admin._manager.run(answers)
+        ]
+
+    def _looked_up(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
+        """Their leaders as they are now, all of them."""
+        wanted = list(partitions)
+        topics = self.describe({each.topic for each in wanted})
+        leaders = self._leaders(wanted)
+        for each in wanted:
+            if each.topic not in topics or each.partition >= topics[each.topic].partitions:
+                raise kafka_errors.UnknownTopicOrPartitionError(f"{each.topic}/{each.partition}")
+            if each not in leaders:
+                raise kafka_errors.LeaderNotAvailableError(f"{each.topic}/{each.partition}")
+        return leaders
 
     def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
         deadline = time.monotonic() + NOT_READY_S
@@ -171,8 +225,7 @@ class KafkaLog:
             while True:
                 try:
                     return question(self._connected())
-                except kafka_errors.NodeNotReadyError:
-                    # While a connection is made, and when it has enough requests under way, kafka-python has no node.
+                except _PASSING:
                     if time.monotonic() > deadline:
                         raise
                     gevent.sleep(NOT_READY_PAUSE_S)

@@ -105,12 +105,13 @@ def topic(writer: Writer, fresh_name: str) -> str:
     return fresh_name
 
 
-@pytest.fixture
-def read(log: Log) -> Iterator[Callable[[dict[Partition, int]], Cursor]]:
+@pytest.fixture(params=["catching up", "following"])
+def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[dict[Partition, int]], Cursor]]:
+    """Opens cursors, of each kind."""
     opened: list[Cursor] = []
 
     def cursor(offsets: dict[Partition, int]) -> Cursor:
-        opened.append(log.cursor(offsets))
+        opened.append(log.cursor(offsets, follow=request.param == "following"))
         return opened[-1]
 
     yield cursor
@@ -244,6 +245,23 @@ def test_reads_more_than_one_batch(read: Callable[..., Cursor], writer: Writer, 
 
     assert sent == values(batches)
     assert [batch.next_offset for batch in batches[:-1]] == [batch.records[0].offset for batch in batches[1:]]
+
+
+def test_what_was_lost_and_found_again_is_read_on(
+    log: Log, read: Callable[..., Cursor], writer: Writer, topic: str
+) -> None:
+    """A partition that a seek() brought back is read from then on, whatever else comes and goes meanwhile."""
+    one, other = Partition(topic, 0), Partition(topic, 1)
+    cursor = read({one: 5, other: 0})
+    for turn in range(3):
+        with pytest.raises(OffsetOutOfRange):
+            take(cursor, 1)
+        cursor.seek({one: turn})
+        writer.send(topic, b"%d" % turn)
+        writer.send(topic, b"%d" % turn, partition=1)
+        batches = take(cursor, 2)
+        assert ([b"%d" % turn], [b"%d" % turn]) == (values(batches), values(batches, 1))
+        cursor.seek({one: 99})
 
 
 def test_waits_for_what_comes(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
