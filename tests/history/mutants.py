@@ -6,6 +6,7 @@ gone, or that was never reached, has shown nothing: seam() refuses the first, te
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 from kafkasse import feed as feeds
 from kafkasse import frame
+from kafkasse.feed import own
 from kafkasse.feed.kafka_log import KafkaLog
 from kafkasse.feed.own import OwnReader
 from kafkasse.feed.ring import SharedFeed
@@ -133,8 +135,8 @@ def _joins_too_early() -> None:
 def _evicted_while_joining() -> None:
     """Its place in the ring is noted only once the cursor was given back, which lets others run."""
 
-    def join(original: Any, self: Any, own: Any) -> None:
-        original(self, own)
+    def join(original: Any, self: Any, reader: Any) -> None:
+        original(self, reader)
         done["evicted_while_joining"] += self._next != self.feed.first
         self._next = self.feed.first
 
@@ -238,7 +240,7 @@ def _snapshot_short() -> None:
         done["snapshot_lacks_a_key"] += 1
         return original(self)[1:]
 
-    seam(getattr(__import__("kafkasse.feed.own", fromlist=["own"]), "_Snapshot", None), "records", records)
+    seam(getattr(own, "_Snapshot", None), "records", records)
 
 
 def _times_too_far() -> None:
@@ -250,10 +252,13 @@ def _times_too_far() -> None:
 
 
 def _aborted_shown() -> None:
+    """Kafka is read with an isolation level that shows what a transaction has not committed."""
+
     def init(original: Any, self: Any, *args: Any, **named: Any) -> None:
+        given = inspect.signature(original).bind(self, *args, **named)
+        given.arguments["isolation_level"] = "read_uncommitted"
         done["aborted_records_shown"] += 1
-        original(self, *args, **named)
-        self._consumer_settings["isolation_level"] = "read_uncommitted"
+        original(*given.args, **given.kwargs)
 
     seam(KafkaLog, "__init__", init)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 import yaml
@@ -33,6 +33,7 @@ HEARTBEATS_ENOUGH = 4  # of silence in a row, once nobody writes any more: nothi
 PATIENCE_S = 60.0  # a hang becomes a failure
 COMPACTION_S_MAX = 20.0
 CUTS_MAX = 6
+ATTEMPTS_MAX = 60  # a server that is broken enough ends every stream
 LINES = "application/x-ndjson"
 
 
@@ -120,47 +121,64 @@ def headers(chance: random.Random) -> list[tuple[str, bytes]]:
     return chance.sample(some, chance.choice([0, 0, 0, 1, 3]))
 
 
+class Outcome(NamedTuple):
+    """What came of it: the checker's complaints, and how often a mutant did its fault."""
+
+    complaints: list[str]
+    done: int
+
+
 class World:
-    """One topic, one compacted table, a server over them, clients and writers.
+    """One topic, one compacted table, servers over them, clients and writers. Close it at the end.
 
     Args:
         cluster: where the topics are made.
-        directory: for the server's settings.
+        directory: for the servers' settings.
         seed: decides everything that chance decides.
-        settings: of the server, over those that this scenario likes.
+        settings: of the servers, over those that this scenario likes.
     """
 
     def __init__(self, cluster: Cluster, directory: Path, seed: int, **settings: Any) -> None:
-        self.chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
         self.topic = cluster.create(f"t-{secrets.token_hex(4)}", PARTITIONS)
         compacts = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.001"}
         self.table = cluster.create(f"table-{secrets.token_hex(4)}", 1, **compacts)
-        self.histories: list[History] = []
         self.acknowledged: list[Acknowledged] = []
-        self.all_written = False
+        self.all_written = True
+        self._seed = seed
+        self._chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
         self._numbers = count()
-        self._cluster = cluster
+        self._ends = 0
+        self._bootstrap = cluster.bootstrap_servers
+        self._witness = Witness(self._bootstrap, [self.topic, self.table])
         self._file = directory / f"{self.topic}.yaml"
         usual = {"heartbeat_s": HEARTBEAT_S, "ring_records_max": 40, "feed_grace_s": 0.2, "topic_check_s": 0.2}
-        kafka = {"bootstrap_servers": cluster.bootstrap_servers}
+        kafka = {"bootstrap_servers": self._bootstrap}
         told = {"kafka": kafka, "pages": False, "chunk_bytes_max": 2048, "retry_ms": 1, **usual, **settings}
         self._file.write_text(yaml.safe_dump({**told, "routes": routes(self.topic, self.table)}))
 
     @contextmanager
-    def server(self, mutant: str = "") -> Iterator[Server]:
-        """kafkasse, with a fault in it if one is named."""
+    def servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
+        """One kafkasse for each of `mutants`, with that fault in it; "" is none. They are ended together."""
+        with ExitStack() as stack:
+            servers = [stack.enter_context(self._server(mutant)) for mutant in mutants]
+            yield servers
+            for server in servers:
+                server.terminate()
+
+    def _server(self, mutant: str) -> Server:
         environment = {"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: mutant}
-        with Server("tests.history.app:create()", **environment) as server:
-            yield server
+        return Server("tests.history.app:create()", **environment)
+
+    def close(self) -> None:
+        self._witness.close()
 
     # Writers.
 
     def write(self, batches: int, pause_s: float = 0.005) -> None:
         """Append batches of records to all partitions, one in five by a transaction, half of these aborted."""
-        bootstrap = self._cluster.bootstrap_servers
         with (
-            closing(Writer(bootstrap, linger_ms=2)) as plain,
-            closing(Writer(bootstrap, f"{self.topic}-{secrets.token_hex(4)}", linger_ms=2)) as careful,
+            closing(Writer(self._bootstrap, linger_ms=2)) as plain,
+            closing(Writer(self._bootstrap, f"{self.topic}-{secrets.token_hex(4)}", linger_ms=2)) as careful,
         ):
             for turn in range(batches):
                 if turn % 5 == 4:
@@ -174,106 +192,123 @@ class World:
             self.acknowledged += plain.acknowledged + careful.acknowledged
 
     def _batch(self, writer: Writer) -> None:
-        for _ in range(self.chance.randrange(1, 8)):
+        for _ in range(self._chance.randrange(1, 8)):
             number = next(self._numbers)
-            key = self.chance.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None])
-            partition = self.chance.randrange(PARTITIONS)
+            key = self._chance.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None])
+            partition = self._chance.randrange(PARTITIONS)
             if number % 9 == 8:
                 writer.send(self.topic, partition, None, b"gone%d" % number)
             else:
-                writer.send(self.topic, partition, value(number, self.chance), key, headers(self.chance))
+                writer.send(self.topic, partition, value(number, self._chance), key, headers(self._chance))
 
     def fill_table(self, turns: int = 4) -> None:
-        """Write the same keys again and again, until compaction has made holes. What comes later has keys of its own."""
-        with closing(Writer(self._cluster.bootstrap_servers)) as writer:
+        """Write the same keys again and again, until compaction has made holes; it goes on while clients read."""
+        with closing(Writer(self._bootstrap)) as writer:
             for turn in range(turns):
                 for key in range(6):
                     gone = turn == turns - 1 and key == 5
                     writer.send(self.table, 0, None if gone else b'{"row":%d,"turn":%d}' % (key, turn), b"row%d" % key)
                 writer.flush()
-            number = count()
             with gevent.Timeout(COMPACTION_S_MAX):
                 while not self._has_holes():
                     gevent.sleep(0.1)
-                    writer.send(self.table, 0, b'{"more":%d}' % next(number), b"more%d" % next(number))
+                    number = next(self._numbers)
+                    writer.send(self.table, 0, b'{"more":%d}' % number, b"more%d" % number)
                     writer.flush()
+        self.read()  # what compaction takes from now on may still have been sent
 
     def _has_holes(self) -> bool:
-        with closing(Witness(self._cluster.bootstrap_servers, [self.table])) as witness:
+        with closing(Witness(self._bootstrap, [self.table])) as witness:
             end = witness.read()[self.table, 0]
             return len(witness.written) < end
 
     def end(self) -> None:
         """The last record of each partition, by which clients know that they have had all."""
-        with closing(Writer(self._cluster.bootstrap_servers)) as writer:
+        with closing(Writer(self._bootstrap)) as writer:
             for partition in range(PARTITIONS):
-                writer.send(self.topic, partition, b'{"end":%d}' % partition, b"end")
-            writer.send(self.table, 0, b'{"end":"table"}', b"end")
+                writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), b"end")
+            writer.send(self.table, 0, b'{"end":"table","of":%d}' % self._ends, b"end%d" % self._ends)
             writer.flush()
             self.acknowledged += [each for each in writer.acknowledged if each.topic == self.topic]
         self.all_written = True
 
     # Clients.
 
-    def client(self, server: Server, kind: Kind, last_id: str | None = None) -> None:
-        """One client from beginning to end; its history is kept."""
-        recorder = Recorder(lambda: ("127.0.0.1", server.port), kind.url(), kind.accept, last_id)
+    def client(self, servers: Sequence[Server], kind: Kind, copy: int = 0, last_id: str | None = None) -> History:
+        """One client from beginning to end, at any of these servers each time that it comes."""
+        chance = random.Random(f"{self._seed} {kind.name} {copy}")  # noqa: S311
+        recorder = Recorder(lambda: ("127.0.0.1", chance.choice(servers).port), kind.url(), kind.accept, last_id)
         promised = {"topics": [self.topic], **kind.promises}
-        cuts = self.chance.randrange(CUTS_MAX) if kind.is_cut else 0
+        cuts = chance.randrange(CUTS_MAX) if kind.is_cut else 0
 
         def cut_after() -> int | None:
-            return self.chance.randrange(1, 6000) if len(recorder.attempts) < cuts else None
+            return chance.randrange(1, 6000) if len(recorder.attempts) < cuts else None
 
         try:
             with gevent.Timeout(PATIENCE_S):
                 recorder.follow(self._enough(promised["topics"], kind.accept == LINES), cut_after)
         finally:
             recorder.leave()
-            self.histories.append(History(kind.name, attempts=recorder.attempts, **promised))
+        return History(f"{kind.name} {copy}", attempts=recorder.attempts, **promised)
 
     def _enough(self, topics: list[str], is_lines: bool) -> Callable[[Recorder], bool]:
         """Whether a client has had the last record of each partition, or waited for it while nothing came."""
-        missing = [b'"end":%d' % partition for partition in range(PARTITIONS) if self.topic in topics]
-        missing += [b'"end":"table"'] if self.table in topics else []
+        turn = self._ends
+        missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(PARTITIONS) if self.topic in topics]
+        missing += [b'"end":"table","of":%d' % turn] if self.table in topics else []
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
 
         def enough(recorder: Recorder) -> bool:
             body = recorder.body
             missing[:] = [mark for mark in missing if mark not in body]
             whole = body.endswith(b"\n" if is_lines else b"\n\n")
-            return whole and (not missing or (self.all_written and body.endswith(silence)))
+            tired = len(recorder.attempts) > ATTEMPTS_MAX
+            return tired or (whole and (not missing or (self.all_written and body.endswith(silence))))
 
         return enough
 
-    # The end.
+    # All of it.
 
-    def complaints(self, firsts: dict[Place, int] | None = None) -> list[str]:
+    def play(self, mutants: Sequence[str], batches: int, copies: int = 1, workers: int = 1) -> dict[str, Outcome]:
+        """Clients of every kind at servers with each mutant, while records are written. Returns what came of each."""
+        self._ends += 1
+        self.all_written = False
+        with self.servers([mutant for mutant in mutants for _ in range(workers)]) as servers:
+            of = {mutant: servers[at * workers : (at + 1) * workers] for at, mutant in enumerate(mutants)}
+            clients = {mutant: self._clients(of[mutant], copies) for mutant in mutants}
+            self.write(batches)
+            self.end()
+            gevent.joinall([each for some in clients.values() for each in some], raise_error=True)
+            done = {mutant: _done(of[mutant][0]).get(mutant, 0) for mutant in mutants}
+        reached = self.read()
+        histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
+        return {each: Outcome(self.complaints(histories[each], reached), done[each]) for each in mutants}
+
+    def _clients(self, servers: Sequence[Server], copies: int) -> list[gevent.Greenlet]:
+        every = kinds(self.topic, self.table)
+        return [gevent.spawn(self.client, servers, kind, copy) for kind in every for copy in range(copies)]
+
+    def read(self) -> dict[Place, int]:
+        """Let the witness read on. Returns the ends."""
+        return self._witness.read()
+
+    def complaints(self, histories: list[History], reached: dict[Place, int]) -> list[str]:
         """What the checker has to say."""
-        with closing(Witness(self._cluster.bootstrap_servers, [self.topic, self.table])) as witness:
-            reached = witness.read()
-            return complaints(
-                self.histories,
-                witness.written,
-                acknowledged=self.acknowledged,
-                reached=reached,
-                firsts=firsts,
-                first_at=witness.first_at,
-            )
+        return complaints(
+            histories,
+            self._witness.written,
+            acknowledged=self.acknowledged,
+            reached=reached,
+            firsts=self._witness.firsts(),
+            compacted=[self.table],
+            first_at=self._witness.first_at,
+        )
 
 
-def play(world: World, mutant: str = "", batches: int = 30, copies: int = 1) -> tuple[list[str], dict[str, int]]:
-    """Records, clients while more are written, cuts and resumes. Returns the complaints, and how often a fault was done."""
-    world.fill_table()
-    world.write(batches, pause_s=0)
-    with world.server(mutant) as server:
-        clients = [
-            gevent.spawn(world.client, server, kind) for kind in kinds(world.topic, world.table) for _ in range(copies)
-        ]
-        world.write(batches)
-        world.end()
-        gevent.joinall(clients, raise_error=True)
-        done = Recorder(lambda: ("127.0.0.1", server.port), "/-/done", accept="*/*")
-        done.connect()
-        while done.read():
-            pass
-        return world.complaints(), json.loads(done.attempts[-1].body)
+def _done(server: Server) -> dict[str, int]:
+    """How often the mutant of a server did its fault."""
+    asked = Recorder(lambda: ("127.0.0.1", server.port), "/-/done", accept="*/*")
+    asked.connect()
+    while asked.read():
+        pass
+    return dict(json.loads(asked.attempts[-1].body))
