@@ -373,7 +373,7 @@ class _Node:
         if self._session in (NEW_SESSION, NO_SESSION):
             self.changed, self._forgotten, self.named = self.places, [], {}
         wanted = [self._wanted_of(place, place.leader) for place in self.changed.values() if place.leader]
-        # A partition that was let go and taken in again must not be named as forgotten: the broker would forget it.
+        # One that was let go and taken in again is wanted: the protocol does not say what comes of it if it is named twice.
         forgotten = [name for name in self._forgotten if name not in self.named]
         self.changed, self._forgotten = {}, []
         request = fetch_protocol.request(self._cursor.terms, self._session, wanted, forgotten)
