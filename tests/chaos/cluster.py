@@ -41,6 +41,7 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",  # whoever comes without a password: the nodes themselves, and tests
     "min.insync.replicas": "2",
+    "broker.session.timeout.ms": "2000",
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",

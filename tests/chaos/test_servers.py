@@ -6,11 +6,10 @@ import os
 import signal
 from collections.abc import Callable
 
-import gevent
 import pytest
 
 from tests.chaos.network import Weather
-from tests.chaos.scene import Scene, eventually, go_on, moves, watch
+from tests.chaos.scene import Scene, eventually, go_on, watch
 
 Stage = Callable[..., Scene]
 
@@ -21,7 +20,7 @@ def test_workers_end(stage: Stage, fresh_name: str, end: signal.Signals) -> None
     scene = stage(servers=2)
     readers = watch(scene, scene.topic(fresh_name))
 
-    for at in range(6):
+    for at in range(4):
         server = scene.servers[at % 2]
         [worker] = server.workers()
         os.kill(worker, end)
@@ -33,11 +32,11 @@ def test_workers_end(stage: Stage, fresh_name: str, end: signal.Signals) -> None
 
 
 def test_rolling_restarts(stage: Stage, fresh_name: str) -> None:
-    """Each server is replaced under load, twice: streams end politely, and go on at any of them."""
+    """Each server is replaced under load: streams end politely, and go on at any of them."""
     scene = stage(servers=2)
     readers = watch(scene, scene.topic(fresh_name))
 
-    for at in (0, 1, 0, 1):
+    for at in (0, 1):
         old = scene.replace(at)
         old.terminate()
         assert 0 == old.wait()
@@ -48,54 +47,48 @@ def test_rolling_restarts(stage: Stage, fresh_name: str) -> None:
 
 
 def test_workers_that_serve_a_few_requests(stage: Stage, fresh_name: str) -> None:
-    """gunicorn replaces a worker after three requests: its streams end politely."""
+    """gunicorn replaces a worker after six requests: its streams end politely, and go on at the next one."""
     scene = stage()
-    scene.replace(0, GUNICORN_CMD_ARGS="--max-requests 3").stop()
+    scene.replace(0, GUNICORN_CMD_ARGS="--max-requests 6").stop()
     readers = watch(scene, scene.topic(fresh_name))
 
-    for _ in range(3):
-        late = scene.read(fresh_name, query="?timestamp=0", start=0)
-        eventually(lambda late=late: moves(late))
-        go_on(readers)
+    for _ in range(2):
+        [worker] = scene.servers[0].workers()
+        for _ in range(3):
+            scene.read(fresh_name, query="?timestamp=0", start=0)
+        eventually(lambda worker=worker: scene.servers[0].workers() not in ([], [worker]))
+        go_on(scene.readers)
 
-    assert scene.servers[0].log.count("Booting worker") > 2
+    assert all(each.attempts for each in readers)
     assert [] == scene.complaints(statuses={503})
 
 
-WEATHERS = {
-    "late": Weather(latency_s=0.2),
-    "thin": Weather(bytes_per_s=5_000),
-    "sliced": Weather(slice_bytes=7),
-}
-
-
-@pytest.mark.parametrize("weather", WEATHERS.values(), ids=WEATHERS)
-def test_the_network_to_clients_is_slow(stage: Stage, fresh_name: str, weather: Weather) -> None:
-    """Clients get the records later; those that fall behind catch up, and nobody else waits for them."""
+def test_the_network_to_clients_is_slow(stage: Stage, fresh_name: str) -> None:
+    """Late, thin or in slices of seven bytes: who falls behind catches up, and nobody else waits for them."""
     scene = stage(servers=2)
-    topic = scene.topic(fresh_name)
-    readers = watch(scene, topic)
+    readers = watch(scene, scene.topic(fresh_name))
 
-    scene.ways[0].weather = weather
-    for _ in range(3):
+    for weather in (Weather(latency_s=0.2), Weather(bytes_per_s=5_000), Weather(slice_bytes=7)):
+        scene.ways[0].weather = weather
         go_on(readers)
     scene.ways[0].heal()
 
     assert [] == scene.complaints()
 
 
-@pytest.mark.parametrize("harm", ["cut", "reset"])
-def test_connections_to_clients_break(stage: Stage, fresh_name: str, harm: str) -> None:
-    """Within an event, too: clients come back with the last id that they had whole."""
+def test_connections_to_clients_break(stage: Stage, fresh_name: str) -> None:
+    """Closed or reset, within an event, too, twenty times: clients come back with the last id that they had whole."""
     scene = stage(servers=2)
     readers = watch(scene, scene.topic(fresh_name))
     for way in scene.ways:
         way.weather = Weather(slice_bytes=97)
 
-    for at in range(10):
-        getattr(scene.ways[at % 2], harm)()
+    for at in range(20):
+        way = scene.ways[at // 2 % 2]
+        _ = way.cut() if at % 2 else way.reset()
         go_on(readers)
 
+    assert all(each.attempts for each in readers)
     assert [] == scene.complaints()
 
 
@@ -106,7 +99,6 @@ def test_the_network_to_clients_is_half_open(stage: Stage, fresh_name: str) -> N
 
     scene.ways[0].stall()
     go_on(readers)
-    gevent.sleep(0)
     scene.ways[0].heal()
     go_on(readers)
 

