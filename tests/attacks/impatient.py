@@ -1,0 +1,11 @@
+"""kafkasse's worker with less patience for clients that take nothing, so that a test need not wait for two minutes."""
+
+from __future__ import annotations
+
+from kafkasse.server.worker import Worker as Patient
+
+
+class Worker(Patient):
+    """Chosen by `--worker-class tests.attacks.impatient.Worker`."""
+
+    write_deadline_s = 0.5
