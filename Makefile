@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo setup test lint bench
+.PHONY: demo setup test lint bench chaos
 
 demo: setup
 	@$(VENV)/bin/kafkasse demo
@@ -23,6 +23,11 @@ lint: setup
 bench: setup
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)
+
+# Faults in a random order on many clients, for SECONDS; SEED gives an order of before again. See docs/faults.md.
+SECONDS ?= 180
+chaos: setup
+	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Done again only when what is required has changed.
 $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml

@@ -7,8 +7,9 @@ alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import gevent
 from gevent import socket
@@ -22,11 +23,12 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.admin._partitions import ElectionType
+from kafka.errors import KafkaError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
 from tests.chaos.network import HOST, Network
-from tests.support.waiting import eventually
+from tests.support.waiting import LOOK_AGAIN_S, PATIENCE_S, eventually
 
 NODES = (1, 2, 3)
 USER, PASSWORD = "kafkasse", "12345"
@@ -52,6 +54,19 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "file.delete.delay.ms": "1000",
 }
+
+
+Answer = TypeVar("Answer")
+
+
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """What Kafka answers, as soon as it does: a client that comes upon a dead node first says that there is no Kafka."""
+    with gevent.Timeout(PATIENCE_S):
+        while True:
+            try:
+                return ask()
+            except KafkaError:
+                gevent.sleep(LOOK_AGAIN_S)
 
 
 class EmbeddedCluster:
@@ -143,7 +158,7 @@ class EmbeddedCluster:
 
     def controller(self) -> int:
         """The node that is the active controller."""
-        [topic] = self.admin.describe_metadata_quorum()["topics"]
+        [topic] = patiently(self.admin.describe_metadata_quorum)["topics"]
         return int(topic["partitions"][0]["leader_id"])
 
     def move_leader(self, topic: str, partition: int = 0) -> int:
@@ -172,7 +187,7 @@ class EmbeddedCluster:
         self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))])
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
-        [described] = self.admin.describe_topics([topic])
+        [described] = patiently(lambda: self.admin.describe_topics([topic]))
         return next(each for each in described["partitions"] if each["partition_index"] == partition)
 
 

@@ -22,7 +22,7 @@ import yaml
 from gevent.lock import RLock
 from kafka.errors import KafkaError
 
-from tests.chaos.cluster import EmbeddedCluster
+from tests.chaos.cluster import EmbeddedCluster, patiently
 from tests.chaos.network import HOST, Network
 from tests.history.checker import Acknowledged, History, Written, complaints, last_id
 from tests.history.cluster import Witness, Writer
@@ -325,10 +325,14 @@ class Scene:
         """Read all that these topics hold now. Returns their ends."""
         ends: dict[Place, int] = {}
         for topic in topics:
-            with closing(Witness(self.cluster.bootstrap_servers, [topic], *self._lives[topic])) as witness:
-                ends |= witness.read()
-                self._firsts |= witness.firsts()
-            self.written |= {(*each[:3], *each[-2:]): each for each in witness.written}
+            ends |= patiently(lambda topic=topic: self._witness(topic))
+        return ends
+
+    def _witness(self, topic: str) -> dict[Place, int]:
+        with closing(Witness(self.cluster.bootstrap_servers, [topic], *self._lives[topic])) as witness:
+            ends = witness.read()
+            self._firsts |= witness.firsts()
+        self.written |= {(*each[:3], *each[-2:]): each for each in witness.written}
         return ends
 
     def holds(self, topic: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import gevent
 import pytest
 
 from tests.chaos.scene import Author, Scene, TransactionAuthor, eventually, go_on, moves, unbroken, watch
