@@ -134,8 +134,9 @@ class _Log:
 
     def __init__(self, records: Iterable[Written], compacted: bool = False) -> None:
         self.records = {each.offset: each for each in sorted(records, key=lambda each: each.offset)}
-        newest = {each.key: at for at, each in self.records.items() if each.value is not None}
-        self._may_go = {at for at, each in self.records.items() if compacted and newest.get(each.key) != at}
+        newest = {each.key: at for at, each in self.records.items()}
+        gone = (at for at, each in self.records.items() if each.value is None or newest[each.key] != at)
+        self._may_go = frozenset(gone if compacted else ())
         self._visible: dict[tuple[str, str, Any], _Visible] = {}
 
     def visible(self, history: History) -> _Visible:
@@ -188,11 +189,15 @@ class _Truth:
     def lives(self, place: Place) -> dict[Life, _Log]:
         return self.logs.get(place, self._nothing)
 
-    def at_time(self, place: Place, lives: Iterable[Life], timestamp: int) -> int:
-        """The offset of the first record at or after a time, in any of these lives."""
-        logs = [self.lives(place)[life] for life in lives]
-        found = [self._first_at(place, timestamp)] if self._first_at else [log.at_time(timestamp) for log in logs]
-        return min((at for at in found if at is not None), default=FOREVER)
+    def at_time(self, place: Place, lives: Iterable[Life], timestamp: int) -> tuple[int, int]:
+        """The offset of the first record at or after a time: as of what was ever there, and as Kafka says by now.
+
+        Kafka's may lie before, at a marker; it lies behind where records were removed since.
+        """
+        times = [self.lives(place)[life].at_time(timestamp) for life in lives]
+        ever = min((at for at in times if at is not None), default=FOREVER)
+        now = self._first_at(place, timestamp) if self._first_at else ever
+        return min(ever, FOREVER if now is None else now), FOREVER if now is None else now
 
     def differs(self, place: Place, life: Life, later: Life) -> int:
         """Up to which offset two lives of a log are one; a topic that was made again has nothing of the old one."""
@@ -314,9 +319,10 @@ class _Client:
 
     def _by_time(self, place: Place, lives: tuple[Life, ...], timestamp: int, end: int | None) -> _Stand:
         """The first record at or after a time; where there was none, the end as it was then: at least `end`."""
-        at = self._truth.at_time(place, lives, timestamp)
-        unknown = end is None and at == FOREVER
-        return _Stand(0 if unknown else min(at, FOREVER if end is None else end), at, lives, timestamp)
+        ever, now = self._truth.at_time(place, lives, timestamp)
+        if end is None:
+            return _Stand(0 if ever == FOREVER else ever, now, lives, timestamp)
+        return _Stand(min(ever, end), now, lives, timestamp)
 
     def _by_hand(self, told: Id) -> dict[Place, _Stand]:
         """Where an id that was not had from this stream says."""
@@ -523,6 +529,8 @@ class _Client:
 
     def _told_of(self, place: Place, stand: _Stand, told: Id) -> _Stand:
         offset, timestamp = told.places.get(place, (0, None))  # what is left out is read from its first record
+        if (offset, offset, timestamp) == (stand.low, stand.high, None) and self._is_as_before(place, told):
+            return stand
         lives = self._of_incarnation(place, stand, told)
         if self._history.id_kind != "offset" and place in told.places:
             self._check_time(place, stand, timestamp)
@@ -535,6 +543,11 @@ class _Client:
         if not ok:
             self._complain(f"{_name(place)}: the id tells {offset}, {self._other_place(place, lives, stand, offset)}")
         return _Stand(offset, offset, ok or lives, timestamp)
+
+    def _is_as_before(self, place: Place, told: Id) -> bool:
+        """Nothing but to go on: what most ids say of most partitions."""
+        of_times = self._history.id_kind != "offset"
+        return not of_times and told.incarnations == self._incarnations and len(self._truth.lives(place)) == 1
 
     def _is_at(self, place: Place, life: Life, stand: _Stand, offset: int) -> bool:
         again = self._between(self._visible(place, life).offsets, offset, stand.low)
@@ -562,10 +575,15 @@ class _Client:
 
     def _check_time(self, place: Place, stand: _Stand, timestamp: int | None) -> None:
         """The time to go on from follows the last record that was passed, shown or not."""
+        after = stand.timestamp
         if timestamp is None:
             self._complain(f"{_name(place)}: the id tells no time")
-        elif stand.timestamp is not None and timestamp not in {stand.timestamp, *self._hidden_times(place, stand)}:
-            self._complain(f"{_name(place)}: the id tells the time {timestamp}, but stands at {stand.timestamp}")
+        elif after is not None and timestamp != after and timestamp not in self._hidden_times(place, stand):
+            records = self._truth.lives(place)[stand.lives[0]].records
+            offsets = self._visible(place, stand.lives[0]).offsets
+            lost = [at for at in offsets if at >= stand.high and after <= records[at].timestamp < timestamp]
+            if timestamp < after or lost:
+                self._complain(f"{_name(place)}: the id tells the time {timestamp}, not {after}: {lost} would be lost")
 
     def _hidden_times(self, place: Place, stand: _Stand) -> list[int]:
         """The times to go on from after each record that follows and is not to be seen."""

@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # those that a producer may set
 NOT_JSON = object()
+TEXTS_KEPT_MAX = 256  # that were read as JSON: where an event is searched for, it is compared with many records
 _JSON_TYPE = re.compile(r"[/+]json\b")
 
 
@@ -223,6 +225,7 @@ def _meaning(text: str) -> Any:
     )
 
 
+@lru_cache(TEXTS_KEPT_MAX)
 def _meaning_of_any(text: str) -> Any:
     try:
         return _meaning(text)

@@ -49,7 +49,8 @@ def test_cut_at_any_byte_and_resumed_from_any_id(world: World) -> None:
     world.write(2, pause_s=0)
     world.end()
     with world.servers(["", ""]) as (first, second):
-        streams = [each for each in kinds(world.topic, world.table) if each.name in WITH_EVERY_CUT]
+        every = kinds(world.topic, world.table)
+        streams = [replace(each, is_cut=False) for each in every if each.name in WITH_EVERY_CUT]
         played = gevent.joinall([gevent.spawn(every_cut, world, each, first, second) for each in streams])
         histories = [history for each in played for history in each.get()]
 
@@ -61,7 +62,8 @@ def every_cut(world: World, kind: Kind, first: Server, second: Server) -> list[H
     whole = world.client([first], kind)
     body = whole.attempts[-1].body
     ids = {None, *(block.id for block in blocks(body))} - {""}
-    rests = {each: world.client([second], kind, last_id=each).attempts for each in ids}
+    resumed = {each: gevent.spawn(world.client, [second], kind, last_id=each) for each in ids}
+    rests = {each: history.get().attempts for each, history in resumed.items()}
     cuts = range(len(body) + 1)
     cut = {at: [Attempt(None, 200, body[:at]), *rests[last_id(body[:at])]] for at in cuts}
     return [replace(whole, client=f"{kind.name}, cut at {at}", attempts=cut[at]) for at in cuts]

@@ -14,7 +14,7 @@ from tests.history.test_delivery import RETENTION_SEEDS, SEED, STEPS
 from tests.support.kafka import Cluster
 
 SERVERS_AT_ONCE = 5
-BATCHES = 15
+BATCHES = 10
 SEEDS_MAX = 60
 # What needs an order of things that no black box can bring about, or retention in the midst of a stream.
 INSIDE = (
