@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo setup test lint bench chaos
+.PHONY: demo setup test lint bench chaos fuzz audit
 
 demo: setup
 	@$(VENV)/bin/kafkasse demo
@@ -28,6 +28,17 @@ bench: setup
 SECONDS ?= 180
 chaos: setup
 	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# All fuzzers for SECONDS together, by coverage. See docs/security.md.
+fuzz: setup
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
+	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)
+
+# The pinned packages against known advisories. What cannot be looked up fails it: nobody is to take that for a yes.
+audit:
+	@"$(PYTHON)" -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
+	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
 
 # Done again only when what is required has changed.
 $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml

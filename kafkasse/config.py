@@ -29,6 +29,7 @@ SCHEMA = "config"
 ENVIRONMENT_PREFIX = "KAFKASSE_"
 FILE_VARIABLE = "KAFKASSE_CONFIG"
 BOOTSTRAP_DEFAULT = "localhost:9092"
+DIGITS_MAX = 19  # of a 64-bit number; Python refuses to read thousands
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 # kafkasse's promises rest on these: no groups, no commits, no silent rewinding, no topics made by asking for them.
@@ -190,10 +191,13 @@ def _from_file(path: Path) -> dict[str, Any]:
         settings = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        # PyYAML hands on what Python says of a date such as 2026-99-99.
         raise ConfigurationError(f"The configuration file {path} is not YAML: {error}") from None
     if not isinstance(settings or {}, dict):
         raise ConfigurationError(f"The configuration file {path} holds no mapping of settings.")
+    if strange := [name for name in settings or {} if not isinstance(name, str) or name in _HOOK_NAMES]:
+        raise ConfigurationError(f"The setting {strange[0]!r} is not valid: a file cannot hold it.")
     return settings or {}
 
 
@@ -248,7 +252,8 @@ def _kafka_value(setting: str, text: str) -> str | int | bool:
     """kafka-python wants real numbers and real yes or no; a password of digits is still text."""
     if setting.endswith(("password", "username")):
         return text
-    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text.lower(), text)
+    is_number = text.isdecimal() and len(text) <= DIGITS_MAX
+    return int(text) if is_number else {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _from_kafka_url(url: str) -> dict[str, Any]:

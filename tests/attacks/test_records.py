@@ -67,7 +67,7 @@ def server(serve: Callable[..., Server], written: str, attacked: str) -> Server:
     routes = {
         name: {"path": f"/as/{name}", "topics": [written], "format": name, "start": "earliest"} for name in FORMATS
     }
-    return serve(routes=routes, allowed_topics=[attacked], heartbeat_s=300)
+    return serve(routes=routes, allowed_topics=[attacked, written], heartbeat_s=300)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,31 @@ def test_a_line_of_ours_cannot_be_forged(lines: dict[str, list[bytes]], name: st
     at = [record for record in RECORDS if getattr(record.shown, name) != "skipped"].index(A_LINE_OF_OURS)
 
     assert json.loads(lines[name][at]).get("event") != "delete"
+
+
+class NotUtf8(str):
+    """A header's name as no honest client writes it."""
+
+    def encode(self, *_: object) -> bytes:
+        return b"\xff\xfe"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a header's name that is not UTF-8 makes its batch unreadable, and ends every stream"
+)
+def test_a_record_cannot_end_its_stream(server: Server, cluster: Cluster, written: str) -> None:
+    """What stands behind a record that is odd, but as valid for Kafka as any, is sent."""
+    with Client(server.port, "/as/value", Last_Event_ID=_end(server, written)) as client:
+        client.ready()
+        cluster.send(written, b"odd", headers=[(NotUtf8("x"), b"y")])
+        cluster.send(written, b"behind")
+
+        assert "behind" in [event.data for event in client.events(2)]
+
+
+def _end(server: Server, topic: str) -> str:
+    with Client(server.port, f"/{topic}") as client:
+        return client.ready().last_id
 
 
 def _next_offset(block: Block) -> int:

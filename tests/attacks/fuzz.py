@@ -1,0 +1,58 @@
+"""Fuzzing by coverage, for as long as one likes: `python -m tests.attacks.fuzz SECONDS [TARGET ...]`.
+
+Each target has a process and its share of the time. An input that breaks a promise is kept, and its file is named.
+"""
+
+from __future__ import annotations
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import subprocess  # noqa: E402 - the Kafka client is imported after patching
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+
+import atheris  # noqa: E402
+
+INPUT_BYTES_MAX = 4096
+INPUT_S_MAX = 5  # for one input; longer is a hang
+MEMORY_MB_MAX = 1024
+INSTRUMENTED = [
+    "kafkasse.position",
+    "kafkasse.frame",
+    "kafkasse.feed",
+    "kafkasse.config",
+    "kafkasse.schemas",
+    "yaml",
+    "json",
+]
+
+
+def run_all(seconds: int, names: list[str]) -> int:
+    """Fuzz each target in a process of its own. Returns how many failed."""
+    kept = tempfile.mkdtemp(prefix="kafkasse-fuzz-")
+    limits = [f"-max_len={INPUT_BYTES_MAX}", f"-timeout={INPUT_S_MAX}", f"-rss_limit_mb={MEMORY_MB_MAX}"]
+    options = [*limits, f"-artifact_prefix={kept}/", "-print_final_stats=1", f"-max_total_time={seconds // len(names)}"]
+    failed = [name for name in names if subprocess.run([*THIS, f"--target={name}", *options], check=False).returncode]
+    print(f"fuzzed {', '.join(names)}: {', '.join(failed) + f' FAILED, see {kept}' if failed else 'no promise broken'}")
+    return len(failed)
+
+
+def run_one(name: str, options: list[str]) -> None:
+    """Fuzz one target. Ends the process."""
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        from tests.attacks.targets import TARGETS
+    atheris.Setup([sys.argv[0], *options], TARGETS[name])
+    atheris.Fuzz()
+
+
+THIS = [sys.executable, "-m", "tests.attacks.fuzz"]
+
+if __name__ == "__main__":
+    if sys.argv[1].startswith("--target="):
+        run_one(sys.argv[1].removeprefix("--target="), sys.argv[2:])
+    else:
+        from tests.attacks.targets import TARGETS
+
+        sys.exit(run_all(int(sys.argv[1]), sys.argv[2:] or list(TARGETS)))

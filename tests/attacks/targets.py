@@ -1,0 +1,171 @@
+"""What is fuzzed: each target takes any bytes and raises where a promise is broken.
+
+hypothesis runs them in the suite, atheris for as long as one likes: `make fuzz SECONDS=600`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka.errors import CorruptRecordError
+from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.record.util import calc_crc32c
+
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError, InvalidPosition
+from kafkasse.feed.fetch_protocol import MALFORMED, VERSIONS, Fetched, answer
+from kafkasse.feed.fetched import runs
+from kafkasse.frame import FORMATS, Encoder, JsonLines
+from kafkasse.position import IdWriter, Partition, parse
+from kafkasse.schemas import read
+from kafkasse.sse import Parser
+from tests.attacks.spec import interpret
+
+SENTENCE_CHARS_MAX = 600  # of what an operator is told
+CRC_AT, SUMMED_FROM = 17, 21  # in a record batch
+CODECS = 5
+WHERE = Partition("t", 3)
+SETTINGS = sorted(read("config")["properties"])
+
+
+class Record(NamedTuple):
+    """As a log gives it."""
+
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def position(data: bytes) -> None:
+    """Any text is a position, or refused in words that can be sent."""
+    try:
+        found = parse(data.decode("utf-8", "surrogateescape"))
+    except InvalidPosition as refused:
+        json.dumps(refused.problem(), ensure_ascii=False).encode()
+    else:
+        assert found.topics
+
+
+def frames(data: bytes) -> None:
+    """Any records are events that two parsers read alike, one for each at most, in both wires and all formats."""
+    format, compact, records = (
+        list(FORMATS)[data[0] % 4] if data else "kafkasse",
+        len(data) % 2 == 0,
+        _records(data[1:]),
+    )
+    ids = IdWriter({Partition("t", 2): 1, WHERE: 0}, {"t": "x"}, compact=compact)
+    slow = ids.copy_at(ids.offsets, {})
+    wire = Encoder(format)
+    sent, offsets = wire.encode_run(WHERE, records, ids)
+
+    events = interpret(b"".join(sent))
+
+    assert [each + 1 for each in offsets] == [parse(event.id).starts[WHERE].offset for event in events]
+    assert all((event.names[:2], set(event.names[2:])) == (("event", "id"), {"data"}) for event in events)
+    assert [event[1:] for event in events] == [
+        (each.type, each.data, each.id) for each in Parser().receive(b"".join(sent))
+    ]
+    assert sent == list(_one_by_one(wire, records, slow))
+    lines, shown = Encoder(format, JsonLines()).encode_run(WHERE, records, slow)
+    assert offsets == shown
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 and b"\r" not in line for line in lines)
+
+
+def batches(data: bytes) -> None:
+    """Any bytes in place of record batches give records, or the one error that says they are damaged."""
+    try:
+        for run in runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, committed=True):
+            for record in run.records:
+                assert record.value is None or isinstance(record.value, bytes)
+    except CorruptRecordError:
+        pass
+
+
+def forged_batches(data: bytes) -> None:
+    """The same for batches whose checksum is right: whoever writes them can make it so."""
+    if not data:
+        return
+    codec, changes = data[0] % CODECS, data[1:]
+    batch = bytearray(_batch(codec))
+    for at in range(0, len(changes) - 1, 2):
+        batch[changes[at] % len(batch)] = changes[at + 1]
+    batch[CRC_AT:SUMMED_FROM] = struct.pack(">I", calc_crc32c(bytes(batch[SUMMED_FROM:])))
+    batches(bytes(batch))
+
+
+def answers(data: bytes) -> None:
+    """Any bytes in place of a broker's answer are read, or refused as malformed."""
+    for version in VERSIONS:
+        with suppress(*MALFORMED):
+            answer(version, memoryview(data))
+
+
+def file(data: bytes) -> None:
+    """Any file is a configuration, or refused in one sentence."""
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as written:
+        written.write(data)
+        written.flush()
+        _is_told(lambda: Config.load({}, Path(written.name)))
+
+
+def environment(data: bytes) -> None:
+    """The same for any value of any variable."""
+    setting, value = (
+        SETTINGS[data[0] % len(SETTINGS)] if data else SETTINGS[0],
+        data[1:].decode("utf-8", "surrogateescape"),
+    )
+    names = (
+        f"KAFKASSE_{setting.upper()}",
+        "KAFKASSE_KAFKA_REQUEST_TIMEOUT_MS",
+        "KAFKA_URL",
+        "KAFKASSE_BOOTSTRAP_SERVERS",
+    )
+    for name in names:
+        _is_told(lambda name=name: Config.load({name: value.replace("\0", "")}))
+
+
+def _is_told(load: Callable[[], object]) -> None:
+    told = "nothing"
+    try:
+        load()
+    except ConfigurationError as refused:
+        told = refused.detail
+    assert 0 < len(told) < SENTENCE_CHARS_MAX
+
+
+def _records(data: bytes) -> list[Record]:
+    """Records cut out of `data`: their keys, values and headers are parted by a byte that is rare in text."""
+    parts = data.split(b"\x1e")
+    triples = zip(parts[::3], [*parts[1::3], None], [*parts[2::3], None], strict=False)
+    return [
+        Record(at, at - 1, key or None, value, [(part.decode("utf-8", "replace"), part)] if part else ())
+        for at, (value, key, part) in enumerate(triples)
+    ]
+
+
+def _one_by_one(encoder: Encoder, records: list[Record], ids: IdWriter) -> Iterator[bytes]:
+    for record in records:
+        ids.set(WHERE, record.offset + 1, record.timestamp)
+        if encoded := encoder.encode(*WHERE, record):
+            yield encoder.wire.frame(encoded[0], ids.render(), encoded[1])
+
+
+def _batch(codec: int) -> bytes:
+    builder = MemoryRecordsBuilder(2, codec, 1 << 16)
+    for n in range(3):
+        builder.append(1000, b"key", b'{"n":%d,"x":"%b"}' % (n, b"x" * 40), [("header", b"value")])
+    builder.close()
+    return bytes(builder.buffer())
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each for each in (position, frames, batches, forged_batches, answers, file, environment)
+}

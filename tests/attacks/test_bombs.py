@@ -1,0 +1,54 @@
+"""A batch that is small in Kafka and huge when it is unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from tests.attacks.conftest import Unharmed
+from tests.support.client import Client
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+
+UNPACKED_BYTES = 64_000_000
+MORE_BYTES_MAX = 32_000_000  # than before, at any time
+
+
+@pytest.fixture(scope="module")
+def attacked(cluster: Cluster) -> str:
+    return cluster.create("beside-bombs")
+
+
+@pytest.fixture(scope="module")
+def server(serve: Callable[..., Server], attacked: str) -> Server:
+    return serve(heartbeat_s=300)
+
+
+@pytest.mark.xfail(strict=True, reason="a batch is unpacked whole, however large it becomes")
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_bomb(server: Server, unharmed: Unharmed, cluster: Cluster, codec: str) -> None:
+    """It costs its readers a bounded amount of memory."""
+    topic = cluster.create(f"bomb-{codec}")
+    producer = KafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        compression_type=codec,
+        max_request_size=2**31 - 1,
+        batch_size=2**28,
+    )
+    producer.send(topic, b'{"x":"' + b"x" * UNPACKED_BYTES + b'"}').get(30)
+    producer.close()
+    Path(f"/proc/{server.worker}/clear_refs").write_text("5")  # the peak begins anew
+    before = server.memory_bytes()
+
+    with Client(server.port, f"/{topic}?timestamp=0") as client:
+        client.until(lambda: len(client.body) > UNPACKED_BYTES or b"event: gap" in client.body[:10_000])
+
+    assert _peak(server) < before + MORE_BYTES_MAX
+
+
+def _peak(server: Server) -> int:
+    status = Path(f"/proc/{server.worker}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024

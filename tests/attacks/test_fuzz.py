@@ -1,0 +1,89 @@
+"""Fuzzing, as much of it as a suite can bear. What it found stands below as examples."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.attacks import targets
+
+EXAMPLES_MAX = 300
+bounded = settings(max_examples=EXAMPLES_MAX, deadline=None, suppress_health_check=list(HealthCheck))
+
+FIELDS = [
+    "topic",
+    "partition",
+    "offset",
+    "t",
+    "_kafka",
+    "event: x",
+    "id: 0",
+    "data: ",
+    "null",
+    "9" * 30,
+    "1e9",
+    "-1",
+    "0",
+]
+MARKS = [*'[]{},:"\\~ ', "\n", "\r", "\r\n", "\n\n", "\0", "\x1e", "\ufeff", "\u2028", "é"]
+words = st.sampled_from([*FIELDS, *MARKS])
+texts = (st.lists(words, max_size=20).map("".join) | st.text()).map(lambda text: text.encode("utf-8", "surrogatepass"))
+anything = st.binary(max_size=400) | texts
+compact = st.binary(max_size=60).map(lambda raw: b"~" + base64.urlsafe_b64encode(raw))
+STRANGE = ["deserializer", "logger", "2026-99-99", "!!int", "!!timestamp", "!!python/name:os", "&a", "*a", "? ", "<<"]
+VALUES = ["5", "/a", "path", "topics", "0x", "0b_", ".nan", "1:99", "~", "true", "1e400", "9" * 5000]
+PUNCTUATION = [": ", "\n", "- ", "  ", "{", "}", "[", "]", ", ", "'", '"', "|"]
+yaml_words = st.sampled_from([*targets.SETTINGS, *STRANGE, *VALUES]) | st.sampled_from(PUNCTUATION)
+yaml = st.lists(yaml_words, max_size=12).map(lambda parts: "".join(parts).encode())
+setting = st.sampled_from([*targets.SETTINGS, *STRANGE])
+values = st.sampled_from([*STRANGE, *VALUES, "[", "{}", "[[]]", "{a: b}", "{5: 6}", "{a: {path: /a, topics: [t]}}"])
+lines = st.lists(st.tuples(setting, values).map(": ".join), max_size=3).map(lambda rows: "\n".join(rows).encode())
+
+
+@pytest.mark.parametrize("name", targets.TARGETS)
+def test_anything(name: str) -> None:
+    """No bytes break a promise of any target."""
+
+    @bounded
+    @given(anything)
+    def fuzz(data: bytes) -> None:
+        targets.TARGETS[name](data)
+
+    fuzz()
+
+
+@bounded
+@given(compact)
+def test_compact_ids(data: bytes) -> None:
+    """Nothing in base64 does."""
+    targets.position(data)
+
+
+@bounded
+@given(yaml | lines)
+@example(b"0b_")
+@example(b"heartbeat_s: 2026-99-99")
+@example(b"5: 6")
+@example(b"logger: x")
+@example(b"[" * 5000)
+def test_files(data: bytes) -> None:
+    """Nothing that looks like a configuration does."""
+    targets.file(data)
+
+
+@bounded
+@given(values.map(lambda text: b"\0" + text.encode()))
+@example(b"\0" + b"9" * 5000)
+def test_variables(data: bytes) -> None:
+    """Nothing that looks like a value does."""
+    targets.environment(data)
+
+
+@bounded
+@given(st.binary(min_size=1, max_size=9))
+def test_batches_that_were_made_by_hand(data: bytes) -> None:
+    """Nothing in a batch does, also where its checksum is right."""
+    targets.forged_batches(data)
