@@ -160,7 +160,8 @@ class World:
     def servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
         """One kafkasse for each of `mutants`, with that fault in it; "" is none. They are ended together."""
         with ExitStack() as stack:
-            servers = [stack.enter_context(self._server(mutant)) for mutant in mutants]
+            starting = [gevent.spawn(self._server, mutant) for mutant in mutants]
+            servers = [stack.enter_context(each.get()) for each in starting]
             yield servers
             for server in servers:
                 server.terminate()
