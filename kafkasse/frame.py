@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-import orjson
+import msgspec
 
 from kafkasse.errors import FilterError, KafkasseError
 from kafkasse.position import IdWriter, Partition
@@ -24,7 +24,7 @@ SSE_OPENING = b":ok\n\n"
 SSE_HEARTBEAT = b":heartbeat\n\n"
 JSON_LINES_HEARTBEAT = b"\n"
 
-_BRACE = ord("}")
+_OPENING_BRACE, _CLOSING_BRACE, _SPACE = b"{} "
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _PLAIN_KEY = re.compile(rb"[A-Za-z0-9 ._:/@#+-]*")
 _STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # the tokens of JSON that matter for finding members
@@ -105,6 +105,11 @@ class Wire:
         """An event that leaves the client's last id as it is."""
         return b"event: %s%s" % (event.encode(), body)
 
+    def with_id(self, frame: bytes, position_id: str) -> bytes:
+        """A frame from frame_without_id(), with an id."""
+        event, body = frame.split(b"\n", 1)
+        return b"%b\nid: %b\n%b" % (event, position_id.encode(), body)
+
     def id_alone(self, position_id: str) -> bytes:
         """An id without data: clients keep it and dispatch nothing."""
         return b"id: %s\n\n" % position_id.encode()
@@ -147,6 +152,9 @@ class JsonLines(Wire):
 
     def frame_without_id(self, event: str, body: bytes) -> bytes:
         return body
+
+    def with_id(self, frame: bytes, position_id: str) -> bytes:
+        return frame
 
     def id_alone(self, position_id: str) -> bytes:
         return b""
@@ -214,30 +222,36 @@ class Encoder:
             FilterError: the filterer raised.
         """
         around = ids.around(partition)
-        if around is None or self._sparse_ids:
+        if around is None:
             return self._one_by_one(partition, records, ids)
+        before, spell, after = around
+        in_digits = spell is str
+        untold, told = _templates(partition, before, after, in_digits)
         frames: list[bytes] = []
         offsets: list[int] = []
-        before, spell, after = around
-        head, tail = b"event: message\nid: " + before.encode(), after.encode() + b"\ndata: "
-        where = b',"_kafka":{"topic":"%s","partition":%d,"offset":' % (partition.topic.encode(), partition.partition)
         for record in records:
             offset, value, key, timestamp = record.offset, record.value, record.key, record.timestamp
-            if self._is_plain and value and _has_room(value) and (key is None or (key.isascii() and key.isalnum())):
+            timed = timestamp is not None and timestamp >= 0
+            if self._is_plain and timed and value and _has_room(value) and (key is None or key.isalnum()):
                 # The common case in one piece: all that encode() and frame() would do, but for what they would look for.
-                shown = b'"%b"' % key if key is not None else b"null"
-                when = b"null" if timestamp is None or timestamp < 0 else b"%d" % timestamp
-                next_offset = b"%d" % (offset + 1) if spell is str else spell(offset + 1).encode()
-                frame = b'%b%b%b%b%b%d,"timestamp":%b,"key":%b}}\n\n' % (
-                    head, next_offset, tail, value[:-1], where, offset, when, shown,
-                )  # fmt: skip
+                shown = b"null" if key is None else b'"%b"' % key
+                if self._sparse_ids:
+                    frame = untold % (value[:-1], offset, timestamp, shown)
+                else:
+                    next_offset = offset + 1 if in_digits else spell(offset + 1).encode()
+                    frame = told % (next_offset, value[:-1], offset, timestamp, shown)
             else:
                 encoded = self.encode(partition.topic, partition.partition, record)
                 if encoded is None:
                     continue
-                frame = self.wire.frame(encoded[0], f"{before}{spell(offset + 1)}{after}", encoded[1])
+                elif self._sparse_ids:
+                    frame = self.wire.frame_without_id(*encoded)
+                else:
+                    frame = self.wire.frame(encoded[0], f"{before}{spell(offset + 1)}{after}", encoded[1])
             frames.append(frame)
             offsets.append(offset)
+        if self._sparse_ids and frames:
+            frames[-1] = self.wire.with_id(frames[-1], f"{before}{spell(offsets[-1] + 1)}{after}")
         if records:
             ids.set(partition, records[-1].offset + 1)
         return frames, offsets
@@ -245,21 +259,20 @@ class Encoder:
     def _one_by_one(
         self, partition: Partition, records: Sequence[Record], ids: IdWriter
     ) -> tuple[list[bytes], list[int]]:
+        """Where times stand in the ids. All are encoded before the ids move: if the filter fails, nothing of it was sent."""
         frames: list[bytes] = []
         offsets: list[int] = []
-        # All are encoded before the ids move: if the filter fails, nothing of this run was sent, and the id must say so.
-        run = [(record, self.encode(partition.topic, partition.partition, record)) for record in records]
-        last = max((at for at, (_, encoded) in enumerate(run) if encoded is not None), default=-1)
-        for at, (record, encoded) in enumerate(run):
+        last_id = ""
+        for record, encoded in [(each, self.encode(partition.topic, partition.partition, each)) for each in records]:
             ids.set(partition, record.offset + 1, record.timestamp)
             if encoded is not None:
-                told = at == last or not self._sparse_ids
-                frames.append(self.wire.frame(encoded[0], ids.render(), encoded[1]) if told else self._untold(encoded))
+                last_id, (event, body) = ids.render(), encoded
+                untold = self.wire.frame_without_id(event, body)
+                frames.append(untold if self._sparse_ids else self.wire.frame(event, last_id, body))
                 offsets.append(record.offset)
+        if self._sparse_ids and frames:
+            frames[-1] = self.wire.with_id(frames[-1], last_id)
         return frames, offsets
-
-    def _untold(self, encoded: tuple[str, bytes]) -> bytes:
-        return self.wire.frame_without_id(*encoded)
 
     def _payload(self, topic: str, partition: int, record: Record) -> Payload | None:
         if self._deserializer is None and self._filterer is None:
@@ -304,6 +317,16 @@ class Encoder:
             return bool(self._filterer(message))
         except Exception as error:
             raise FilterError("The filter of this stream failed, so the stream cannot go on.") from error
+
+
+def _templates(partition: Partition, before: str, after: str, in_digits: bool) -> tuple[bytes, bytes]:
+    """The frame of a plain record without and with an id, for (next offset,) value less its brace, offset, time and key."""
+    kafka = '%b,"_kafka":{{"topic":"{}","partition":{},"offset":%d,"timestamp":%d,"key":%b}}}}\n\n'.format(*partition)
+    number = "%d" if in_digits else "%b"
+    return (
+        f"event: message\ndata: {kafka}".encode(),
+        f"event: message\nid: {before}{number}{after}\ndata: {kafka}".encode(),
+    )
 
 
 def gap(wire: Wire, partition: tuple[str, int], first: int, to: int, reason: str, position_id: str) -> bytes:
@@ -444,19 +467,31 @@ def _embedded(value: bytes | None, encoding: str) -> bytes:
             return b'"' + base64.b64encode(value) + b'"'
 
 
+class _Object(msgspec.Struct):
+    """A JSON object of which nothing is read but whether it has a member `_kafka`, however that is spelled."""
+
+    kafka: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="_kafka", default=msgspec.UNSET)
+
+
+# They check all of a value and build next to nothing of it. Both leave UTF-8 unchecked.
+_read_object = msgspec.json.Decoder(_Object).decode
+_read_any = msgspec.json.Decoder(msgspec.Raw).decode
+
+
 def _has_room(value: bytes) -> bool:
     """Whether `value` is a JSON object, on one line, with something in it and no `_kafka`, that ends in its brace."""
     try:
-        message = orjson.loads(value)
-    except orjson.JSONDecodeError:
+        message = _read_object(value)
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return (
-        type(message) is dict
-        and bool(message)
-        and "_kafka" not in message
-        and value[-1] == _BRACE
+        message.kafka is msgspec.UNSET
+        and value[-1] == _CLOSING_BRACE
+        and value[-2] > _SPACE
+        and value[-2] != _OPENING_BRACE
         and b"\n" not in value
         and b"\r" not in value
+        and (value.isascii() or _is_utf8(value))
     )
 
 
@@ -470,21 +505,21 @@ def _is_utf8(value: bytes) -> bool:
 
 def _is_json(value: bytes) -> bool:
     try:
-        _loads(value)
-    except Undeserializable:
+        _read_any(value)
+    except (msgspec.MsgspecError, RecursionError):
         return False
-    return True
+    return _is_utf8(value)
 
 
 def _loads(value: bytes) -> Any:
     try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
+        return msgspec.json.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return _loads_slowly(value, error)
 
 
 def _loads_slowly(value: bytes, reason: Exception) -> Any:
-    """Valid JSON that orjson refuses: lone surrogates, numbers beyond a double, nesting beyond 1,024 levels."""
+    """Valid JSON that msgspec refuses: lone surrogates, numbers beyond a double."""
     try:
         return json.loads(value.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -505,7 +540,7 @@ def _without_member(value: bytes, name: str) -> bytes:
 
 
 def _members(value: bytes) -> Iterator[bytes]:
-    """The text of each member of an object that is known to be JSON. No recursion: orjson reads deeper than Python could."""
+    """The text of each member of an object that is known to be JSON. No recursion: it may be deep."""
     depth, start = 0, value.index(b"{") + 1
     for token in _STRUCTURE.finditer(value):
         depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)

@@ -7,9 +7,13 @@ monkey.patch_all()
 import secrets  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
+
+hypothesis.settings.register_profile("kafkasse", deadline=None)  # no test judges by the clock
+hypothesis.settings.load_profile("kafkasse")
 
 
 @pytest.fixture(scope="session")

@@ -592,3 +592,50 @@ def test_our_own_words_as_lines() -> None:
     assert ("gap", 5) == tuple(json.loads(frame.gap(wire, ("t", 3), 5, 9, "r", ID))[each] for each in ("event", "from"))
     assert 410 == json.loads(frame.error(wire, TopicGone("Gone."), ID))["status"]
     assert {"event": "delete", "key": "FR"} == line(Record(None, b"FR"), "value")
+
+
+@given(data=st.data())
+def test_only_what_is_json_is_taken_for_it(data):
+    """What goes out as it came, with `_kafka` in it, is an object by another reader's judgement, with no such member."""
+    value = bytearray(
+        json.dumps(data.draw(st.dictionaries(st.sampled_from(["a", "_kafka", "ü"]), json_values, max_size=2))).encode()
+    )
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(value)))
+        value[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(DAMAGE))
+
+    room = frame._has_room(bytes(value)) if value else False
+
+    assert not room or (json.loads(value.decode()) and "_kafka" not in json.loads(value.decode()))
+    assert frame._is_json(bytes(value)) == reads_as_json(value)
+
+
+DAMAGE = [
+    b"",
+    b"\xff",
+    b"\xc3",
+    b"\\",
+    b"\\u005fkafka",
+    b'"',
+    b"{",
+    b"}",
+    b",",
+    b" ",
+    b"\n",
+    b"\r",
+    b"\0",
+    b"e999",
+    b"01",
+    b"-",
+]
+
+
+def reads_as_json(value):
+    def refuse(constant):
+        raise ValueError(constant)
+
+    try:
+        json.loads(value.decode(), parse_constant=refuse)
+    except ValueError:
+        return False
+    return True

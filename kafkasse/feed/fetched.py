@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from crc32c import crc32c  # by the processor's own instruction, ten times as fast as the decoders'
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords as PlainRecords
 
@@ -29,6 +30,7 @@ _V2 = 2
 _HEAD = struct.Struct(">qiibI")
 _HEAD_V2 = struct.Struct(">qiibIhiqqq")
 _BEFORE_LENGTH = 12
+_CHECKED_FROM = _HEAD.size
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _MARKER = struct.Struct(">hh")  # version and type
 _ABORT = 0
@@ -78,10 +80,12 @@ def runs(fetched: Fetched, offset: int, committed: bool) -> Iterator[Run]:
 def _batches(data: bytes, aborted: _Aborted | None) -> Iterator[tuple[list[Any], int, int]]:
     """The records of each batch that is there whole, what follows it, and its leader epoch."""
     decoder = (CompiledRecords or PlainRecords)(data)
+    view = memoryview(data)
     at = 0
     while (batch := decoder.next_batch()) is not None:
-        _, length, epoch, magic, _ = _HEAD.unpack_from(data, at)
-        if not batch.validate_crc():
+        _, length, epoch, magic, checksum = _HEAD.unpack_from(data, at)
+        end = at + _BEFORE_LENGTH + length
+        if not (batch.validate_crc() if magic < _V2 else crc32c(view[at + _CHECKED_FROM : end]) == checksum):
             raise CorruptRecordError(f"the batch at offset {batch.base_offset} fails its checksum")
         if magic < _V2:
             records = list(batch)
@@ -91,7 +95,7 @@ def _batches(data: bytes, aborted: _Aborted | None) -> Iterator[tuple[list[Any],
             is_aborted = aborted is not None and aborted.holds(batch, attributes, producer, base + delta)
             is_hidden = is_aborted or attributes & _CONTROL
             yield [] if is_hidden else list(batch), base + delta + 1, epoch
-        at += _BEFORE_LENGTH + length
+        at = end
 
 
 class _Aborted:
