@@ -506,8 +506,11 @@ def _is_utf8(value: bytes) -> bool:
 def _is_json(value: bytes) -> bool:
     try:
         _read_any(value)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
+    except (msgspec.MsgspecError, RecursionError) as error:
+        try:
+            _loads_slowly(value, error)
+        except Undeserializable:
+            return False
     return _is_utf8(value)
 
 
