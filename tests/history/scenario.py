@@ -17,23 +17,24 @@ from typing import Any, NamedTuple
 
 import gevent
 import yaml
+from gevent.event import Event
 
 from tests.history.app import HIDDEN, MUTANT_VARIABLE
-from tests.history.checker import Acknowledged, History, Written, complaints
+from tests.history.checker import Acknowledged, History, Written, complaints, last_id
 from tests.history.cluster import Witness, Writer
 from tests.history.payloads import is_json
-from tests.history.recorder import Recorder
+from tests.history.recorder import Recorder, Response
 from tests.history.wire import Place
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
 PARTITIONS = 3
 HEARTBEAT_S = 0.15
-HEARTBEATS_ENOUGH = 4  # of silence in a row, once nobody writes any more: nothing more will come
+HEARTBEATS_ENOUGH = 4  # in a row, once nobody writes any more: an impatient client then waits no longer
 PATIENCE_S = 60.0  # a hang becomes a failure
 COMPACTION_S_MAX = 20.0
 CUTS_MAX = 6
-ATTEMPTS_MAX = 60  # a server that is broken enough ends every stream
+ATTEMPTS_MAX = 25  # of an impatient client: a server that is broken enough ends every stream
 LINES = "application/x-ndjson"
 
 
@@ -235,36 +236,58 @@ class World:
 
     # Clients.
 
-    def client(self, servers: Sequence[Server], kind: Kind, copy: int = 0, last_id: str | None = None) -> History:
-        """One client from beginning to end, at any of these servers each time that it comes."""
+    def client(
+        self,
+        servers: Sequence[Server],
+        kind: Kind,
+        copy: int = 0,
+        patient: bool = True,
+        began: Event | None = None,
+        known_id: str | None = None,
+        had: bytes = b"",
+    ) -> History:
+        """One client from beginning to end, at any of these servers each time that it comes.
+
+        One that is not patient gives up where nothing comes or every connection breaks, as faults may have it. `began` is
+        set when it has an id, or bytes where there are none: from then on it will have the last records. One that comes
+        with an id already has had these bytes.
+        """
         chance = random.Random(f"{self._seed} {kind.name} {copy}")  # noqa: S311
-        recorder = Recorder(lambda: ("127.0.0.1", chance.choice(servers).port), kind.url(), kind.accept, last_id)
+        recorder = Recorder(lambda: ("127.0.0.1", chance.choice(servers).port), kind.url(), kind.accept, known_id)
         promised = {"topics": [self.topic], **kind.promises}
         cuts = chance.randrange(CUTS_MAX) if kind.is_cut else 0
 
         def cut_after() -> int | None:
             return chance.randrange(1, 6000) if len(recorder.attempts) < cuts else None
 
+        enough = self._enough(promised["topics"], kind.accept == LINES, patient, had)
+
+        def watched(recorder: Recorder) -> bool:
+            if began is not None and not began.is_set() and _has_begun(recorder, kind):
+                began.set()
+            return enough(recorder)
+
         try:
             with gevent.Timeout(PATIENCE_S):
-                recorder.follow(self._enough(promised["topics"], kind.accept == LINES), cut_after)
+                recorder.follow(watched, cut_after)
         finally:
             recorder.leave()
         return History(f"{kind.name} {copy}", attempts=recorder.attempts, **promised)
 
-    def _enough(self, topics: list[str], is_lines: bool) -> Callable[[Recorder], bool]:
-        """Whether a client has had the last record of each partition, or waited for it while nothing came."""
+    def _enough(self, topics: list[str], is_lines: bool, patient: bool, had: bytes) -> Callable[[Recorder], bool]:
+        """Whether a client has had the last record of each partition, or has given up."""
         turn = self._ends
         missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(PARTITIONS) if self.topic in topics]
         missing += [b'"end":"table","of":%d' % turn] if self.table in topics else []
+        missing = [mark for mark in missing if mark not in had]
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
 
         def enough(recorder: Recorder) -> bool:
             body = recorder.body
             missing[:] = [mark for mark in missing if mark not in body]
             whole = body.endswith(b"\n" if is_lines else b"\n\n")
-            tired = len(recorder.attempts) > ATTEMPTS_MAX
-            return tired or (whole and (not missing or (self.all_written and body.endswith(silence))))
+            hopeless = len(recorder.attempts) > ATTEMPTS_MAX or (self.all_written and body.endswith(silence))
+            return (whole and not missing) or (hopeless and not patient)
 
         return enough
 
@@ -276,7 +299,9 @@ class World:
         self.all_written = False
         with self.servers([mutant for mutant in mutants for _ in range(workers)]) as servers:
             of = {mutant: servers[at * workers : (at + 1) * workers] for at, mutant in enumerate(mutants)}
-            clients = {mutant: self._clients(of[mutant], copies) for mutant in mutants}
+            began: list[Event] = []
+            clients = {mutant: self._clients(of[mutant], copies, not mutant, began) for mutant in mutants}
+            gevent.wait(began, timeout=PATIENCE_S)
             self.write(batches)
             self.end()
             gevent.joinall([each for some in clients.values() for each in some], raise_error=True)
@@ -285,9 +310,12 @@ class World:
         histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
         return {each: Outcome(self.complaints(histories[each], reached), done[each]) for each in mutants}
 
-    def _clients(self, servers: Sequence[Server], copies: int) -> list[gevent.Greenlet]:
-        every = kinds(self.topic, self.table)
-        return [gevent.spawn(self.client, servers, kind, copy) for kind in every for copy in range(copies)]
+    def _clients(
+        self, servers: Sequence[Server], copies: int, patient: bool, began: list[Event]
+    ) -> list[gevent.Greenlet]:
+        every = [(kind, copy, patient, Event()) for kind in kinds(self.topic, self.table) for copy in range(copies)]
+        began += [each[-1] for each in every]
+        return [gevent.spawn(self.client, servers, *each) for each in every]
 
     def read(self) -> dict[Place, int]:
         """Let the witness read on. Returns the ends."""
@@ -306,10 +334,16 @@ class World:
         )
 
 
+def _has_begun(recorder: Recorder, kind: Kind) -> bool:
+    if kind.accept == LINES:
+        return bool(recorder.body)
+    return last_id(bytes(recorder.body), recorder.last_id) is not None
+
+
 def _done(server: Server) -> dict[str, int]:
     """How often the mutant of a server did its fault."""
-    asked = Recorder(lambda: ("127.0.0.1", server.port), "/-/done", accept="*/*")
-    asked.connect()
+    asked = Response(("127.0.0.1", server.port), "/-/done", {})
     while asked.read():
         pass
-    return dict(json.loads(asked.attempts[-1].body))
+    asked.close()
+    return dict(json.loads(bytes(asked.body)))

@@ -46,7 +46,7 @@ def test_every_kind_of_client_is_sent_exactly_its_records(world: World) -> None:
 def test_cut_at_any_byte_and_resumed_from_any_id(world: World) -> None:
     """Of a whole stream, each number of bytes that a client may have had, and the rest that it is sent for its id."""
     world.fill_table(turns=2)
-    world.write(2, pause_s=0)
+    world.write(1, pause_s=0)
     world.end()
     with world.servers(["", ""]) as (first, second):
         every = kinds(world.topic, world.table)
@@ -61,8 +61,10 @@ def every_cut(world: World, kind: Kind, first: Server, second: Server) -> list[H
     """A history for each byte at which one stream of `first` may be cut; `second` resumes from each of its ids."""
     whole = world.client([first], kind)
     body = whole.attempts[-1].body
-    ids = {None, *(block.id for block in blocks(body))} - {""}
-    resumed = {each: gevent.spawn(world.client, [second], kind, last_id=each) for each in ids}
+    had = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
+    resumed = {
+        each: gevent.spawn(world.client, [second], kind, known_id=each, had=body[:end]) for each, end in had.items()
+    }
     rests = {each: history.get().attempts for each, history in resumed.items()}
     cuts = range(len(body) + 1)
     cut = {at: [Attempt(None, 200, body[:at]), *rests[last_id(body[:at])]] for at in cuts}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.history.scenario import Outcome, World
 from tests.history.test_delivery import RETENTION_SEEDS, SEED, STEPS
 from tests.support.kafka import Cluster
 
+PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 SERVERS_AT_ONCE = 5
 BATCHES = 10
 SEEDS_MAX = 60
@@ -51,7 +54,7 @@ def test_a_fault_is_seen_from_outside(outcomes: Outcomes, outside: str) -> None:
     found, done = outcomes[outside]
 
     assert done > 0, "this mutant was never reached: hook it elsewhere"
-    assert found
+    assert [each for each in found if "at the end" not in each]  # what is missing there may have needed more patience
 
 
 @pytest.fixture
@@ -69,6 +72,13 @@ def test_a_fault_is_seen_inside(mutant: str) -> None:
 
     assert mutants.done[mutant] > 0, "this mutant was never reached: hook it elsewhere"
     assert found
+
+
+def test_the_page_has_a_line_for_each() -> None:
+    """docs/delivery.md tells of every fault, and of none that is no more."""
+    told = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+
+    assert sorted(mutants.MUTANTS) == sorted(told)
 
 
 def test_a_mutant_whose_place_has_gone_says_so() -> None:
