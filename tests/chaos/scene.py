@@ -20,7 +20,7 @@ from typing import Any
 import gevent
 import yaml
 from gevent.lock import RLock
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tests.chaos.cluster import EmbeddedCluster, patiently
 from tests.chaos.network import HOST, Network
@@ -34,10 +34,18 @@ from tests.support.waiting import eventually
 
 SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s: a client that hears nothing for so long comes again
 RETRY_MS_MAX = 300
+READING_S_MAX = 10.0
 SENT_AT_ONCE = 4
 TAIL_BYTES = 16_384  # most likely to hold a whole event: to read all of a long stream for its last id takes long
 # What takes a producer seconds to notice by itself, where nodes come and go.
-PATIENCE = {"reconnect_backoff_max_ms": 200, "request_timeout_ms": 5_000, "metadata_max_age_ms": 500}
+PATIENCE = {
+    "reconnect_backoff_max_ms": 200,
+    "request_timeout_ms": 3_000,
+    "metadata_max_age_ms": 500,
+    "delivery_timeout_ms": 8_000,
+    "max_block_ms": 8_000,
+}
+TURN_S_MAX = 10.0
 
 SETTINGS: dict[str, Any] = {
     "heartbeat_s": 0.3,
@@ -94,8 +102,11 @@ class Author:
         while True:
             with self._lock:
                 try:
-                    self._append(self.turns)
-                except KafkaError:  # a transaction that a fault has ended: nobody was told that it is kept
+                    with gevent.Timeout(TURN_S_MAX, KafkaTimeoutError):
+                        self._append(self.turns)
+                except (
+                    KafkaError
+                ):  # a fault has ended a transaction, or the producer hangs: nobody was told of a record
                     self._begin_anew()
             self.turns += 1
             gevent.sleep(self._pause_s)
@@ -104,7 +115,7 @@ class Author:
         with suppress(KafkaError):  # then it is tried again at the next turn
             old, self._writer = self._writer, self._new_writer()
             self.acknowledged += old.acknowledged
-            old.close()
+            gevent.spawn(old.close)
 
     def _append(self, turn: int) -> None:
         self._send(turn)
@@ -329,7 +340,11 @@ class Scene:
         return ends
 
     def _witness(self, topic: str) -> dict[Place, int]:
-        with closing(Witness(self.cluster.bootstrap_servers, [topic], *self._lives[topic])) as witness:
+        # Where leaders have just changed, kafka-python's consumer may wait for an answer for ever.
+        with (
+            gevent.Timeout(READING_S_MAX, KafkaTimeoutError),
+            closing(Witness(self.cluster.bootstrap_servers, [topic], *self._lives[topic])) as witness,
+        ):
             ends = witness.read()
             self._firsts |= witness.firsts()
         self.written |= {(*each[:3], *each[-2:]): each for each in witness.written}

@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gevent
 
@@ -51,6 +51,8 @@ CONFIGS = {
 }
 STATUSES = {REMADE: {404, 410}, FORBIDDEN: {404}}  # that only readers of these topics may be answered, beside 503
 
+Fault = Callable[["Storm"], object]
+
 
 class Storm:
     """Faults on a scene, one after another.
@@ -79,12 +81,12 @@ class Storm:
             self._come()
         eventually(lambda: all(each.last_id for each in self.scene.readers))
 
-    def rage(self, seconds: float) -> None:
-        """One fault after the other, for so long; then all is healed."""
+    def rage(self, seconds: float, faults: Sequence[Fault] = ()) -> None:
+        """One fault after the other, of all or of these, for so long; then all is healed."""
         until = time.monotonic() + seconds
         watching = gevent.spawn(self._watch)
         while time.monotonic() < until:
-            fault = self.order.choice(FAULTS)
+            fault = self.order.choice(faults or FAULTS)
             self._say(f"{until - time.monotonic():4.0f} s left: {fault.__name__.replace('_', ' ')}")
             fault(self)
             self._rest(CALM_S)
@@ -235,7 +237,7 @@ class Storm:
         self.cluster.forgive(self._names[FORBIDDEN])
 
 
-FAULTS = (
+FAULTS: tuple[Fault, ...] = (
     Storm.kill_a_broker,
     Storm.kill_the_controller,
     Storm.move_leaders,

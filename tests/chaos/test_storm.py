@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.chaos.scene import Scene, go_on
-from tests.chaos.storm import Storm
+from tests.chaos.storm import FAULTS, Storm
 
 SECONDS = 15
 SEED = 1
 READERS = 8
+# Not yet: kafkasse has faults here, which test_topics.py and test_kafka.py hold as expected failures, and `make chaos` finds.
+UNSOUND = Storm.truncate, Storm.make_a_topic_again, Storm.retention, Storm.half_open_network_to_kafka
 
 
 def test_a_short_storm(stage: Callable[..., Scene], fresh_name: str) -> None:
@@ -17,7 +19,7 @@ def test_a_short_storm(stage: Callable[..., Scene], fresh_name: str) -> None:
     storm = Storm(stage(seed=SEED, servers=2), SEED, print)
     storm.prepare(fresh_name, READERS)
 
-    storm.rage(SECONDS)
+    storm.rage(SECONDS, [each for each in FAULTS if each not in UNSOUND])
 
     assert [] == storm.complaints()
 
