@@ -12,8 +12,15 @@ from pathlib import Path
 import gevent
 import pytest
 
+from kafkasse.config import Config
+from kafkasse.feed import Feeds
+from kafkasse.feed.follower import Follower
+from kafkasse.feed.memory import MemoryLog
+from kafkasse.frame import Encoder
+from kafkasse.position import IdKind, of_topics
+from kafkasse.route import Route, StartAt
 from tests.history import inside
-from tests.history.checker import Attempt, History, last_id
+from tests.history.checker import Attempt, History, Written, complaints, last_id
 from tests.history.scenario import Kind, World, kinds
 from tests.history.wire import blocks
 from tests.support.kafka import Cluster
@@ -97,3 +104,25 @@ def test_a_late_return_cut_before_its_gap() -> None:
 def test_a_reader_that_joins_is_told_of_what_it_had() -> None:
     """A reader that had the first of what retention then removed is told that the others alone are lost."""
     assert [] == inside.World(188, filtered=False, sparse=False).play(STEPS)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a shared feed tells, of a partition that was quiet since, when the feed was opened"
+)
+def test_times_follow_the_records_that_a_client_had() -> None:
+    """A record that comes late, with a time after the last one's, is not passed over by who goes on by times."""
+    log = MemoryLog()
+    log.create(inside.TOPIC, 2)
+    written = [Written(inside.TOPIC, *each, None, b'{"n":1}') for each in ((0, 0, 1000), (1, 0, 1001), (0, 1, 1500))]
+    followers: list[Follower] = []
+    feeds = Feeds(log, Config(topic_check_s=300), followers.append)
+    route = Route("times", "/times", None, start=StartAt.EARLIEST, id=IdKind.TIMESTAMP)
+    log.append(inside.TOPIC, b'{"n":1}', 0, timestamp=1000)
+    reader = feeds.open(route, of_topics([inside.TOPIC]), log.describe([inside.TOPIC]), Encoder())
+    body = reader.begin() + b"".join(reader.read(0) for _ in range(3))
+    log.append(inside.TOPIC, b'{"n":1}', 1, timestamp=1001)
+    followers[0].turn(0)
+    body += b"".join(reader.read(0) for _ in range(3))
+    history = History("c", [inside.TOPIC], [Attempt(None, 200, body)], id_kind="timestamp", start="earliest")
+
+    assert [] == complaints([history], written)
