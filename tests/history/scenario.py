@@ -283,11 +283,11 @@ class World:
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
 
         def enough(recorder: Recorder) -> bool:
-            body = recorder.body
-            missing[:] = [mark for mark in missing if mark not in body]
-            whole = body.endswith(b"\n" if is_lines else b"\n\n")
+            body = bytes(recorder.body or (recorder.attempts[-1].body if recorder.attempts else b""))
+            kept = body[: body.rfind(b"\n") + 1] if is_lines else _told(body)
+            missing[:] = [mark for mark in missing if mark not in kept]
             hopeless = len(recorder.attempts) > ATTEMPTS_MAX or (self.all_written and body.endswith(silence))
-            return (whole and not missing) or (hopeless and not patient)
+            return (bool(kept) and not missing) or (hopeless and not patient)
 
         return enough
 
@@ -332,6 +332,15 @@ class World:
             compacted=[self.table],
             first_at=self._witness.first_at,
         )
+
+
+def _told(body: bytes) -> bytes:
+    """What does not come again when this body is cut: all up to the last id whose block is complete."""
+    at = len(body)
+    while (at := body.rfind(b"\nid: ", 0, at)) >= 0:
+        if (end := body.find(b"\n\n", at)) >= 0:
+            return body[: end + 2]
+    return b""
 
 
 def _has_begun(recorder: Recorder, kind: Kind) -> bool:
