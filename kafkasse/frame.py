@@ -23,7 +23,10 @@ from kafkasse.position import IdWriter, Partition
 SSE_OPENING = b":ok\n\n"
 SSE_HEARTBEAT = b":heartbeat\n\n"
 JSON_LINES_HEARTBEAT = b"\n"
+OUR_EVENTS = ("message", "delete", "base64", "gap", "error")
 
+NUMBER_DIGITS_MAX = 4_300  # Python reads no longer ones, and clients should not fail at what one producer wrote
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (NUMBER_DIGITS_MAX + 1))
 _OPENING_BRACE, _CLOSING_BRACE, _SPACE = b"{} "
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _PLAIN_KEY = re.compile(rb"[A-Za-z0-9 ._:/@#+-]*")
@@ -140,6 +143,8 @@ class JsonLines(Wire):
             data = _dumps({"event": "base64", "data": data.decode()})
         elif payload.event == "delete":
             data = b'{"event":"delete",' + data[1:]
+        elif _passes_for_ours(data):
+            data = b'{"event":"message","data":' + _LINE_BREAK.sub(b" ", data) + b"}"
         elif b"\n" in data or b"\r" in data or not _is_json(data):
             data = _LINE_BREAK.sub(b" ", data) if _is_json(data) else _dumps(data.decode())
         return data + b"\n"
@@ -163,7 +168,7 @@ class JsonLines(Wire):
         return b""
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
-        return _dumps(data if event == "error" else {"event": event, **data}) + b"\n"
+        return _dumps({"event": event, **data}) + b"\n"
 
 
 class Encoder:
@@ -492,7 +497,23 @@ def _has_room(value: bytes) -> bool:
         and b"\n" not in value
         and b"\r" not in value
         and (value.isascii() or _is_utf8(value))
+        and not (len(value) > NUMBER_DIGITS_MAX and _may_have_long_number(value))
     )
+
+
+def _may_have_long_number(value: bytes) -> bool:
+    """Whether more digits follow each other, be it in text, than many a client reads. Looks only where they must be."""
+    step = NUMBER_DIGITS_MAX
+    suspects = (at for at in range(step, len(value), step) if value[at : at + 1].isdigit())
+    return any(_LONG_NUMBER.search(value, at - step, at + step) for at in suspects)
+
+
+def _passes_for_ours(data: bytes) -> bool:
+    """Whether a line of JSON has a member `event`, however it is spelled, that one of our own lines could have."""
+    if not (b'"event"' in data or b"\\" in data) or not _is_json(data) or type(_loads(data)) is not dict:
+        return False
+    events = [b"{" + member + b"}" for member in _members(data) if _name_of(member) == "event"]
+    return any(_loads(event)["event"] in OUR_EVENTS for event in events)
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -511,7 +532,17 @@ def _is_json(value: bytes) -> bool:
             _loads_slowly(value, error)
         except Undeserializable:
             return False
-    return _is_utf8(value)
+    return _is_utf8(value) and not (len(value) > NUMBER_DIGITS_MAX and _has_long_number(value))
+
+
+def _has_long_number(value: bytes) -> bool:
+    if not _may_have_long_number(value):
+        return False
+    try:
+        _loads(value)
+    except Undeserializable:
+        return True
+    return False
 
 
 def _loads(value: bytes) -> Any:

@@ -19,7 +19,7 @@ from kafka.net.connection import KafkaConnection
 
 from kafkasse.feed.fetch_protocol import API_KEY, VERSIONS, framed
 
-ANSWER_BYTES_MAX = 1 << 28  # a fetch asks for much less, but a single batch of records may be larger than was asked for
+ANSWER_BYTES_MAX = 1 << 30  # a fetch asks for much less, but a single batch of records may be larger than was asked for
 WARM_PER_BROKER_MAX = 4
 _INT32 = struct.Struct(">i")
 

@@ -66,18 +66,29 @@ class Gap(NamedTuple):
 
 
 class OffsetOutOfRange(Exception):
-    """A cursor stands where the log has nothing: retention removed it, or the log was truncated.
+    """A cursor stands where the log has nothing that can be read: retention removed it, or the log was truncated.
 
-    `divergent` tells, where the log knows it, from which offset on its records are not those that were read before.
+    Args:
+        partitions: where that is so.
+        divergent: where the log knows it, from which offset on its records are not those that were read before.
+        unreadable: where records are there that cannot be read, the offset that follows them, and why.
     """
 
-    def __init__(self, partitions: Iterable[Partition], divergent: Mapping[Partition, int] | None = None) -> None:
+    def __init__(
+        self,
+        partitions: Iterable[Partition],
+        divergent: Mapping[Partition, int] | None = None,
+        unreadable: Mapping[Partition, tuple[int, str]] | None = None,
+    ) -> None:
         self.partitions = tuple(partitions)
         self.divergent = divergent or {}
+        self.unreadable = unreadable or {}
         super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
 
     def gap(self, partition: Partition, offset: int, bounds: Bounds) -> Gap | None:
         """What a reader that stood at `offset` of `partition` has lost."""
+        if partition in self.unreadable:
+            return Gap(partition, offset, *self.unreadable[partition])
         if (agreed := self.divergent.get(partition, offset)) < offset:
             return Gap(partition, offset, max(agreed, bounds.first), TRUNCATED)
         return Gap.between(partition, offset, bounds)

@@ -34,6 +34,7 @@ _DIVERGING = struct.Struct(">iq")  # epoch, end offset
 _DIVERGING_TAG = 0
 _ID_BYTES = 16
 _SIZE_BYTES = 4
+_UVARINT_SHIFT_MAX = 28
 _CONSUMER = -1  # in place of a replica's id
 _UNKNOWN_LOG_START = -1
 
@@ -200,6 +201,8 @@ def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         shift += 7
         at += 1
+        if shift > _UVARINT_SHIFT_MAX:
+            raise ValueError("a length of more than 32 bits")
     return value | byte << shift, at + 1
 
 

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from crc32c import crc32c  # by the processor's own instruction, ten times as fast as the decoders'
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords as PlainRecords
+from kafka.record.default_records import DefaultRecordBatch as PlainBatch
 
 from kafkasse.feed.fetch_protocol import ANY_EPOCH, Fetched
+from kafkasse.feed.unpack import TooLarge, unpack
 from kafkasse.frame import Record
 
 try:
@@ -30,8 +32,11 @@ _V2 = 2
 _HEAD = struct.Struct(">qiibI")
 _HEAD_V2 = struct.Struct(">qiibIhiqqq")
 _BEFORE_LENGTH = 12
-_CHECKED_FROM = _HEAD.size
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_BATCH_HEAD_BYTES = 61
+_CHECKED_FROM = _ATTRIBUTES_AT = _HEAD.size
+_LENGTH_AT = 8
+_LENGTH, _ATTRIBUTES = struct.Struct(">i"), struct.Struct(">h")
+_CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _MARKER = struct.Struct(">hh")  # version and type
 _ABORT = 0
 
@@ -44,25 +49,37 @@ class Run(NamedTuple):
     epoch: int
 
 
-def runs(fetched: Fetched, offset: int, committed: bool) -> Iterator[Run]:
+class Unpackable(Exception):
+    """A batch of records that would become too large; `next_offset` is what follows it."""
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+
+
+def runs(fetched: Fetched, offset: int, committed: bool, unpacked_bytes_max: int) -> Iterator[Run]:
     """All records from `offset` on. A run without records moves past markers and hidden records.
 
     Args:
         fetched: record batches, and which of their transactions were aborted.
         offset: the first one that is wanted; batches may begin before it.
         committed: leave out the records of aborted transactions.
+        unpacked_bytes_max: how large a compressed batch may become.
 
     Raises:
+        Unpackable: the next batch would become larger; whatever stands before it was handed on.
         CorruptRecordError: a batch fails its checksum or cannot be read; whatever stands before it was handed on.
     """
     run: list[Record] = []
     begin, epoch = offset, ANY_EPOCH
-    batches = _batches(bytes(fetched.records), _Aborted(fetched.aborted) if committed else None)
+    aborted = _Aborted(fetched.aborted) if committed else None
+    batches = _batches(bytes(fetched.records), aborted, unpacked_bytes_max)
     while True:
         try:
             batch = next(batches, None)
         except Exception as error:
             yield Run(run, offset, epoch)
+            if isinstance(error, Unpackable):
+                raise
             raise CorruptRecordError(f"the records that follow offset {offset} cannot be read: {error!r}") from error
         if batch is None:
             break
@@ -77,25 +94,58 @@ def runs(fetched: Fetched, offset: int, committed: bool) -> Iterator[Run]:
     yield Run(run, offset, epoch)
 
 
-def _batches(data: bytes, aborted: _Aborted | None) -> Iterator[tuple[list[Any], int, int]]:
+def _batches(data: bytes, aborted: _Aborted | None, unpacked_bytes_max: int) -> Iterator[tuple[list[Any], int, int]]:
     """The records of each batch that is there whole, what follows it, and its leader epoch."""
-    decoder = (CompiledRecords or PlainRecords)(data)
     view = memoryview(data)
+    decoder = (CompiledRecords or PlainRecords)(data)
     at = 0
     while (batch := decoder.next_batch()) is not None:
         _, length, epoch, magic, checksum = _HEAD.unpack_from(data, at)
-        end = at + _BEFORE_LENGTH + length
-        if not (batch.validate_crc() if magic < _V2 else crc32c(view[at + _CHECKED_FROM : end]) == checksum):
+        begin, at = at, at + _BEFORE_LENGTH + length
+        if not (batch.validate_crc() if magic < _V2 else crc32c(view[begin + _CHECKED_FROM : at]) == checksum):
             raise CorruptRecordError(f"the batch at offset {batch.base_offset} fails its checksum")
         if magic < _V2:
             records = list(batch)
             yield records, records[-1].offset + 1 if records else 0, ANY_EPOCH
+            continue
+        base, _, _, _, _, attributes, delta, _, _, producer = _HEAD_V2.unpack_from(data, begin)
+        next_offset = base + delta + 1
+        is_aborted = aborted is not None and aborted.holds(batch, attributes, producer, base + delta)
+        if is_aborted or attributes & _CONTROL:
+            yield [], next_offset, epoch
         else:
-            base, _, _, _, _, attributes, delta, _, _, producer = _HEAD_V2.unpack_from(data, at)
-            is_aborted = aborted is not None and aborted.holds(batch, attributes, producer, base + delta)
-            is_hidden = is_aborted or attributes & _CONTROL
-            yield [] if is_hidden else list(batch), base + delta + 1, epoch
-        at = end
+            try:
+                yield _records_of(batch, view[begin:at], attributes, unpacked_bytes_max), next_offset, epoch
+            except TooLarge as error:
+                raise Unpackable(next_offset) from error
+
+
+def _records_of(batch: Any, data: memoryview, attributes: int, unpacked_bytes_max: int) -> list[Any]:
+    """All records of a batch in format 2."""
+    if codec := attributes & _CODEC:
+        unpacked = unpack(codec, data[_BATCH_HEAD_BYTES:], unpacked_bytes_max)
+        head = bytearray(data[:_BATCH_HEAD_BYTES])
+        _LENGTH.pack_into(head, _LENGTH_AT, len(head) + len(unpacked) - _BEFORE_LENGTH)
+        _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, attributes & ~_CODEC)
+        whole = bytes(head) + unpacked
+        data, batch = memoryview(whole), (CompiledRecords or PlainRecords)(whole).next_batch()
+    try:
+        return list(batch)
+    except Exception:  # noqa: BLE001 - whatever displeases a decoder: what is really damaged fails here again
+        leniently = PlainBatch(data)
+        leniently._buffer = _Lenient(data)
+        return list(leniently)
+
+
+class _Lenient(bytearray):
+    """For the name of a header that is not UTF-8, although Kafka says it is: no producer shall end a stream by it."""
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        return _Lenient(found) if isinstance(at, slice) else found
+
+    def decode(self, encoding: str = "utf-8", errors: str = "backslashreplace") -> str:
+        return super().decode(encoding, errors)
 
 
 class _Aborted:

@@ -34,7 +34,7 @@ from kafkasse.feed.fetch_protocol import (
     Terms,
     Wanted,
 )
-from kafkasse.feed.fetched import RUN_RECORDS_MAX, Run, runs
+from kafkasse.feed.fetched import RUN_RECORDS_MAX, Run, Unpackable, runs
 from kafkasse.feed.kafka_errors import NOT_TO_BE_MENDED, told_plainly
 from kafkasse.position import Partition
 
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 BACKOFF_S = 0.02  # times the square of the failures in a row
 BACKOFF_MAX_S = 1.0
+TOO_LARGE = "too large when unpacked"
 SESSION_EPOCH_MAX = 2**31 - 1
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN = 0, 1, -1  # error codes
@@ -91,6 +92,7 @@ class KafkaCursor:
         follow: it stays at the end for long. It fetches in a session, and only when it is polled: records gather meanwhile.
             One that does not follow fetches ahead as long as there is much to come.
         timeout_s: how long a broker may be late with an answer.
+        unpacked_bytes_max: how large a compressed batch of records may become; larger ones are lost.
         done: told once that it was closed.
     """
 
@@ -102,12 +104,14 @@ class KafkaCursor:
         terms: Terms,
         follow: bool,
         timeout_s: float,
+        unpacked_bytes_max: int,
         done: Callable[[], object],
     ) -> None:
         self.cluster = cluster
         self.terms = terms
         self.follow = follow
         self.timeout_s = timeout_s
+        self.unpacked_bytes_max = unpacked_bytes_max
         self.closed = False
         self._done = done
         self._places: dict[Partition, _Place] = {}
@@ -116,7 +120,9 @@ class KafkaCursor:
         self._nodes: dict[Broker, _Node] = {}
         self._answers: deque[tuple[_Node, Answer]] = deque()
         self._ready: deque[tuple[_Place, Iterator[Run]]] = deque()
-        self._lost: dict[Partition, int | None] = {}  # out of range, and from which offset on the log is another one
+        self._lost: list[Partition] = []  # see OffsetOutOfRange
+        self._divergent: dict[Partition, int] = {}
+        self._unreadable: dict[Partition, tuple[int, str]] = {}
         self._error: Exception | None = None
         self._news = Event()
         self._is_looking = False
@@ -170,6 +176,15 @@ class KafkaCursor:
                 run = next(rest, None)
             except kafka_errors.CorruptRecordError as error:
                 self._error, run = error, None
+            except Unpackable as error:
+                log.error(
+                    "records of %s/%d, up to offset %d, are too large when unpacked",
+                    *place.partition,
+                    error.next_offset,
+                )
+                self._lose(place)
+                self._unreadable[place.partition] = error.next_offset, TOO_LARGE
+                run = None
             if run is None:
                 self._ready.popleft()
             elif run.next_offset > place.offset:
@@ -185,8 +200,10 @@ class KafkaCursor:
             with told_plainly():
                 raise error
         if self._lost:
-            lost, self._lost = self._lost, {}
-            raise OffsetOutOfRange(lost, {each: offset for each, offset in lost.items() if offset is not None})
+            lost, self._lost = self._lost, []
+            divergent, self._divergent = self._divergent, {}
+            unreadable, self._unreadable = self._unreadable, {}
+            raise OffsetOutOfRange(lost, divergent, unreadable)
 
     def _take(self, node: _Node, answer: Answer) -> None:
         if answer.error_code != _NONE:
@@ -204,16 +221,19 @@ class KafkaCursor:
                 self._mend(place, fetched)
             elif fetched.records:
                 self._failures = 0
-                self._ready.append((place, runs(fetched, place.offset, bool(self.terms.isolation_level))))
+                self._ready.append((place, self._runs(fetched, place)))
                 node.move_on(place)
+
+    def _runs(self, fetched: Fetched, place: _Place) -> Iterator[Run]:
+        return runs(fetched, place.offset, bool(self.terms.isolation_level), self.unpacked_bytes_max)
 
     def _mend(self, place: _Place, fetched: Fetched) -> None:
         """A partition that cannot be read here, or not as it was asked for."""
         error = kafka_errors.for_code(fetched.error_code)
         if fetched.error_code == _OUT_OF_RANGE or fetched.diverging_offset is not None:
-            self._leave(place)
-            self._homeless.pop(place.partition)  # until a seek()
-            self._lost[place.partition] = fetched.diverging_offset
+            self._lose(place)
+            if fetched.diverging_offset is not None:
+                self._divergent[place.partition] = fetched.diverging_offset
         elif error.retriable or fetched.error_code == _UNKNOWN:
             log.info("%s/%d cannot be read now: %s", *place.partition, error.__name__)
             self._leave(place)
@@ -255,6 +275,12 @@ class KafkaCursor:
             place.leader, place.node = leader, self._nodes[leader.broker]
             place.node.take_in(place)
             del self._homeless[place.partition]
+
+    def _lose(self, place: _Place) -> None:
+        """It is not read until a seek()."""
+        self._leave(place)
+        del self._homeless[place.partition]
+        self._lost.append(place.partition)
 
     def _leave(self, place: _Place) -> None:
         if place.node is not None:

@@ -62,6 +62,7 @@ class KafkaLog:
         topic_prefix: put before every topic name on the way to Kafka, taken off on the way back.
         isolation_level: read_committed or read_uncommitted.
         fetch_bytes_max: what one fetch may bring.
+        unpacked_bytes_max: how large a compressed batch of records may become; larger ones are not read.
         consumers_max: how many cursors may be open; the next waits for one up to `timeout_s`.
 
     Raises:
@@ -75,6 +76,7 @@ class KafkaLog:
         topic_prefix: str = "",
         isolation_level: str = "read_committed",
         fetch_bytes_max: int = 1_048_576,
+        unpacked_bytes_max: int = 16_777_216,
         consumers_max: int = 200,
     ) -> None:
         if unknown := sorted(settings.keys() - KafkaConsumer.DEFAULT_CONFIG.keys()):
@@ -100,6 +102,7 @@ class KafkaLog:
             rack="",
         )
         self._timeout_s = timeout_s
+        self._unpacked_bytes_max = unpacked_bytes_max
         self._places = BoundedSemaphore(consumers_max)
         self._known: dict[str, dict[int, Leader]] = {}  # of topics that were described, as they were then
         self.connections = Connections(self._connected, timeout_s)
@@ -145,7 +148,9 @@ class KafkaLog:
             self._places.release()
             raise
         terms = self._terms._replace(wait_ms=FOLLOW_WAIT_MS if follow else CATCH_UP_WAIT_MS)
-        return KafkaCursor(self, offsets, leaders, terms, follow, self._timeout_s, self._places.release)
+        return KafkaCursor(
+            self, offsets, leaders, terms, follow, self._timeout_s, self._unpacked_bytes_max, self._places.release
+        )
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
         """See kafka_cursor.Cluster."""

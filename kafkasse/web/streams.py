@@ -148,6 +148,7 @@ class Streams:
             config.topic_prefix,
             config.isolation_level,
             config.fetch_bytes_max,
+            config.unpacked_bytes_max,
             config.consumers_max,
         )
 

@@ -27,7 +27,6 @@ def server(serve: Callable[..., Server], attacked: str) -> Server:
     return serve(heartbeat_s=300)
 
 
-@pytest.mark.xfail(strict=True, reason="a batch is unpacked whole, however large it becomes")
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_a_bomb(server: Server, unharmed: Unharmed, cluster: Cluster, codec: str) -> None:
     """It costs its readers a bounded amount of memory."""

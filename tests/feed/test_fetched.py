@@ -14,8 +14,9 @@ from kafka.record.util import calc_crc32c
 
 from kafkasse.feed import fetched
 from kafkasse.feed.fetch_protocol import ANY_EPOCH, Fetched
-from kafkasse.feed.fetched import RUN_RECORDS_MAX, runs
+from kafkasse.feed.fetched import RUN_RECORDS_MAX, Unpackable, runs
 
+ROOM = 1 << 20
 NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = struct.pack(">hh", 0, 0), struct.pack(">hh", 0, 1)
@@ -50,7 +51,7 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
 
 
 def read(data, offset=0, committed=True, aborted=()):
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), aborted, -1, None), offset, committed))
+    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), aborted, -1, None), offset, committed, ROOM))
     return [(each.offset, bytes(each.value)) for run in found for each in run.records], found[-1].next_offset
 
 
@@ -69,7 +70,7 @@ def test_old_formats(magic, codec):
     data = batch(0, b"a", b"b", magic=magic, codec=codec)
 
     assert ([(0, b"a"), (1, b"b")], 2) == read(data)
-    assert ANY_EPOCH == list(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True))[-1].epoch
+    assert ANY_EPOCH == list(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True, ROOM))[-1].epoch
 
 
 def test_a_batch_that_begins_before():
@@ -110,16 +111,46 @@ def test_runs_have_a_bound():
     """A large fetch comes in runs, so that others get their turn."""
     data = b"".join(batch(at, *[b"x"] * 100) for at in range(0, 3 * RUN_RECORDS_MAX, 100))
 
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True))
+    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True, ROOM))
 
     assert [RUN_RECORDS_MAX] * 3 + [0] == [len(each.records) for each in found]
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_a_batch_that_would_become_too_large(codec):
+    """It is named with what follows it, and what stands before it is handed on."""
+    room, data = 10_000, b"x" * 9_000
+    fits = Fetched(b"t", 0, 0, memoryview(batch(5, data, codec=codec)), (), -1, None)
+    bomb = fits._replace(records=memoryview(batch(5, data, codec=codec) + batch(6, data, data, codec=codec)))
+
+    assert [5] == [record.offset for record in next(runs(fits, 5, True, room)).records]
+    reading = runs(bomb, 5, True, room)
+    assert 6 == next(reading).next_offset
+    with pytest.raises(Unpackable) as unpackable:
+        next(reading)
+    assert 8 == unpackable.value.next_offset
+
+
+def test_a_header_that_is_not_utf8():
+    """Whoever may write to a topic must not be able to end its streams: the name is shown as well as it can be."""
+    builder = MemoryRecordsBuilder(2, NO_CODEC, 1 << 20)
+    builder.append(1000, b"k", b"v", [("name", b"1"), ("more", None)])
+    builder.close()
+    data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
+    data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
+
+    ((record,), _, _) = next(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True, ROOM))
+
+    assert (b"k", b"v", [("n\\xff\\xfee", b"1"), ("more", None)]) == (record.key, record.value, list(record.headers))
 
 
 def test_a_damaged_batch():
     """What stands before it is handed on; then it is said, for all later ones too."""
     damaged = bytearray(batch(6, b"b"))
     damaged[-2] ^= 1
-    reading = runs(Fetched(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), -1, None), 5, True)
+    reading = runs(
+        Fetched(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), -1, None), 5, True, ROOM
+    )
 
     before = next(reading)
 
