@@ -64,6 +64,12 @@ class Gap(NamedTuple):
             return cls(partition, offset, bounds.end, TRUNCATED)
         return None
 
+    def after(self, had: int) -> Gap | None:
+        """What of it concerns a reader that stands at `had`, or None."""
+        if self.to < self.first:  # truncated
+            return self._replace(first=had) if had > self.to else None
+        return self._replace(first=max(self.first, had)) if had < self.to else None
+
 
 class OffsetOutOfRange(Exception):
     """A cursor stands where the log has nothing that can be read: retention removed it, or the log was truncated.

@@ -120,7 +120,7 @@ class KafkaCursor:
         self._nodes: dict[Broker, _Node] = {}
         self._answers: deque[tuple[_Node, Answer]] = deque()
         self._ready: deque[tuple[_Place, Iterator[Run]]] = deque()
-        self._lost: list[Partition] = []  # see OffsetOutOfRange
+        self._lost: dict[Partition, bool] = {}  # see OffsetOutOfRange
         self._divergent: dict[Partition, int] = {}
         self._unreadable: dict[Partition, tuple[int, str]] = {}
         self._error: Exception | None = None
@@ -137,6 +137,8 @@ class KafkaCursor:
         for partition, offset in offsets.items():
             place = self._places.setdefault(partition, _Place(partition))
             place.offset, place.last_epoch = offset, ANY_EPOCH
+            for lost in (self._lost, self._divergent, self._unreadable):
+                lost.pop(partition, None)
             if place.node is None:
                 self._homeless[partition] = place
             else:
@@ -199,11 +201,8 @@ class KafkaCursor:
             error, self._error = self._error, None
             with told_plainly():
                 raise error
-        if self._lost:
-            lost, self._lost = self._lost, []
-            divergent, self._divergent = self._divergent, {}
-            unreadable, self._unreadable = self._unreadable, {}
-            raise OffsetOutOfRange(lost, divergent, unreadable)
+        if self._lost:  # until a seek(): whoever could not find out how to go on is asked again
+            raise OffsetOutOfRange(self._lost, dict(self._divergent), dict(self._unreadable))
 
     def _take(self, node: _Node, answer: Answer) -> None:
         if answer.error_code != _NONE:
@@ -280,7 +279,7 @@ class KafkaCursor:
         """It is not read until a seek()."""
         self._leave(place)
         del self._homeless[place.partition]
-        self._lost.append(place.partition)
+        self._lost[place.partition] = True
 
     def _leave(self, place: _Place) -> None:
         if place.node is not None:

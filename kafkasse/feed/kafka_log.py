@@ -46,7 +46,6 @@ RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice
 # While a connection is made, and when it has enough requests under way, kafka-python has no node; leaders change.
 _PASSING = (
     kafka_errors.NodeNotReadyError,
-    kafka_errors.UnknownBrokerIdError,
     kafka_errors.LeaderNotAvailableError,
     kafka_errors.NotLeaderForPartitionError,
 )
@@ -230,6 +229,11 @@ class KafkaLog:
             while True:
                 try:
                     return question(self._connected())
+                except kafka_errors.UnknownBrokerIdError:  # one that has come back since kafka-python last looked
+                    admin = self._connected()
+                    admin._manager.run(admin._manager.cluster.refresh_metadata)
+                    if time.monotonic() > deadline:
+                        raise
                 except _PASSING:
                     if time.monotonic() > deadline:
                         raise
@@ -241,6 +245,12 @@ class KafkaLog:
                 settings = {name: value for name, value in self._settings.items() if name in _ADMIN_SETTINGS}
                 settings["max_in_flight_requests_per_connection"] = QUESTIONS_AT_ONCE_MAX
                 self._admin = KafkaAdminClient(**settings)
+                # No setting of the admin client's: 10 s by default, and 30 after some failures.
+                within_ms = int(self._timeout_s * 1000)
+                config = self._admin._manager.config
+                config["socket_connection_setup_timeout_ms"] = config["socket_connection_setup_timeout_max_ms"] = (
+                    within_ms
+                )
             return self._admin
 
 

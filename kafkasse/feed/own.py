@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kafkasse import frame
 from kafkasse.errors import ConfigurationError, FilterError, KafkasseError
@@ -51,7 +51,8 @@ class OwnReader:
         self._watch = watch
         self._chunk_bytes_max = chunk_bytes_max
         self._waiting: deque[Batch] = deque()
-        self._gaps = deque(opening.gaps)
+        self._lost_before = opening.gaps
+        self._gaps: deque[Gap] = deque()
         self.sent_id = ""  # the last one that the client was given
         self._snapshot = _Snapshot(log.bounds(opening.offsets), snapshot_keys_max) if opening.snapshot else None
         self._cursor: Cursor = log.cursor(opening.offsets, follow=bool(opening.only))
@@ -129,6 +130,15 @@ class OwnReader:
         self.sent_id = self.ids.render()
         return frame.gap(self._wire, gap.partition, gap.first, gap.to, gap.reason, self.sent_id)
 
+    def _declare_at_once(self, gaps: Sequence[Gap]) -> bytes:
+        """Only the last one has an id: the id is past them all, and whoever has it must have been told of all."""
+        self.sent_id = self.ids.render()
+        told = [""] * (len(gaps) - 1) + [self.sent_id]
+        return b"".join(
+            frame.gap(self._wire, gap.partition, gap.first, gap.to, gap.reason, position_id)
+            for gap, position_id in zip(gaps, told, strict=True)
+        )
+
     def _frames(self) -> bytes:
         parts: list[bytes] = []
         size = 0
@@ -187,7 +197,9 @@ class OwnReader:
         return b"".join(frames) + self.id_if_moved()
 
     def begin(self) -> bytes:
-        """What can be said before the first record: the id to come back with, or an empty snapshot."""
+        """What can be said before the first record: what is lost and the id to come back with, or an empty snapshot."""
+        if self._lost_before:
+            return self._declare_at_once(self._lost_before)
         if self._snapshot is not None and self._snapshot.complete(self.ids.offsets):
             return self._end_snapshot(self._snapshot)
         return self.id_if_moved()

@@ -32,11 +32,22 @@ class Bounds:
 class Segment:
     """The frames that one batch became. Segments are numbered; a reader's place is the number of the next one."""
 
-    __slots__ = ("data", "id_after", "id_sent", "next_offset", "offsets", "partition", "place_after", "timestamps")
+    __slots__ = (
+        "data",
+        "gap",
+        "id_after",
+        "id_sent",
+        "next_offset",
+        "offsets",
+        "partition",
+        "place_after",
+        "timestamps",
+    )
 
     def __init__(self, partition: Partition, next_offset: int) -> None:
         self.partition = partition
         self.next_offset = next_offset
+        self.gap: Gap | None = None  # in place of records
         self.offsets: list[int] = []  # of the record of each frame
         self.timestamps: list[int | None] = []  # likewise; only kept where ids tell times
         self.data = b""
@@ -94,6 +105,11 @@ class SharedFeed:
         self._given = Place(0, ids.render(), self.place)  # how far those who are parked were served
         self._changed = Event()
 
+    def is_at(self, ids: IdWriter) -> bool:
+        """Whether these ids say what the feed's own say; where times stand in them, about those, too."""
+        same = ids.offsets == self.ids.offsets
+        return same and (self._kind is IdKind.OFFSET or ids.timestamps == self.ids.timestamps)
+
     # Appending: the follower's side.
 
     def append(self, batch: Batch) -> None:
@@ -119,8 +135,7 @@ class SharedFeed:
         """Tell all readers of records that are lost."""
         self.ids.set(gap.partition, gap.to)
         segment = Segment(gap.partition, gap.to)
-        segment.offsets.append(gap.first)
-        segment.timestamps.append(None)
+        segment.gap = gap
         segment.data = frame.gap(self.wire, gap.partition, gap.first, gap.to, gap.reason, self.ids.render())
         self._add(segment, ends_visibly=True)
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from kafkasse import frame
 from kafkasse.feed.own import OwnReader
 from kafkasse.feed.ring import Place, Segment, SharedFeed
 from kafkasse.position import IdWriter, Limits, Partition, parse
@@ -51,7 +52,7 @@ class SharedReader:
         self._left = False
         self.closed = False
         self.ended = False
-        if own is None and ids.offsets == feed.ids.offsets:
+        if own is None and feed.is_at(ids):
             self._ids, self._next, self._place = None, feed.head, feed.place
 
     def begin(self) -> bytes:
@@ -173,24 +174,29 @@ class SharedReader:
         for segment in self.feed.segments(self._next):
             frames += self._own_frames(segment, ids)
             self._next += 1
-        theirs = self.feed.ids.offsets
-        for partition, offset in theirs.items():
+        for partition, offset in self.feed.ids.offsets.items():
             if ids.offsets.get(partition, -1) < offset:
                 ids.set(partition, offset)
-        if all(ids.offsets[each] == offset for each, offset in theirs.items()):
+        if self.feed.is_at(ids):
             self._ids = None
             self._place = self.feed.place
         return b"".join(frames)
 
     def _own_frames(self, segment: Segment, ids: IdWriter) -> Iterator[bytes]:
         had = ids.offsets.get(segment.partition, 0)
+        wire = self.feed.wire
+        if segment.gap is not None:
+            if (gap := segment.gap.after(had)) is not None:
+                ids.set(gap.partition, gap.to)
+                self._sent_id = ids.render()
+                yield frame.gap(wire, gap.partition, gap.first, gap.to, gap.reason, self._sent_id)
+            return
         if segment.next_offset <= had:
             return
-        wire = self.feed.wire
         times: list[int | None] = segment.timestamps or [None] * len(segment.offsets)
         for offset, timestamp, (event, body) in zip(segment.offsets, times, wire.split(segment.data), strict=True):
-            if offset >= had or event == "gap":  # of which the reader may have had the beginning
-                ids.set(segment.partition, offset + 1 if event != "gap" else segment.next_offset, timestamp)
+            if offset >= had:
+                ids.set(segment.partition, offset + 1, timestamp)
                 self._sent_id = ids.render()
                 yield wire.frame(event, self._sent_id, body)
         ids.set(segment.partition, segment.next_offset)

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
+import gevent
+
 from kafkasse.errors import TopicGone, Unavailable
 from kafkasse.feed.contract import Topic
 from kafkasse.position import Partition
 
+LOOK_WAIT_S = 0.05  # that a reader waits for what a look finds; else it hears of it the next time
 GONE_AFTER_LOOKS = 2  # a broker that has just started may not know a topic yet
 
 
@@ -43,6 +46,7 @@ class TopicWatch:
         self._only = only
         self._due = time.monotonic() + every_s
         self._missing_looks = 0
+        self._looking: gevent.Greenlet | None = None  # of its own: it may take longer than a heartbeat may wait
 
     def look(self, incarnations: Mapping[str, str], known: Container[Partition]) -> News:
         """Look, where a look is due.
@@ -52,15 +56,25 @@ class TopicWatch:
         """
         if time.monotonic() < self._due:
             return NO_NEWS
+        if self._looking is None:
+            self._looking = gevent.spawn(self._topics, list(incarnations))
+        self._looking.join(LOOK_WAIT_S)
+        if not self._looking.ready():
+            return NO_NEWS
         self._due = time.monotonic() + self._every_s
-        try:
-            topics = self._describe(list(incarnations))
-        except Unavailable:
-            return NO_NEWS  # patience: heartbeats go on until Kafka is back
+        topics, self._looking = self._looking.get(), None
+        if topics is None:
+            return NO_NEWS
         self._check_gone([topic for topic in incarnations if topic not in topics])
         remade = any(topic.incarnation != incarnations[name] for name, topic in topics.items())
         every = (Partition(n, i) for n, topic in topics.items() if n not in self._only for i in range(topic.partitions))
         return News([] if remade else [each for each in every if each not in known], remade)
+
+    def _topics(self, names: list[str]) -> Mapping[str, Topic] | None:
+        try:
+            return self._describe(names)
+        except Unavailable:
+            return None  # patience: heartbeats go on until Kafka is back
 
     def _check_gone(self, gone: list[str]) -> None:
         self._missing_looks = self._missing_looks + 1 if gone else 0

@@ -5,19 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import pytest
-
 from tests.chaos.scene import Author, Scene, TransactionAuthor, eventually, go_on, moves, unbroken, watch
 
 Stage = Callable[..., Scene]
 
-ID_BEFORE_GAP = pytest.mark.xfail(
-    strict=True,
-    reason="a stream that opens with gaps tells the id behind them first: who is cut there never hears of them",
-)
 
-
-@ID_BEFORE_GAP
 def test_a_topic_is_deleted_and_made_again(stage: Stage, fresh_name: str) -> None:
     """Streams end with a 410, who comes back is answered 404. Made again, it is read from its first record, after a gap."""
     scene = stage()
@@ -35,7 +27,6 @@ def test_a_topic_is_deleted_and_made_again(stage: Stage, fresh_name: str) -> Non
     assert [] == scene.complaints(statuses={404, 410})
 
 
-@ID_BEFORE_GAP
 def test_a_topic_is_made_again_at_once(stage: Stage, fresh_name: str) -> None:
     """Nobody notices that it was away: the streams end politely, and go on after a gap."""
     scene = stage()
@@ -65,7 +56,6 @@ def test_partitions_are_added(stage: Stage, fresh_name: str) -> None:
     assert [] == scene.complaints()
 
 
-@ID_BEFORE_GAP
 def test_retention_passes_who_is_away(stage: Stage, fresh_name: str) -> None:
     """What was removed meanwhile is declared by a gap, and no more than that."""
     scene = stage()

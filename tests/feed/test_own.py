@@ -210,7 +210,10 @@ def test_a_gap_at_the_beginning(log: MemoryLog) -> None:
         log.append("t", value(n))
     log.drop_before("t", 2)
 
-    assert ["gap", "message", "message"] == [event.type for event in Client(log, client.last_id).read()]
+    returned = Client(log, client.last_id)
+    returned.read()
+
+    assert ["gap", "message", "message"] == [event.type for event in returned.events]
 
 
 def test_a_topic_made_again_while_it_was_away(log: MemoryLog) -> None:
@@ -223,8 +226,10 @@ def test_a_topic_made_again_while_it_was_away(log: MemoryLog) -> None:
     for n in range(7):
         log.append("t", value(10 + n))
 
-    gap, *rest = Client(log, before.last_id).read()
+    returned = Client(log, before.last_id)
+    returned.read()
 
+    gap, *rest = returned.events
     assert "gap" == gap.type
     assert "the topic was deleted and made again" == json.loads(gap.data)["reason"]
     assert list(range(10, 17)) == said([event for event in rest if event.type == "message"])

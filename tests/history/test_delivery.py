@@ -93,22 +93,17 @@ def test_retention_under_readers() -> None:
         assert [] == inside.World(seed, filtered=False, sparse=False).play(STEPS), f"seed {seed}"
 
 
-@pytest.mark.xfail(strict=True, reason="an opening tells the id behind its gaps before it has declared them")
 def test_a_late_return_cut_before_its_gap() -> None:
     """Who comes back too late, and is cut before the gap has come, is told of it when it comes again."""
     for seed in RETENTION_SEEDS:
         assert [] == inside.World(seed, filtered=False, sparse=False, late_returns=True).play(STEPS), f"seed {seed}"
 
 
-@pytest.mark.xfail(strict=True, reason="a gap in the ring is passed on with bounds that are not the reader's own")
 def test_a_reader_that_joins_is_told_of_what_it_had() -> None:
     """A reader that had the first of what retention then removed is told that the others alone are lost."""
     assert [] == inside.World(188, filtered=False, sparse=False).play(STEPS)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a shared feed tells, of a partition that was quiet since, when the feed was opened"
-)
 def test_times_follow_the_records_that_a_client_had() -> None:
     """A record that comes late, with a time after the last one's, is not passed over by who goes on by times."""
     log = MemoryLog()

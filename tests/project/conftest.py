@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
@@ -72,6 +73,7 @@ class Deployed(Server):
         self.log = ""
         self._process = subprocess.Popen(words, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, bufsize=1)
         self.port = int(self._said(r"Listening at: \S+:(\d+)"))
+        self._reading = gevent.spawn(self._read)
 
 
 @pytest.fixture
