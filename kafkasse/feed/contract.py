@@ -137,8 +137,8 @@ class Log(Protocol):
         """The offset of the first record at or after each timestamp (milliseconds); the end where there is none."""
         ...
 
-    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> Cursor:
-        """A cursor that stands at `offsets`; `follow` is for one that will stay at the end for long."""
+    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False, shared: bool = False) -> Cursor:
+        """A cursor that stands at `offsets`; `follow`: it will stay at the end for long, `shared`: for many readers."""
         ...
 
     def close(self) -> None:

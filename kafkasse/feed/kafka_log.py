@@ -11,7 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from threading import BoundedSemaphore, Lock
 from typing import Any
 from uuid import UUID
@@ -37,6 +37,7 @@ INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tel
 FOLLOW_WAIT_MS = 500  # how long Kafka may hold an empty answer to one who follows the end
 CATCH_UP_WAIT_MS = 20  # and to one who catches up: the next user of a warm consumer waits for what the last one asked
 PARTITION_BYTES_MAX = 1_048_576
+OWN_SHARE = 0.75  # of the places, for readers of one client each
 QUESTIONS_AT_ONCE_MAX = 1_000  # of 5 by default, past which kafka-python claims that there is no node
 NOT_READY_S = 2.0
 NOT_READY_PAUSE_S = 0.02
@@ -103,6 +104,8 @@ class KafkaLog:
         self._timeout_s = timeout_s
         self._unpacked_bytes_max = unpacked_bytes_max
         self._places = BoundedSemaphore(consumers_max)
+        # Clients that are slow to catch up must not keep others from what is read for all.
+        self._own_places = BoundedSemaphore(max(1, int(consumers_max * OWN_SHARE)))
         self._known: dict[str, dict[int, Leader]] = {}  # of topics that were described, as they were then
         self.connections = Connections(self._connected, timeout_s)
         self._admin: KafkaAdminClient | None = None
@@ -136,20 +139,21 @@ class KafkaLog:
         found, ends = self._offsets(timestamps, dict.fromkeys(timestamps, OffsetSpec.LATEST))
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
-    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> KafkaCursor:
-        if not self._places.acquire(timeout=self._timeout_s):
-            raise ServerFull("This server reads from Kafka for as many clients as it may. Come back in a moment.")
-        try:
+    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False, shared: bool = False) -> KafkaCursor:
+        places = [self._places] if shared else [self._own_places, self._places]
+        with ExitStack() as taken:
+            for each in places:
+                if not each.acquire(timeout=self._timeout_s):
+                    raise ServerFull(
+                        "This server reads from Kafka for as many clients as it may. Come back in a moment."
+                    )
+                taken.callback(each.release)
             leaders = self._leaders(offsets)
             if len(leaders) < len(offsets):
                 leaders = self.leaders(offsets)
-        except BaseException:
-            self._places.release()
-            raise
-        terms = self._terms._replace(wait_ms=FOLLOW_WAIT_MS if follow else CATCH_UP_WAIT_MS)
-        return KafkaCursor(
-            self, offsets, leaders, terms, follow, self._timeout_s, self._unpacked_bytes_max, self._places.release
-        )
+            terms = self._terms._replace(wait_ms=FOLLOW_WAIT_MS if follow else CATCH_UP_WAIT_MS)
+            limits = self._timeout_s, self._unpacked_bytes_max
+            return KafkaCursor(self, offsets, leaders, terms, follow, *limits, taken.pop_all().close)
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
         """See kafka_cursor.Cluster."""

@@ -104,7 +104,7 @@ class MemoryLog:
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         return {each: self._offset_at(self._there(each), timestamp) for each, timestamp in timestamps.items()}
 
-    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> MemoryCursor:
+    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False, shared: bool = False) -> MemoryCursor:
         return MemoryCursor(self, offsets)
 
     def close(self) -> None:

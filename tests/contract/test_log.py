@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any, Protocol
 
 import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkaUnavailable, ServerFull, TopicNotAvailable
 from kafkasse.feed import fetched
 from kafkasse.feed.contract import Batch, Bounds, Cursor, Log, OffsetOutOfRange, Topic
 from kafkasse.feed.kafka_log import KafkaLog
@@ -444,3 +444,20 @@ def test_no_broker() -> None:
             with pytest.raises(KafkaUnavailable) as unavailable:
                 call()
             assert "127.0.0.1" not in str(unavailable.value.problem())
+
+
+def test_places(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
+    """Readers of one client each cannot take the places of those that are read for all."""
+    cluster.create(fresh_name)
+    settings, begin = {"bootstrap_servers": broker.bootstrap_servers}, {Partition(fresh_name, 0): 0}
+
+    with closing(KafkaLog(settings, timeout_s=0.5, consumers_max=4)) as log, ExitStack() as cursors:
+        for _ in range(3):
+            cursors.enter_context(closing(log.cursor(begin)))
+        with pytest.raises(ServerFull):
+            log.cursor(begin)
+        shared = cursors.enter_context(closing(log.cursor(begin, follow=True, shared=True)))
+        with pytest.raises(ServerFull):
+            log.cursor(begin, follow=True, shared=True)
+        shared.close()
+        cursors.enter_context(closing(log.cursor(begin, follow=True, shared=True)))

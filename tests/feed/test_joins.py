@@ -47,7 +47,7 @@ class SwitchingLog(MemoryLog):
 
     while_closing = staticmethod(lambda: None)
 
-    def cursor(self, offsets, follow=False):
+    def cursor(self, offsets, follow=False, shared=False):
         return SwitchingCursor(self, offsets)
 
 

@@ -40,7 +40,7 @@ class BusyLog(MemoryLog):
 
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
-    def cursor(self, offsets: Any, follow: bool = False) -> MemoryCursor:
+    def cursor(self, offsets: Any, follow: bool = False, shared: bool = False) -> MemoryCursor:
         return BusyCursor(self, offsets)
 
 

@@ -30,9 +30,9 @@ class CountingLog(MemoryLog):
         super().__init__()
         self.cursors = 0
 
-    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False) -> MemoryCursor:
+    def cursor(self, offsets: Mapping[Partition, int], follow: bool = False, shared: bool = False) -> MemoryCursor:
         self.cursors += 1
-        return super().cursor(offsets, follow)
+        return super().cursor(offsets, follow, shared)
 
 
 @pytest.fixture
