@@ -12,7 +12,7 @@ import pytest
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import connection
-from kafkasse.feed.contract import Batch, OffsetOutOfRange
+from kafkasse.feed.contract import Batch, Bounds, OffsetOutOfRange
 from kafkasse.feed.fetched import RUN_RECORDS_MAX
 from kafkasse.feed.kafka_cursor import KafkaCursor
 from kafkasse.feed.kafka_log import KafkaLog
@@ -206,6 +206,23 @@ def test_a_default_is_no_divergence(cluster, opened):
     broker.asked().answer(of(0, batch(0, b"a"), diverging=(-1, -1)))
 
     assert [0] == offsets(poll.get())
+
+
+@pytest.mark.xfail(strict=True, reason="where the new leader's older epoch is longer than what was read")
+def test_a_log_that_went_another_way(cluster, opened):
+    """What was read of an epoch that the new leader never had is declared lost from its first record on."""
+    (broker, _), cursor = cluster.brokers, opened(0, offset=80)
+    for offset, epoch in ((80, 4), (90, 5)):
+        poll = polled(cursor)
+        broker.asked().answer(of(0, batch(offset, *[b"a"] * 10, epoch=epoch)))
+        poll.get()
+    poll = polled(cursor)
+    broker.asked().answer(of(0, diverging=(4, 150)))  # its epoch 4 goes on to 149: unclean, but it is what there is
+
+    gap = poll.get().gap(at(0), 100, Bounds(0, 160))
+
+    assert gap is not None
+    assert (100, 90) == (gap.first, gap.to)
 
 
 @pytest.mark.xfail(strict=True, reason="leader epochs may go back")
