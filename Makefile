@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo setup test lint bench chaos fuzz audit
+.PHONY: demo setup test lint bench soak chaos fuzz audit
 
 demo: setup
 	@$(VENV)/bin/kafkasse demo
@@ -23,6 +23,12 @@ lint: setup
 bench: setup
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)
+
+# Clients of all manners on one worker for MINUTES; fails where it has grown. SOAK=--keep writes docs/endurance.md.
+MINUTES ?= 15
+soak: setup
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
+	@$(VENV)/bin/python -m bench.soak --minutes $(MINUTES) $(SOAK)
 
 # Faults in a random order on many clients, for SECONDS; SEED gives an order of before again. See docs/faults.md.
 SECONDS ?= 180
