@@ -37,6 +37,8 @@ _SIZE_BYTES = 4
 _UVARINT_SHIFT_MAX = 28
 _CONSUMER = -1  # in place of a replica's id
 _UNKNOWN_LOG_START = -1
+_BYTES_MIN = 1
+_NO_RACK = ""
 
 
 class Wanted(NamedTuple):
@@ -57,7 +59,6 @@ class Fetched(NamedTuple):
         error_code: Kafka's; 0 is none.
         records: record batches, the last one possibly cut short.
         aborted: (producer id, first offset) of aborted transactions within.
-        replica: the node that the broker would rather be asked for this partition, or -1.
         diverging_offset: from where on the log is not the one that was read before, or None.
     """
 
@@ -66,7 +67,6 @@ class Fetched(NamedTuple):
     error_code: int
     records: memoryview
     aborted: Sequence[tuple[int, int]]
-    replica: int
     diverging_offset: int | None
 
 
@@ -84,11 +84,9 @@ class Terms(NamedTuple):
     """What holds for every fetch of one cursor: sizes in bytes, `wait_ms` how long the broker may hold an empty answer."""
 
     wait_ms: int
-    bytes_min: int
     bytes_max: int
     partition_bytes_max: int
     isolation_level: int
-    rack: str
 
 
 def topic_name(name: str) -> bytes:
@@ -116,9 +114,8 @@ def request(
         topic + _array([_INT32.pack(partition) for _, partition in group]) + b"\0"
         for topic, group in groupby(forgotten, key=lambda each: each[0])
     ]
-    wait_ms, bytes_min, bytes_max, _, isolation_level, rack = terms
-    fixed = _REQUEST.pack(_CONSUMER, wait_ms, bytes_min, bytes_max, isolation_level, *session)
-    return b"".join((fixed, _array(topics), _array(left), _string(rack), b"\0"))
+    fixed = _REQUEST.pack(_CONSUMER, terms.wait_ms, _BYTES_MIN, terms.bytes_max, terms.isolation_level, *session)
+    return b"".join((fixed, _array(topics), _array(left), _string(_NO_RACK), b"\0"))
 
 
 def framed(version: int, correlation_id: int, client_id: str, body: bytes) -> bytes:
@@ -176,12 +173,11 @@ def _fetched(topic: bytes, data: memoryview, at: int) -> tuple[Fetched, int]:
         producer_id, first_offset, _ = _ABORTED.unpack_from(data, at)
         aborted.append((producer_id, first_offset))
         at += _ABORTED.size
-    (replica,) = _INT32.unpack_from(data, at)
-    size, at = _uvarint(data, at + _INT32.size)
+    size, at = _uvarint(data, at + _INT32.size)  # behind the replica that the broker would rather see asked
     end = at + max(0, size - 1)
     tags, after = _tags(data, end)
     diverging = _DIVERGING.unpack_from(tags[_DIVERGING_TAG])[1] if _DIVERGING_TAG in tags else None
-    return Fetched(topic, partition, error_code, data[at:end], aborted, replica, diverging), after
+    return Fetched(topic, partition, error_code, data[at:end], aborted, diverging), after
 
 
 def _tags(data: memoryview, at: int) -> tuple[Mapping[int, memoryview], int]:

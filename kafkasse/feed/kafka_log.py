@@ -1,7 +1,7 @@
-"""Kafka behind the contract of a log, by kafka-python 3. The only module that knows a Kafka client.
+"""Kafka behind the contract of a log: kafka-python 3 for metadata, offsets and connections, fetches of our own for records.
 
-Consumers are assigned, never subscribed: no group, no commits. kafka-python runs each consumer's I/O on a thread of its
-own, a greenlet once gevent has patched; so gevent must have patched before this module is imported.
+No group, no commits. kafka-python's one client in a worker runs its I/O on a thread of its own, a greenlet once gevent has
+patched; so gevent must have patched before this module is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 import gevent
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
 FOLLOW_WAIT_MS = 500  # how long Kafka may hold an empty answer to one who follows the end
-CATCH_UP_WAIT_MS = 20  # and to one who catches up: the next user of a warm consumer waits for what the last one asked
+CATCH_UP_WAIT_MS = 20  # and to one who catches up: until then its connection is of no use to the next
 PARTITION_BYTES_MAX = 1_048_576
 OWN_SHARE = 0.75  # of the places, for readers of one client each
 QUESTIONS_AT_ONCE_MAX = 1_000  # of 5 by default, past which kafka-python claims that there is no node
 NOT_READY_S = 2.0
 NOT_READY_PAUSE_S = 0.02
 RECONNECT_BACKOFF_MAX_MS = 1_000
-RETRY_BACKOFF_MS = 10  # of 100 by default, which a new consumer waits out twice before its first record
+RETRY_BACKOFF_MS = 10  # of 100 by default
 
 # While a connection is made, and when it has enough requests under way, kafka-python has no node; leaders change.
 _PASSING = (
@@ -50,23 +50,22 @@ _PASSING = (
     kafka_errors.LeaderNotAvailableError,
     kafka_errors.NotLeaderForPartitionError,
 )
-_ADMIN_SETTINGS = frozenset(KafkaAdminClient.DEFAULT_CONFIG)
 
 
 class KafkaLog:
     """See contract.Log.
 
     Args:
-        settings: of kafka-python's KafkaConsumer; those that kafkasse's promises rest on are set here.
+        settings: of kafka-python's KafkaAdminClient: servers, security, timeouts.
         timeout_s: how long any call but poll() may take.
         topic_prefix: put before every topic name on the way to Kafka, taken off on the way back.
         isolation_level: read_committed or read_uncommitted.
         fetch_bytes_max: what one fetch may bring.
         unpacked_bytes_max: how large a compressed batch of records may become; larger ones are not read.
-        consumers_max: how many cursors may be open; the next waits for one up to `timeout_s`.
+        consumers_max: how many cursors may be open, three quarters of them for one reader each; the next waits `timeout_s`.
 
     Raises:
-        ConfigurationError: a setting that KafkaConsumer does not have.
+        ConfigurationError: a setting that KafkaAdminClient does not have.
     """
 
     def __init__(
@@ -79,8 +78,8 @@ class KafkaLog:
         unpacked_bytes_max: int = 16_777_216,
         consumers_max: int = 200,
     ) -> None:
-        if unknown := sorted(settings.keys() - KafkaConsumer.DEFAULT_CONFIG.keys()):
-            log.error("kafka.%s is no setting of kafka-python's consumer", unknown[0])
+        if unknown := sorted(settings.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys()):
+            log.error("kafka.%s is no setting of kafka-python's connections", unknown[0])
             raise ConfigurationError(SETTINGS_DO_NOT_WORK)
         timeout_ms = int(timeout_s * 1000)
         self._prefix = topic_prefix
@@ -91,15 +90,14 @@ class KafkaLog:
             "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
             "client_id": "kafkasse",
             "retry_backoff_ms": RETRY_BACKOFF_MS,
+            "max_in_flight_requests_per_connection": QUESTIONS_AT_ONCE_MAX,
             **settings,
         }
         self._terms = Terms(
             wait_ms=0,
-            bytes_min=settings.get("fetch_min_bytes", 1),
             bytes_max=fetch_bytes_max,
             partition_bytes_max=min(fetch_bytes_max, PARTITION_BYTES_MAX),
             isolation_level=int(self._isolation),
-            rack="",
         )
         self._timeout_s = timeout_s
         self._unpacked_bytes_max = unpacked_bytes_max
@@ -246,9 +244,7 @@ class KafkaLog:
     def _connected(self) -> KafkaAdminClient:
         with self._admin_lock:
             if self._admin is None:
-                settings = {name: value for name, value in self._settings.items() if name in _ADMIN_SETTINGS}
-                settings["max_in_flight_requests_per_connection"] = QUESTIONS_AT_ONCE_MAX
-                self._admin = KafkaAdminClient(**settings)
+                self._admin = KafkaAdminClient(**self._settings)
                 # No setting of the admin client's: 10 s by default, and 30 after some failures.
                 within_ms = int(self._timeout_s * 1000)
                 config = self._admin._manager.config

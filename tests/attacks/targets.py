@@ -82,9 +82,7 @@ def frames(data: bytes) -> None:
 def batches(data: bytes) -> None:
     """Any bytes in place of record batches give records, or the one error that says they are damaged."""
     try:
-        for run in runs(
-            Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, committed=True, unpacked_bytes_max=1 << 20
-        ):
+        for run in runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, committed=True, unpacked_bytes_max=1 << 20):
             for record in run.records:
                 assert record.value is None or isinstance(record.value, bytes)
     except (CorruptRecordError, Unpackable):

@@ -19,7 +19,7 @@ IDS = [UUID(int=each) for each in (1, 2**127, 2**128 - 1)]
 INT32 = st.integers(-1, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
 COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around where a length takes a second byte
-TERMS = st.builds(Terms, INT32, INT32, INT32, INT32, st.integers(0, 1), st.sampled_from(["", "rack"]))
+TERMS = st.builds(Terms, INT32, INT32, INT32, st.integers(0, 1))
 
 Topic, Response = FetchRequest.FetchTopic, FetchResponse.FetchableTopicResponse
 
@@ -57,8 +57,8 @@ def test_requests(version, terms, session, topics, places):
 
     asked = [(topic, list(range(n))) for topic, n in topics if n]
     request = FetchRequest(
-        version=version, replica_id=-1, max_wait_ms=terms.wait_ms, min_bytes=terms.bytes_min, max_bytes=terms.bytes_max,
-        isolation_level=terms.isolation_level, session_id=session[0], session_epoch=session[1], rack_id=terms.rack,
+        version=version, replica_id=-1, max_wait_ms=terms.wait_ms, min_bytes=1, max_bytes=terms.bytes_max,
+        isolation_level=terms.isolation_level, session_id=session[0], session_epoch=session[1], rack_id="",
         topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, each))) for topic, each in asked],
         forgotten_topics_data=[
             FetchRequest.ForgottenTopic(**of_topic(version, topic), partitions=each) for topic, each in asked
@@ -76,7 +76,6 @@ FETCHED = st.builds(
     error_code=st.integers(-1, 110),
     records=COUNTS.map(lambda count: b"r" * count),
     aborted=st.lists(st.tuples(INT64, INT64), max_size=3),
-    replica=INT32,
     diverging_offset=st.none() | INT64,
 )
 
@@ -119,7 +118,7 @@ def data(fetched: Fetched) -> Response.PartitionData:
         rest["diverging_epoch"] = kind.EpochEndOffset(epoch=1, end_offset=fetched.diverging_offset)
     return kind(
         partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
-        log_start_offset=0, preferred_read_replica=fetched.replica, records=fetched.records,
+        log_start_offset=0, preferred_read_replica=4, records=fetched.records,
         aborted_transactions=[kind.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted],
         **rest,
     )  # fmt: skip
@@ -135,7 +134,7 @@ def test_garbage(version, garbage):
 @pytest.mark.parametrize("version", [BY_NAME, BY_TOPIC_ID])
 def test_an_answer_that_was_cut_short(version):
     """At whatever byte: never records that are not whole."""
-    whole = encoded(version, (1, 0, 0, 5), [Fetched(0, 0, 0, b"r" * 200, [(1, 2)], -1, 7)])
+    whole = encoded(version, (1, 0, 0, 5), [Fetched(0, 0, 0, b"r" * 200, [(1, 2)], 7)])
 
     for size in range(len(whole)):
         with pytest.raises(fetch_protocol.MALFORMED):

@@ -51,7 +51,7 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
 
 
 def read(data, offset=0, committed=True, aborted=()):
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), aborted, -1, None), offset, committed, ROOM))
+    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), aborted, None), offset, committed, ROOM))
     return [(each.offset, bytes(each.value)) for run in found for each in run.records], found[-1].next_offset
 
 
@@ -70,7 +70,7 @@ def test_old_formats(magic, codec):
     data = batch(0, b"a", b"b", magic=magic, codec=codec)
 
     assert ([(0, b"a"), (1, b"b")], 2) == read(data)
-    assert ANY_EPOCH == list(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True, ROOM))[-1].epoch
+    assert ANY_EPOCH == list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))[-1].epoch
 
 
 def test_a_batch_that_begins_before():
@@ -111,7 +111,7 @@ def test_runs_have_a_bound():
     """A large fetch comes in runs, so that others get their turn."""
     data = b"".join(batch(at, *[b"x"] * 100) for at in range(0, 3 * RUN_RECORDS_MAX, 100))
 
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True, ROOM))
+    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
 
     assert [RUN_RECORDS_MAX] * 3 + [0] == [len(each.records) for each in found]
 
@@ -120,7 +120,7 @@ def test_runs_have_a_bound():
 def test_a_batch_that_would_become_too_large(codec):
     """It is named with what follows it, and what stands before it is handed on."""
     room, data = 10_000, b"x" * 9_000
-    fits = Fetched(b"t", 0, 0, memoryview(batch(5, data, codec=codec)), (), -1, None)
+    fits = Fetched(b"t", 0, 0, memoryview(batch(5, data, codec=codec)), (), None)
     bomb = fits._replace(records=memoryview(batch(5, data, codec=codec) + batch(6, data, data, codec=codec)))
 
     assert [5] == [record.offset for record in next(runs(fits, 5, True, room)).records]
@@ -139,7 +139,7 @@ def test_a_header_that_is_not_utf8():
     data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
     data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
 
-    ((record,), _, _) = next(runs(Fetched(b"t", 0, 0, memoryview(data), (), -1, None), 0, True, ROOM))
+    ((record,), _, _) = next(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
 
     assert (b"k", b"v", [("n\\xff\\xfee", b"1"), ("more", None)]) == (record.key, record.value, list(record.headers))
 
@@ -148,9 +148,7 @@ def test_a_damaged_batch():
     """What stands before it is handed on; then it is said, for all later ones too."""
     damaged = bytearray(batch(6, b"b"))
     damaged[-2] ^= 1
-    reading = runs(
-        Fetched(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), -1, None), 5, True, ROOM
-    )
+    reading = runs(Fetched(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), None), 5, True, ROOM)
 
     before = next(reading)
 
