@@ -7,6 +7,7 @@ millisecond of CPU in futures, timers and wake-ups, none of which a greenlet tha
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from collections import defaultdict
@@ -16,11 +17,13 @@ from typing import Any, NamedTuple
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.net.connection import KafkaConnection
+from kafka.net.transport import KafkaSSLTransport
 
 from kafkasse.feed.fetch_protocol import API_KEY, VERSIONS, framed
 
 ANSWER_BYTES_MAX = 1 << 30  # a fetch asks for much less, but a single batch of records may be larger than was asked for
 WARM_PER_BROKER_MAX = 4
+HANDSHAKE_S_MAX = 5.0
 _INT32 = struct.Struct(">i")
 
 
@@ -128,6 +131,11 @@ class Connections:
         sock.settimeout(self._timeout_s)
         return Connection(sock, broker, version, admin.config["client_id"])
 
+    def drop(self, broker: Broker) -> None:
+        """Keep none of this broker's: where one was found dead the others will be, each after its own wait."""
+        for connection in self._warm.pop(broker, []):
+            connection.close()
+
     def give_back(self, connection: Connection) -> None:
         """Keep it for the next one who reads from this broker."""
         warm = self._warm[connection.broker]
@@ -167,6 +175,24 @@ async def _connected(manager: Any, broker: Broker, deadline_s: float) -> tuple[s
     sock: socket.socket = transport._sock
     transport._sock = None
     return sock, version
+
+
+async def _shaken_hands(self: Any) -> None:
+    """In place of kafka-python's own, which waits for ever for a broker that takes connections and says nothing."""
+    deadline_s = time.monotonic() + HANDSHAKE_S_MAX
+    while True:
+        try:
+            self._sock.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            await self._net.wait_read(self._sock, deadline_s)
+        except ssl.SSLWantWriteError:
+            await self._net.wait_write(self._sock, deadline_s)
+
+
+def bound_handshakes() -> None:
+    """Give each TLS handshake of kafka-python's a deadline."""
+    KafkaSSLTransport.handshake = _shaken_hands
 
 
 def _version(versions: Mapping[int, tuple[int, int]]) -> int:

@@ -32,6 +32,7 @@ _ABORTED = struct.Struct(">qqb")  # producer id, first offset, no tags
 _INT32 = struct.Struct(">i")
 _DIVERGING = struct.Struct(">iq")  # epoch, end offset
 _DIVERGING_TAG = 0
+_NO_DIVERGENCE = memoryview(_DIVERGING.pack(ANY_EPOCH, -1))
 _ID_BYTES = 16
 _SIZE_BYTES = 4
 _UVARINT_SHIFT_MAX = 28
@@ -59,7 +60,7 @@ class Fetched(NamedTuple):
         error_code: Kafka's; 0 is none.
         records: record batches, the last one possibly cut short.
         aborted: (producer id, first offset) of aborted transactions within.
-        diverging_offset: from where on the log is not the one that was read before, or None.
+        diverging: an epoch and where it ends: up to there, at most, the log is the one that was read before; or None.
     """
 
     topic: bytes
@@ -67,7 +68,7 @@ class Fetched(NamedTuple):
     error_code: int
     records: memoryview
     aborted: Sequence[tuple[int, int]]
-    diverging_offset: int | None
+    diverging: tuple[int, int] | None
 
 
 class Answer(NamedTuple):
@@ -176,7 +177,8 @@ def _fetched(topic: bytes, data: memoryview, at: int) -> tuple[Fetched, int]:
     size, at = _uvarint(data, at + _INT32.size)  # behind the replica that the broker would rather see asked
     end = at + max(0, size - 1)
     tags, after = _tags(data, end)
-    diverging = _DIVERGING.unpack_from(tags[_DIVERGING_TAG])[1] if _DIVERGING_TAG in tags else None
+    epoch, end_offset = _DIVERGING.unpack_from(tags.get(_DIVERGING_TAG, _NO_DIVERGENCE))
+    diverging = (epoch, end_offset) if epoch != ANY_EPOCH else None
     return Fetched(topic, partition, error_code, data[at:end], aborted, diverging), after
 
 

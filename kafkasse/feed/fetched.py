@@ -42,7 +42,7 @@ _ABORT = 0
 
 
 class Run(NamedTuple):
-    """Records in order, the offset that follows them, and the leader epoch that the last of them was written in."""
+    """Records in order, the offset that follows them, and the leader epoch that they were written in."""
 
     records: Sequence[Record]
     next_offset: int
@@ -83,7 +83,11 @@ def runs(fetched: Fetched, offset: int, committed: bool, unpacked_bytes_max: int
             raise CorruptRecordError(f"the records that follow offset {offset} cannot be read: {error!r}") from error
         if batch is None:
             break
-        records, next_offset, epoch = batch
+        records, next_offset, batch_epoch = batch
+        if batch_epoch != epoch and run:
+            yield Run(run, offset, epoch)
+            run = []
+        epoch = batch_epoch
         if records and records[0].offset < begin:  # the batch began before the offset that was asked for
             records = [record for record in records if record.offset >= begin]
         run += records
@@ -161,6 +165,9 @@ class _Aborted:
             self._producers.add(self._to_come.popleft()[0])
         if producer not in self._producers:
             return False
-        if attributes & _CONTROL and _MARKER.unpack_from(next(iter(batch)).key)[1] == _ABORT:
+        marker = (
+            next(iter(batch), None) if attributes & _CONTROL else None
+        )  # compaction may have taken it from its batch
+        if marker is not None and _MARKER.unpack_from(marker.key)[1] == _ABORT:
             self._producers.discard(producer)
         return bool(attributes & _TRANSACTIONAL)

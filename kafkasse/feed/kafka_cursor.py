@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 BACKOFF_S = 0.02  # times the square of the failures in a row
 BACKOFF_MAX_S = 1.0
 TOO_LARGE = "too large when unpacked"
+EPOCHS_MAX = 100  # of a partition that are remembered; leaders change rarely
+TOLD_AGAIN_S = 0.5  # that a partition is lost, until it is moved
 SESSION_EPOCH_MAX = 2**31 - 1
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN = 0, 1, -1  # error codes
@@ -70,15 +72,31 @@ class Cluster(Protocol):
 class _Place:
     """One partition: where it is read next, and from whom."""
 
-    __slots__ = ("asked", "last_epoch", "leader", "node", "offset", "partition")
+    __slots__ = ("asked", "epochs", "last_epoch", "leader", "node", "offset", "partition")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.offset = 0
         self.last_epoch = ANY_EPOCH  # of the record before `offset`
+        self.epochs: list[tuple[int, int]] = []  # and those before, each with the offset from which on it was read
         self.asked = -1  # the offset that the last request for it named
         self.leader: Leader | None = None
         self.node: _Node | None = None
+
+    def stand(self, offset: int) -> None:
+        """Be read from here on, whatever was read before."""
+        self.offset, self.last_epoch, self.epochs = offset, ANY_EPOCH, []
+
+    def go_on(self, run: Run) -> None:
+        """This was read."""
+        if run.records and run.epoch != self.last_epoch:
+            self.epochs = [*self.epochs[-EPOCHS_MAX:], (run.epoch, self.offset)]
+            self.last_epoch = run.epoch
+        self.offset = run.next_offset
+
+    def agreed(self, epoch: int, end_offset: int) -> int:
+        """Up to where a log is the one that was read, if no later epoch than this one is in both, and it ends there."""
+        return min([end_offset, *(first for later, first in self.epochs if later > epoch)])
 
 
 class KafkaCursor:
@@ -121,6 +139,7 @@ class KafkaCursor:
         self._answers: deque[tuple[_Node, Answer]] = deque()
         self._ready: deque[tuple[_Place, Iterator[Run]]] = deque()
         self._lost: dict[Partition, bool] = {}  # see OffsetOutOfRange
+        self._tell_lost_at = 0.0
         self._divergent: dict[Partition, int] = {}
         self._unreadable: dict[Partition, tuple[int, str]] = {}
         self._error: Exception | None = None
@@ -136,7 +155,7 @@ class KafkaCursor:
     def seek(self, offsets: Mapping[Partition, int]) -> None:
         for partition, offset in offsets.items():
             place = self._places.setdefault(partition, _Place(partition))
-            place.offset, place.last_epoch = offset, ANY_EPOCH
+            place.stand(offset)
             for lost in (self._lost, self._divergent, self._unreadable):
                 lost.pop(partition, None)
             if place.node is None:
@@ -147,7 +166,7 @@ class KafkaCursor:
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline = time.monotonic() + timeout_s
-        while True:
+        while not self.closed:
             if batches := self._batches():
                 if self._fetches_ahead and not self._ready:
                     self._ask()
@@ -159,12 +178,18 @@ class KafkaCursor:
                 return []
             while self._answers:
                 self._take(*self._answers.popleft())
+        return []
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             for node in self._nodes.values():
                 node.wake()
+            # Buffers and records are not to wait for the garbage collector, as what refers to itself in a circle would.
+            for place in self._places.values():
+                place.node = None
+            for each in (self._nodes, self._answers, self._ready):
+                each.clear()
             self._done()
 
     # What came.
@@ -190,7 +215,7 @@ class KafkaCursor:
             if run is None:
                 self._ready.popleft()
             elif run.next_offset > place.offset:
-                place.offset, place.last_epoch = run.next_offset, run.epoch
+                place.go_on(run)
                 batches.append(Batch(place.partition, run.records, run.next_offset))
                 count += len(run.records)
         return batches
@@ -201,10 +226,14 @@ class KafkaCursor:
             error, self._error = self._error, None
             with told_plainly():
                 raise error
-        if self._lost:  # until a seek(): whoever could not find out how to go on is asked again
+        if self._lost and time.monotonic() >= self._tell_lost_at:
+            self._tell_lost_at = (
+                time.monotonic() + TOLD_AGAIN_S
+            )  # whoever could not find out how to go on is asked again
             raise OffsetOutOfRange(self._lost, dict(self._divergent), dict(self._unreadable))
 
     def _take(self, node: _Node, answer: Answer) -> None:
+        node.busy = False  # not before: what was asked for again would come twice, and into the same buffer
         if answer.error_code != _NONE:
             log.info("broker %d refuses a fetch: %s", node.broker.node_id, kafka_errors.for_code(answer.error_code))
             self.abandon(node)
@@ -216,10 +245,11 @@ class KafkaCursor:
             place = node.named.get((fetched.topic, fetched.partition))
             if place is None or place.node is not node or place.asked != place.offset:
                 continue  # it was moved since
-            if fetched.error_code != _NONE or fetched.diverging_offset is not None:
+            if fetched.error_code != _NONE or fetched.diverging is not None:
                 self._mend(place, fetched)
             elif fetched.records:
-                self._failures = 0
+                if not self._homeless:
+                    self._failures = 0
                 self._ready.append((place, self._runs(fetched, place)))
                 node.move_on(place)
 
@@ -229,10 +259,10 @@ class KafkaCursor:
     def _mend(self, place: _Place, fetched: Fetched) -> None:
         """A partition that cannot be read here, or not as it was asked for."""
         error = kafka_errors.for_code(fetched.error_code)
-        if fetched.error_code == _OUT_OF_RANGE or fetched.diverging_offset is not None:
+        if fetched.error_code == _OUT_OF_RANGE or fetched.diverging is not None:
             self._lose(place)
-            if fetched.diverging_offset is not None:
-                self._divergent[place.partition] = fetched.diverging_offset
+            if fetched.diverging is not None:
+                self._divergent[place.partition] = place.agreed(*fetched.diverging)
         elif error.retriable or fetched.error_code == _UNKNOWN:
             log.info("%s/%d cannot be read now: %s", *place.partition, error.__name__)
             self._leave(place)
@@ -267,8 +297,11 @@ class KafkaCursor:
     def _settle(self, leaders: Mapping[Partition, Leader]) -> None:
         for place in list(self._homeless.values()):
             leader = leaders.get(place.partition)
-            if leader is None or leader.id != self._topics.setdefault(place.partition.topic, leader.id):
+            if leader is None or leader.id != (self._topics.get(place.partition.topic) or leader.id):
                 continue
+            if place.leader is not None and leader.epoch < place.leader.epoch:
+                continue  # by a broker that lags behind
+            self._topics[place.partition.topic] = leader.id
             if leader.broker not in self._nodes:
                 self._nodes[leader.broker] = _Node(self, leader.broker)
             place.leader, place.node = leader, self._nodes[leader.broker]
@@ -280,6 +313,7 @@ class KafkaCursor:
         self._leave(place)
         del self._homeless[place.partition]
         self._lost[place.partition] = True
+        self._tell_lost_at = 0.0
 
     def _leave(self, place: _Place) -> None:
         if place.node is not None:
@@ -290,7 +324,8 @@ class KafkaCursor:
     def abandon(self, node: _Node, at_once: bool = False) -> None:
         """Its partitions are read from whoever leads them now. Unless `at_once`, patience grows with each failure."""
         self._failures += not at_once
-        self._nodes.pop(node.broker, None)
+        if self._nodes.get(node.broker) is node:
+            del self._nodes[node.broker]
         node.abandoned = True
         places, node.places = node.places, {}
         for place in places.values():
@@ -308,8 +343,9 @@ class KafkaCursor:
 
     def answered(self, node: _Node, answer: Answer) -> None:
         """A node has an answer."""
-        self._answers.append((node, answer))
-        self._news.set()
+        if not self.closed:
+            self._answers.append((node, answer))
+            self._news.set()
 
 
 class _Node:
@@ -329,7 +365,7 @@ class _Node:
         self._connection: Connection | None = None
         self._version = 0  # of the fetch that is under way
         self._by_name = False  # a topic has no id
-        self._busy = False
+        self.busy = False
         self._wanted = Event()
         gevent.spawn(self._run)
 
@@ -351,8 +387,8 @@ class _Node:
 
     def ask(self) -> None:
         """Send a request, unless one is under way."""
-        if self.places and not self._busy:
-            self._busy = True
+        if self.places and not self.busy:
+            self.busy = True
             if self._connection is not None:
                 try:
                     self._send(self._connection)
@@ -368,13 +404,14 @@ class _Node:
             while self._is_needed():
                 self._wanted.wait()
                 self._wanted.clear()
-                if self._busy and self._is_needed():
+                if self.busy and self._is_needed():
                     self._answer()
         except Exception as error:  # noqa: BLE001 - whatever it is, reading goes on by another connection
             self._break(error)
         finally:
-            if self._connection is not None:
-                self._cursor.cluster.connections.give_back(self._connection)
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                self._cursor.cluster.connections.give_back(connection)
 
     def _is_needed(self) -> bool:
         return not (self._cursor.closed or self.abandoned)
@@ -390,7 +427,6 @@ class _Node:
             self._session = (answer.session_id, epoch) if answer.session_id else NEW_SESSION
         if answer.throttle_ms:
             gevent.sleep(answer.throttle_ms / 1000)
-        self._busy = False
         self._cursor.answered(self, answer)
 
     def _send(self, connection: Connection) -> None:
@@ -412,6 +448,9 @@ class _Node:
 
     def _break(self, error: Exception) -> None:
         connection, self._connection = self._connection, None
+        was_kept = connection is not None and connection.fresh
         if connection is not None:
             connection.close()
-        self._cursor.broke(self, error, at_once=connection is not None and connection.fresh)
+            if was_kept:
+                self._cursor.cluster.connections.drop(self.broker)
+        self._cursor.broke(self, error, at_once=was_kept)

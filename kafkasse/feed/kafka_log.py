@@ -24,7 +24,7 @@ from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.errors import ConfigurationError, ServerFull
 from kafkasse.feed import fetch_protocol
-from kafkasse.feed.connection import Broker, Connections
+from kafkasse.feed.connection import Broker, Connections, bound_handshakes
 from kafkasse.feed.contract import Bounds, Topic
 from kafkasse.feed.fetch_protocol import Terms
 from kafkasse.feed.kafka_cursor import KafkaCursor, Leader
@@ -47,6 +47,7 @@ RETRY_BACKOFF_MS = 10  # of 100 by default
 # While a connection is made, and when it has enough requests under way, kafka-python has no node; leaders change.
 _PASSING = (
     kafka_errors.NodeNotReadyError,
+    kafka_errors.UnknownBrokerIdError,
     kafka_errors.LeaderNotAvailableError,
     kafka_errors.NotLeaderForPartitionError,
 )
@@ -106,6 +107,8 @@ class KafkaLog:
         self._own_places = BoundedSemaphore(max(1, int(consumers_max * OWN_SHARE)))
         self._known: dict[str, dict[int, Leader]] = {}  # of topics that were described, as they were then
         self.connections = Connections(self._connected, timeout_s)
+        bound_handshakes()
+        self._closed = False
         self._admin: KafkaAdminClient | None = None
         self._admin_lock = Lock()
 
@@ -120,9 +123,9 @@ class KafkaLog:
         described = {}
         for each in found["topics"]:
             topic = names[each["name"]]
-            self._known.pop(topic, None)
+            known = self._known.pop(topic, {})
             if each["error_code"] == 0 and each["partitions"]:
-                self._known[topic] = _leaders_of(each, brokers)
+                self._known[topic] = _newest(known, _leaders_of(each, brokers))
                 described[topic] = Topic(len(each["partitions"]), _incarnation(each.get("topic_id")))
         return described
 
@@ -164,6 +167,7 @@ class KafkaLog:
         return {each: leader for each, leader in found.items() if leader is not None}
 
     def close(self) -> None:
+        self._closed = True
         self.connections.close()
         with self._admin_lock:
             admin, self._admin = self._admin, None
@@ -181,7 +185,7 @@ class KafkaLog:
                 try:
                     return self._listed(admin, questions, leaders)
                 except kafka_errors.KafkaError as error:
-                    if not getattr(error, "invalid_metadata", False):
+                    if not (getattr(error, "invalid_metadata", False) or isinstance(error, _PASSING)):
                         raise
             return self._listed(admin, questions, self._looked_up(questions[0]))
 
@@ -231,18 +235,20 @@ class KafkaLog:
             while True:
                 try:
                     return question(self._connected())
-                except kafka_errors.UnknownBrokerIdError:  # one that has come back since kafka-python last looked
-                    admin = self._connected()
-                    admin._manager.run(admin._manager.cluster.refresh_metadata)
-                    if time.monotonic() > deadline:
-                        raise
-                except _PASSING:
+                except _PASSING as error:
+                    if isinstance(
+                        error, kafka_errors.UnknownBrokerIdError
+                    ):  # it has come back since kafka-python looked
+                        admin = self._connected()
+                        admin._manager.run(admin._manager.cluster.refresh_metadata)
                     if time.monotonic() > deadline:
                         raise
                     gevent.sleep(NOT_READY_PAUSE_S)
 
     def _connected(self) -> KafkaAdminClient:
         with self._admin_lock:
+            if self._closed:
+                raise kafka_errors.KafkaConnectionError("closed")
             if self._admin is None:
                 self._admin = KafkaAdminClient(**self._settings)
                 # No setting of the admin client's: 10 s by default, and 30 after some failures.
@@ -262,6 +268,15 @@ def _leaders_of(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> dict
         for each in topic["partitions"]
         if each["leader_id"] in brokers
     }
+
+
+def _newest(known: Mapping[int, Leader], told: dict[int, Leader]) -> dict[int, Leader]:
+    """A broker that lags behind may still tell of leaders that were deposed."""
+    for partition, leader in told.items():
+        before = known.get(partition, leader)
+        if before.id == leader.id and before.epoch > leader.epoch:
+            told[partition] = before
+    return told
 
 
 def _incarnation(topic_id: object) -> str:

@@ -76,7 +76,7 @@ FETCHED = st.builds(
     error_code=st.integers(-1, 110),
     records=COUNTS.map(lambda count: b"r" * count),
     aborted=st.lists(st.tuples(INT64, INT64), max_size=3),
-    diverging_offset=st.none() | INT64,
+    diverging=st.none() | st.tuples(st.integers(0, 2**31 - 1), INT64),
 )
 
 
@@ -114,8 +114,8 @@ def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Fetched
 def data(fetched: Fetched) -> Response.PartitionData:
     kind = Response.PartitionData
     rest = {}
-    if fetched.diverging_offset is not None:
-        rest["diverging_epoch"] = kind.EpochEndOffset(epoch=1, end_offset=fetched.diverging_offset)
+    if fetched.diverging is not None:
+        rest["diverging_epoch"] = kind.EpochEndOffset(epoch=fetched.diverging[0], end_offset=fetched.diverging[1])
     return kind(
         partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
         log_start_offset=0, preferred_read_replica=4, records=fetched.records,
@@ -134,7 +134,7 @@ def test_garbage(version, garbage):
 @pytest.mark.parametrize("version", [BY_NAME, BY_TOPIC_ID])
 def test_an_answer_that_was_cut_short(version):
     """At whatever byte: never records that are not whole."""
-    whole = encoded(version, (1, 0, 0, 5), [Fetched(0, 0, 0, b"r" * 200, [(1, 2)], 7)])
+    whole = encoded(version, (1, 0, 0, 5), [Fetched(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
 
     for size in range(len(whole)):
         with pytest.raises(fetch_protocol.MALFORMED):

@@ -107,6 +107,25 @@ def test_transactions():
     assert ([(0, b"aborted"), *committed], 6) == read(data, committed=False)
 
 
+def test_a_marker_that_compaction_took():
+    """Its batch stays, without a record."""
+    data = batch(0, b"other", producer=2) + batch(1, None, producer=1, control=True) + batch(2, b"last")
+
+    assert ([(0, b"other"), (2, b"last")], 3) == read(data, aborted=[(1, 0)])
+
+
+def test_a_run_is_of_one_epoch():
+    """So that it is known where each epoch began."""
+    newer = bytearray(batch(6, b"b"))
+    newer[12:16] = struct.pack(">i", 7)
+    data = batch(5, b"a") + newer
+
+    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 5, True, ROOM))
+
+    assert [([5], 6), ([6], 7)] == [([each.offset for each in run.records], run.next_offset) for run in found]
+    assert 7 == found[-1].epoch
+
+
 def test_runs_have_a_bound():
     """A large fetch comes in runs, so that others get their turn."""
     data = b"".join(batch(at, *[b"x"] * 100) for at in range(0, 3 * RUN_RECORDS_MAX, 100))

@@ -26,7 +26,6 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.xfail(strict=True, reason="a cursor and its nodes hold each other, with a connection's buffer and records")
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_closed_cursor(broker: EmbeddedBroker, fresh_name: str, without_collector: None, follow: bool) -> None:
     """A cursor that has brought records leaves nothing to the garbage collector."""
