@@ -70,7 +70,7 @@ def runs(fetched: Fetched, offset: int, committed: bool, unpacked_bytes_max: int
         CorruptRecordError: a batch fails its checksum or cannot be read; whatever stands before it was handed on.
     """
     run: list[Record] = []
-    begin, epoch = offset, ANY_EPOCH
+    begin, handed_on, epoch = offset, offset, ANY_EPOCH
     aborted = _Aborted(fetched.aborted) if committed else None
     batches = _batches(bytes(fetched.records), aborted, unpacked_bytes_max)
     while True:
@@ -84,17 +84,14 @@ def runs(fetched: Fetched, offset: int, committed: bool, unpacked_bytes_max: int
         if batch is None:
             break
         records, next_offset, batch_epoch = batch
-        if batch_epoch != epoch and run:
+        if (batch_epoch != epoch and offset > handed_on) or len(run) >= RUN_RECORDS_MAX:
             yield Run(run, offset, epoch)
-            run = []
+            run, handed_on = [], offset
         epoch = batch_epoch
         if records and records[0].offset < begin:  # the batch began before the offset that was asked for
             records = [record for record in records if record.offset >= begin]
         run += records
         offset = max(offset, next_offset)
-        if len(run) >= RUN_RECORDS_MAX:
-            yield Run(run, offset, epoch)
-            run = []
     yield Run(run, offset, epoch)
 
 

@@ -88,8 +88,8 @@ class _Place:
         self.offset, self.last_epoch, self.epochs = offset, ANY_EPOCH, []
 
     def go_on(self, run: Run) -> None:
-        """This was read."""
-        if run.records and run.epoch != self.last_epoch:
+        """This was read. Markers have an epoch too: without it a broker would see the one before go on beyond its end."""
+        if run.epoch != self.last_epoch:
             self.epochs = [*self.epochs[-EPOCHS_MAX:], (run.epoch, self.offset)]
             self.last_epoch = run.epoch
         self.offset = run.next_offset
@@ -227,9 +227,8 @@ class KafkaCursor:
             with told_plainly():
                 raise error
         if self._lost and time.monotonic() >= self._tell_lost_at:
-            self._tell_lost_at = (
-                time.monotonic() + TOLD_AGAIN_S
-            )  # whoever could not find out how to go on is asked again
+            # Whoever could not find out how to go on is asked again.
+            self._tell_lost_at = time.monotonic() + TOLD_AGAIN_S
             raise OffsetOutOfRange(self._lost, dict(self._divergent), dict(self._unreadable))
 
     def _take(self, node: _Node, answer: Answer) -> None:

@@ -115,15 +115,19 @@ def test_a_marker_that_compaction_took():
 
 
 def test_a_run_is_of_one_epoch():
-    """So that it is known where each epoch began."""
-    newer = bytearray(batch(6, b"b"))
-    newer[12:16] = struct.pack(">i", 7)
-    data = batch(5, b"a") + newer
+    """So that it is known where each epoch began; markers have one, too."""
+    data = (
+        batch(5, b"a") + of_epoch(7, batch(6, b"", producer=1, key=COMMIT, control=True)) + of_epoch(8, batch(7, b"b"))
+    )
 
     found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 5, True, ROOM))
 
-    assert [([5], 6), ([6], 7)] == [([each.offset for each in run.records], run.next_offset) for run in found]
-    assert 7 == found[-1].epoch
+    told = [([each.offset for each in run.records], run.next_offset, run.epoch) for run in found]
+    assert [([5], 6, 0), ([], 7, 7), ([7], 8, 8)] == told
+
+
+def of_epoch(epoch, data):
+    return data[:12] + struct.pack(">i", epoch) + data[16:]
 
 
 def test_runs_have_a_bound():
@@ -132,7 +136,7 @@ def test_runs_have_a_bound():
 
     found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
 
-    assert [RUN_RECORDS_MAX] * 3 + [0] == [len(each.records) for each in found]
+    assert [RUN_RECORDS_MAX] * 3 == [len(each.records) for each in found]
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])

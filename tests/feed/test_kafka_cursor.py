@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from uuid import UUID
 
 import gevent
 import pytest
+from crc32c import crc32c
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import connection
@@ -26,6 +28,7 @@ TIMEOUT_S = 0.5
 NO_LEADER_HERE, OUT_OF_RANGE, NO_SESSION = 6, 1, 70
 LONG = 30.0
 TURNS, TURN_S = 20, 0.001  # none of 0, or sockets are not looked at
+CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch that holds a marker
 MUCH = b"x" * 600_000  # so much that more is fetched ahead
 
 
@@ -218,6 +221,24 @@ def test_a_log_that_went_another_way(cluster, opened):
 
     assert gap is not None
     assert (100, 90) == (gap.first, gap.to)
+
+
+def test_markers_have_an_epoch(cluster, opened):
+    """After nothing but a marker of a new epoch the next fetch names that epoch, or a broker would see a divergence."""
+    (broker, _), cursor = cluster.brokers, opened(0)
+    poll = polled(cursor)
+    marker = bytearray(batch(10, b"", epoch=5))
+    marker[21:23] = CONTROL
+    marker[17:21] = struct.pack(">I", crc32c(bytes(marker[21:])))
+    broker.asked().answer(of(0, batch(0, *[b"a"] * 10, epoch=4) + marker))
+    read = offsets(poll.get())
+    poll = polled(cursor)
+    request = broker.asked().request
+
+    (partition,) = request.topics[0].partitions
+    assert list(range(10)) == read
+    assert (11, 5) == (partition.fetch_offset, partition.last_fetched_epoch)
+    poll.kill()
 
 
 def test_a_leader_of_the_past(cluster, opened):
