@@ -45,40 +45,44 @@ LONG_MINUTES = 4
 END_S_MAX = 60.0
 GONE_S_MAX = 60.0
 LINE_EVERY_S = 30.0
+LOG_CHARS_MAX = 2_000
 
 
 def main() -> int:
     """Soak, print, judge. Returns the exit code."""
     args = _arguments().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is to be ended, too
+    for each in (signal.SIGTERM, signal.SIGINT):  # whatever was started is to be ended, too: so it is raised here
+        gevent.signal_handler(each, gevent.kill, gevent.getcurrent(), KeyboardInterrupt)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # of topics that we delete
     with EmbeddedBroker() as broker, closing(Cluster(broker.bootstrap_servers)) as cluster:
-        return _soak(args.minutes, args.keep, cluster, broker)
+        began = time.monotonic()
+        crowd, samples, found = _soak(args.minutes, cluster, int(broker.bootstrap_servers.rpartition(":")[2]))
+        took_s = time.monotonic() - began
+    return _conclude(_told(args.minutes, took_s, crowd, samples), samples, crowd.complaints + found, args.keep)
 
 
-def _soak(minutes: float, keep: bool, cluster: Cluster, broker: EmbeddedBroker) -> int:
+def _soak(minutes: float, cluster: Cluster, kafka_port: int) -> tuple[Crowd, list[Sample], list[str]]:
+    """Who was there, what the worker held meanwhile, and what was left in the end that should not be."""
     is_long = minutes >= LONG_MINUTES
     write_deadline_s = 30.0 if is_long else 6.0
     with _prepared(cluster, write_deadline_s) as (server, writer):
-        crowd = Crowd(server.port, writer, cluster, write_deadline_s)
-        watch = Watch(server, int(broker.bootstrap_servers.rpartition(":")[2]))
-        began = time.monotonic()
+        crowd, watch = Crowd(server.port, writer, cluster, write_deadline_s), Watch(server, kafka_port)
         _run(minutes * 60, 5.0 if is_long else 1.0, crowd, watch, writer)
         crowd.end(END_S_MAX)
-        left = _left(watch)
-        found = crowd.complaints + left
-        if "Traceback" in server.log:
-            found.append(f"the server's log: {server.log[server.log.index('Traceback') :][:2_000]}")
-    judged = verdict.judge(watch.samples)
-    found += [f"{each.figure.what}: {each.last:,.0f}, from {each.second:,.0f}" for each in judged if each.grew]
-    if any(each.grew for each in judged):
-        found += verdict.types_that_grew(watch.samples[len(watch.samples) // 4], watch.samples[-1])
-    told = _told(minutes, time.monotonic() - began, crowd, watch.samples)
-    print("\n".join(["", told, "", *report.bars(watch.samples), "", report.table(judged), "", *found]))
-    print(f"{len(found)} complaints")
+        return crowd, watch.samples, _left(watch, server)
+
+
+def _conclude(told: str, samples: Sequence[Sample], found: list[str], keep: bool) -> int:
+    """Judge, print, and write where asked to. Returns the exit code."""
+    judged = verdict.judge(samples)
+    grown = [f"{each.figure.what}: {each.last:,.0f}, from {each.second:,.0f}" for each in judged if each.grew]
+    print("\n".join(["", told, "", *report.bars(samples), "", report.table(judged), "", *found, *grown]))
+    if grown:
+        print("more:", ", ".join(verdict.types_that_grew(samples[len(samples) // 4], samples[-1])))
+    print(f"{len(found) + len(grown)} complaints")
     if keep:
-        report.keep(watch.samples, judged, told)
-    return 1 if found else 0
+        report.keep(samples, judged, told)
+    return 1 if found or grown else 0
 
 
 @contextmanager
@@ -117,12 +121,14 @@ def _tell(over: Event, crowd: Crowd, watch: Watch) -> None:
         print(report.line(watch.samples[-1], crowd.counts), flush=True)
 
 
-def _left(watch: Watch) -> list[str]:
-    """What is left of clients when all have gone. The page that says so is asked over a connection of its own."""
+def _left(watch: Watch, server: Server) -> list[str]:
+    """What is left of clients when all have gone, and surprises in the log."""
     deadline = time.monotonic() + GONE_S_MAX
-    while (sample := watch.look()).streams and time.monotonic() < deadline:
+    while (streams := watch.look().streams) and time.monotonic() < deadline:
         gevent.sleep(0.1)
-    return [f"{sample.streams} streams are left of clients that have gone"] if sample.streams else []
+    left = [f"{streams} streams are left of clients that have gone"] if streams else []
+    _, surprise, rest = server.log.partition("Traceback")
+    return [*left, *([f"the server's log: {rest[:LOG_CHARS_MAX]}"] if surprise else [])]
 
 
 def _told(minutes: float, took_s: float, crowd: Crowd, samples: Sequence[Sample]) -> str:

@@ -191,16 +191,21 @@ class Crowd:
                 self._cluster.send(name, *(value(place, n) for n in range(end)), partition=place[1])
             having_all = Barrier(BRIEF_READERS + 1)
             readers = [gevent.spawn(self._read_to_its_end, name, ends, having_all) for _ in range(BRIEF_READERS)]
-            having_all.wait(SILENCE_S_MAX)
-            self._cluster.delete(name)
-            gevent.joinall(readers, raise_error=True)
+            try:
+                having_all.wait(SILENCE_S_MAX)
+                self._cluster.delete(name)
+                gevent.joinall(readers, raise_error=True)
+            finally:
+                gevent.killall(readers)
             self.counts["topics made and deleted"] += 1
 
     def _read_to_its_end(self, topic: str, ends: Mapping[Place, int], having_all: Barrier) -> None:
         progress = Progress()
         connection = self.connect(f"/{topic}?timestamp=0", {})
         while not progress.has_all(ends):
-            progress.take(connection.read(SILENCE_S_MAX))
+            if not (data := connection.read(SILENCE_S_MAX)):
+                raise Wrong(f"{topic}: its reader was ended at {progress.next}: {progress.error}")
+            progress.take(data)
         having_all.wait(SILENCE_S_MAX)
         while data := connection.read(SILENCE_S_MAX):
             progress.take(data)
