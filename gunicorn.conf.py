@@ -9,6 +9,8 @@ monkey.patch_all()
 
 import logging  # noqa: E402
 import os  # noqa: E402
+import resource  # noqa: E402
+from contextlib import suppress  # noqa: E402
 
 bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{os.environ.get('PORT', '6917')}"
 workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
@@ -23,6 +25,13 @@ forwarder_headers = ""  # by default a proxy on this machine may pass on a clien
 control_socket_disable = True  # it would open a socket in the home folder, which a PaaS need not have
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
 loglevel = os.environ.get("KAFKASSE_LOG_LEVEL", "info")
+
+# The usual soft limit is 1,024: past it clients would wait without an answer, in place of being told that we are full.
+descriptors_max = 65_536
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+if 0 <= _soft < descriptors_max:
+    with suppress(ValueError, OSError):  # a system may have a lower bound that it does not tell
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_hard, descriptors_max), _hard))
 
 # gunicorn formats its own log alone. kafka-python says a hundred lines a second while a broker is away, so it is heard at
 # the level debug only, where somebody looks for the reason that we cannot reach Kafka.

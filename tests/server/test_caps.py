@@ -197,6 +197,20 @@ class TestDescriptors:
         assert [1] == data(patient.events(1))
 
 
+def test_a_soft_limit_is_raised(serve: Callable[..., Server]) -> None:
+    """Most systems give a process 1,024 descriptors and let it take more: kafkasse's gunicorn does."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, usual[1]))
+    try:
+        server = serve()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+    soft, hard = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
+
+    assert (soft, hard) == (min(hard, 65_536), usual[1])
+
+
 def allow(server: Server, more: int) -> None:
     """Let the worker open so many descriptors more, and leave the rest of its limits."""
     _, hard = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
