@@ -209,7 +209,7 @@ def _latency_rows(name: str, ours: Measured, theirs: Measured) -> list[Row]:
         Row(f"latency.p99.{name}", "the same: 99th percentile", ours.delivered.latency_ms(P99), "ms",
             theirs.delivered.latency_ms(P99), name, target.get("99th", ""), limit),
         Row(f"latency.cpu.{name}", "the same: server CPU, of one core", ours.cores * 100, "%", theirs.cores * 100, name,
-            target.get("cpu", ""), "a fetch round of kafka-python for nearly every record"),
+            target.get("cpu", ""), "a fetch for nearly every record, and a write to the kernel for each client"),
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from bench.setting import PARTITIONS, RECORD_BYTES, Measured, Setting
 
 CLIENTS = 10
 RATE = 500.0
+WARMING_S_MAX = 60.0
 SIZE_CLIENTS = 100
 SIZE_BYTES_A_SECOND_MAX = 2_000_000  # of records, before they are fanned out
 SIZE_RATE_MAX = 200.0
@@ -46,7 +47,7 @@ def _at_partitions(setting: Setting, server: Server, count: int) -> tuple[Measur
     # The broker is busy with new partitions for seconds, and with each one's first record; that is not what is measured.
     setting.producer.call("fill", topic, count, count, RECORD_BYTES, PROBE)
     setting.open(server, [topic], CLIENTS)
-    setting.paced_in(server, topic, count, RATE, setting.scale.growth_s)
+    setting.paced_in(server, topic, count, RATE, setting.scale.growth_s, WARMING_S_MAX)
     live = setting.paced_in(server, topic, count, RATE, setting.scale.growth_s)
     setting.clients.close_all()
     stored = setting.producer.call("fill", topic, count, setting.scale.growth_records, RECORD_BYTES)
@@ -59,7 +60,7 @@ def _partition_rows(count: int, every: str, live: Measured, read: Measured) -> l
     key, what = f"partitions.{count}.{every}", f"partitions: {count}, an id in every {every}"
     limits = {
         "event": "writing the ids: compact above 64 partitions, some bytes for each partition",
-        "run": "records are encoded one by one, not a run in one piece",
+        "run": "checking and writing each record; an id only in the last",
     }
     limit = limits[every]
     return [
@@ -89,7 +90,7 @@ def topics(setting: Setting) -> Figures:
         setting.drop(*names)
         idle_line.append((float(count), idle))
         active_line.append((float(count), active.cores * 100))
-        limit = "a follower with a consumer and its fetch rounds for each topic"
+        limit = "a follower with a connection and its fetches for each topic"
         rows += [
             Row(f"topics.{count}.idle", f"live topics: {count}, idle: CPU, of one core", idle, "%", limit=limit),
             Row(f"topics.{count}.active", "the same, 500 records/s between them", active.cores * 100, "%", limit=limit),

@@ -57,7 +57,7 @@ def _socket_rows(sockets: list[tuple[int, int]], theirs: _Idle, few: int) -> lis
     return [
         Row(f"sockets.{clients}", f"connections to Kafka, {clients:,} live clients", held, "", theirs.sockets,
             f"naive, {few} clients", "one consumer" if clients == sockets[-1][0] else "",
-            "one consumer and one admin client, each with its connections")
+            "one that fetches, one for questions")
         for clients, held in sockets
     ]  # fmt: skip
 

@@ -70,7 +70,7 @@ def first_event(setting: Setting) -> Figures:
         target = "5 ms" if name == "naive" else ""
         rows += [
             Row(f"first_event.outside.{name}", "first stored event, outside of the ring: median", outside * 1000, "ms",
-                theirs * 1000, name, target, "a consumer's seek and first fetch at the broker"),
+                theirs * 1000, name, target, "metadata, offsets and one fetch at the broker"),
             Row(f"first_event.inside.{name}", "first stored event, inside of the ring: median", inside * 1000, "ms",
                 theirs * 1000, name, target, "the way of a request; Kafka is not asked"),
         ]  # fmt: skip

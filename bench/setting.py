@@ -177,11 +177,13 @@ class Setting:
         records = int(rate * seconds / len(topics))
         return self._delivered(server, records, seconds + SLACK_S, "pace", topics, PARTITIONS, rate, seconds, size)
 
-    def paced_in(self, server: Server, topic: str, partitions: int, rate: float, seconds: float) -> Measured:
-        """As paced(), in a topic of so many partitions."""
+    def paced_in(
+        self, server: Server, topic: str, partitions: int, rate: float, seconds: float, slack_s: float = SLACK_S
+    ) -> Measured:
+        """As paced(), in a topic of so many partitions. What comes later than `slack_s` would be counted the next time."""
         records = int(rate * seconds)
         return self._delivered(
-            server, records, seconds + SLACK_S, "pace", [topic], partitions, rate, seconds, RECORD_BYTES
+            server, records, seconds + slack_s, "pace", [topic], partitions, rate, seconds, RECORD_BYTES
         )
 
     def burst(self, server: Server, topic: str, records: int, within_s: float = BURST_S_MAX) -> Measured:
