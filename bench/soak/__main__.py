@@ -55,10 +55,10 @@ def main() -> int:
         gevent.signal_handler(each, gevent.kill, gevent.getcurrent(), KeyboardInterrupt)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # of topics that we delete
     with EmbeddedBroker() as broker, closing(Cluster(broker.bootstrap_servers)) as cluster:
-        began = time.monotonic()
+        began, commit = time.monotonic(), coldstart.commit()  # of now: by the end there may be another
         crowd, samples, found = _soak(args.minutes, cluster, int(broker.bootstrap_servers.rpartition(":")[2]))
         took_s = time.monotonic() - began
-    return _conclude(_told(args.minutes, took_s, crowd, samples), samples, crowd.complaints + found, args.keep)
+    return _conclude(_told(args.minutes, commit, took_s, crowd, samples), samples, crowd.complaints + found, args.keep)
 
 
 def _soak(minutes: float, cluster: Cluster, kafka_port: int) -> tuple[Crowd, list[Sample], list[str]]:
@@ -131,14 +131,14 @@ def _left(watch: Watch, server: Server) -> list[str]:
     return [*left, *([f"the server's log: {rest[:LOG_CHARS_MAX]}"] if surprise else [])]
 
 
-def _told(minutes: float, took_s: float, crowd: Crowd, samples: Sequence[Sample]) -> str:
+def _told(minutes: float, commit: str, took_s: float, crowd: Crowd, samples: Sequence[Sample]) -> str:
     """The run in a paragraph."""
     first, last = samples[0], samples[-1]
     cores = (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s)
     clients = ", ".join(f"{many} {manner}" for manner, many in MANNERS.items())
     counts = ", ".join(f"{many:,} {name}" for name, many in sorted(crowd.counts.items()) if name != "complaints")
     return (
-        f"`make soak MINUTES={minutes:g}` at commit {coldstart.commit()}, {took_s / 60:.0f} minutes: "
+        f"`make soak MINUTES={minutes:g}` at commit {commit}, {took_s / 60:.0f} minutes: "
         f"{sum(MANNERS.values())} clients ({clients}) of {len(KINDS) + 1} streams, {RECORDS_PER_S:.0f} records of 1 KiB a "
         f"second. {counts}; the worker used {cores:.2f} of a core. Complaints of clients: {crowd.counts['complaints']}."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ PAGE = ROOT / "docs" / "endurance.md"
 PICTURE = ROOT / "bench" / "images" / "soak.png"
 BARS = "▁▂▃▄▅▆▇█"
 BARS_MAX = 60
+LINE_CHARS_MAX = 125
 _SECTION = re.compile(r"(<!-- soak -->\n).*?(<!-- /soak -->)", re.DOTALL)
 
 
@@ -40,7 +42,7 @@ def bars(samples: Sequence[Sample]) -> Iterator[str]:
 def table(judged: Sequence[Judged]) -> str:
     """The figures as a table in Markdown."""
     rows = [
-        "| of the worker | second quarter, median | last quarter, median | most | allowed |",
+        "| of the worker | second quarter, median | last quarter, median | most | which the last may be |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for each in judged:
@@ -52,7 +54,7 @@ def table(judged: Sequence[Judged]) -> str:
 def keep(samples: Sequence[Sample], judged: Sequence[Judged], told: str) -> None:
     """Draw the picture, and write the section of the page."""
     _draw(samples)
-    section = f"{told}\n\n![What the worker held](../bench/images/{PICTURE.name})\n\n{table(judged)}\n"
+    section = f"{textwrap.fill(told, LINE_CHARS_MAX)}\n\n![What the worker held](../bench/images/{PICTURE.name})\n\n{table(judged)}\n"
     PAGE.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], PAGE.read_text()))
 
 
