@@ -54,7 +54,8 @@ def table(judged: Sequence[Judged]) -> str:
 def keep(samples: Sequence[Sample], judged: Sequence[Judged], told: str) -> None:
     """Draw the picture, and write the section of the page."""
     _draw(samples)
-    section = f"{textwrap.fill(told, LINE_CHARS_MAX)}\n\n![What the worker held](../bench/images/{PICTURE.name})\n\n{table(judged)}\n"
+    picture = f"![What the worker held](../bench/images/{PICTURE.name})"
+    section = "\n\n".join([textwrap.fill(told, LINE_CHARS_MAX), picture, table(judged)]) + "\n"
     PAGE.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], PAGE.read_text()))
 
 
