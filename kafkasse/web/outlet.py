@@ -6,9 +6,14 @@ clients share are then framed once, and sent without a switch to a thousand gree
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+import termios
 
 from gevent.event import Event
+
+_INT = struct.Struct("i")
 
 
 class ClientGone(Exception):
@@ -75,7 +80,20 @@ class Outlet:
     def _send(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
+            before = self._untaken()
             try:
                 view = view[self._client.send(view) :]
+            except TimeoutError as error:
+                # The system tells of room only when a third of what it holds is gone, which may be megabytes.
+                if self._untaken() >= before:
+                    raise ClientGone(str(error)) from None
             except (OSError, ValueError) as error:
                 raise ClientGone(str(error)) from None
+
+    def _untaken(self) -> int:
+        """Bytes that were sent and that the client's system has not taken yet."""
+        try:
+            (count,) = _INT.unpack(fcntl.ioctl(self._client.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+        except OSError:  # closed
+            return 0
+        return int(count)

@@ -132,7 +132,6 @@ def _served(server: Server, topic: str, inside: ExitStack, **headers: str) -> Cl
     return found[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="a socket tells of room when a third of megabytes is taken, not of each byte")
 def test_a_reader_that_is_slow_and_steady(
     serve: Callable[..., Server], cluster: Cluster, topic: str, inside: ExitStack
 ) -> None:
