@@ -137,7 +137,9 @@ class KafkaLog:
         return {each: Bounds(firsts[each], ends[each]) for each in wanted}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        found, ends = self._offsets(timestamps, dict.fromkeys(timestamps, OffsetSpec.LATEST))
+        # The ends first: what comes after them is found by its time, or was not asked for.
+        (ends,) = self._offsets(dict.fromkeys(timestamps, OffsetSpec.LATEST))
+        (found,) = self._offsets(timestamps)
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
     def cursor(self, offsets: Mapping[Partition, int], follow: bool = False, shared: bool = False) -> KafkaCursor:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import gevent
 import pytest
+from kafka.admin import OffsetSpec
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, ServerFull, TopicNotAvailable
@@ -404,6 +405,21 @@ def test_transactions(broker: EmbeddedBroker, kafka_log: KafkaLog, cluster: Kafk
         closing(log.cursor({Partition(fresh_name, 0): 0})) as cursor,
     ):
         assert [b"committed", b"aborted", b"last"] == values(take(cursor, 3))
+
+
+def test_a_time_while_records_come(kafka_log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that comes between two questions is neither found by its time nor passed over by the end after it."""
+    partition, end = Partition("t", 0), 38
+
+    def answer(*questions: dict[Partition, int]) -> list[dict[Partition, int]]:
+        nonlocal end
+        answers = [{partition: end if question[partition] == OffsetSpec.LATEST else -1} for question in questions]
+        end += 6
+        return answers
+
+    monkeypatch.setattr(kafka_log, "_offsets", answer)
+
+    assert {partition: 38} == kafka_log.offsets_at({partition: 1000})
 
 
 def test_a_topic_prefix(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:

@@ -76,12 +76,13 @@ class TestConsumers:
     def live(self, server: Server, cluster: Cluster, topic: str, inside: ExitStack) -> Client:
         """A reader at the end of a topic that has a long past."""
         cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
-        return inside.enter_context(Client(server.port, f"/{topic}")).ready()
+        return _served(server, f"/{topic}", inside).ready()  # once those of the test before have given theirs back
 
     @pytest.fixture
     def behind(self, server: Server, topic: str, live: Client, inside: ExitStack) -> list[Client]:
         """Two that hold the other consumers for as long as they do not read."""
-        return [inside.enter_context(_from_the_start(server, topic)).ready() for _ in range(CAP - 1)]
+        path = f"/{topic}?timestamp=0"
+        return [_served(server, path, inside, receive_buffer=65_536).ready() for _ in range(CAP - 1)]
 
     def test_the_next_that_catches_up(
         self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], inside: ExitStack
@@ -95,7 +96,7 @@ class TestConsumers:
 
         behind[0].close()
         eventually(lambda: ask(server.port, f"/{topic}?timestamp=0", "HEAD").status == 200)
-        assert [0] == data(_served(server, topic, inside).events(1))
+        assert [0] == data(_served(server, f"/{topic}?timestamp=0", inside).events(1))
         assert list(range(RECORDS + 1)) == data(behind[1].events(RECORDS + 1))
 
     def test_a_reader_that_falls_behind(
@@ -112,7 +113,7 @@ class TestConsumers:
         assert '"name":"ServerFullError"' in error.data
         for each in behind:
             each.close()
-        again = _served(server, topic, inside, Last_Event_ID=live.last_id)
+        again = _served(server, f"/{topic}?timestamp=0", inside, Last_Event_ID=live.last_id)
         assert list(more) == data(had) + data(again.events(len(more) - len(had)))
 
 
@@ -120,12 +121,12 @@ def _from_the_start(server: Server, topic: str) -> Client:
     return Client(server.port, f"/{topic}?timestamp=0", receive_buffer=65_536)
 
 
-def _served(server: Server, topic: str, inside: ExitStack, **headers: str) -> Client:
+def _served(server: Server, path: str, inside: ExitStack, **request: Any) -> Client:
     """Who comes back until there is a consumer for it."""
     found: list[Client] = []
 
     def came() -> bool:
-        found.append(inside.enter_context(Client(server.port, f"/{topic}?timestamp=0", **headers)))
+        found.append(inside.enter_context(Client(server.port, path, **request)))
         return found[-1].status == 200
 
     eventually(came)
