@@ -374,6 +374,8 @@ class _Client:
         gap = _gap_in(block, self._is_sse)
         if block.event == "error" and self._is_sse:
             self._check_error(block)
+            if block.id is not None:
+                self._tell(block.id)
             return True
         if block.event == "gap" and self._is_sse:
             self._declare(gap)
