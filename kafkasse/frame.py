@@ -143,10 +143,11 @@ class JsonLines(Wire):
             data = _dumps({"event": "base64", "data": data.decode()})
         elif payload.event == "delete":
             data = b'{"event":"delete",' + data[1:]
-        elif _passes_for_ours(data):
-            data = b'{"event":"message","data":' + _LINE_BREAK.sub(b" ", data) + b"}"
-        elif b"\n" in data or b"\r" in data or not _is_json(data):
-            data = _LINE_BREAK.sub(b" ", data) if _is_json(data) else _dumps(data.decode())
+        elif not _is_json(data):
+            data = _dumps(data.decode())
+        else:
+            line = _LINE_BREAK.sub(b" ", data)
+            data = b'{"event":"message","data":%b}' % line if _passes_for_ours(data) else line
         return data + b"\n"
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
@@ -509,8 +510,8 @@ def _may_have_long_number(value: bytes) -> bool:
 
 
 def _passes_for_ours(data: bytes) -> bool:
-    """Whether a line of JSON has a member `event`, however it is spelled, that one of our own lines could have."""
-    if not (b'"event"' in data or b"\\" in data) or not _is_json(data) or type(_loads(data)) is not dict:
+    """Whether valid JSON is an object with a member `event`, however it is spelled, that one of our own lines could have."""
+    if not (b'"event"' in data or b"\\" in data) or not data.lstrip().startswith(b"{"):
         return False
     events = [b"{" + member + b"}" for member in _members(data) if _name_of(member) == "event"]
     return any(_loads(event)["event"] in OUR_EVENTS for event in events)

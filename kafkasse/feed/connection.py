@@ -33,7 +33,6 @@ class Broker(NamedTuple):
     node_id: int
     host: str
     port: int
-    rack: str | None
 
 
 class Connection:

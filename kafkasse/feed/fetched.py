@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from crc32c import crc32c  # by the processor's own instruction, ten times as fast as the decoders'
+from crc32c import crc32c  # by the processor's own instruction; the compiled decoder's is in software
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords as PlainRecords
 from kafka.record.default_records import DefaultRecordBatch as PlainBatch
@@ -162,9 +162,8 @@ class _Aborted:
             self._producers.add(self._to_come.popleft()[0])
         if producer not in self._producers:
             return False
-        marker = (
-            next(iter(batch), None) if attributes & _CONTROL else None
-        )  # compaction may have taken it from its batch
+        # Compaction may have taken the marker from its batch.
+        marker = next(iter(batch), None) if attributes & _CONTROL else None
         if marker is not None and _MARKER.unpack_from(marker.key)[1] == _ABORT:
             self._producers.discard(producer)
         return bool(attributes & _TRANSACTIONAL)

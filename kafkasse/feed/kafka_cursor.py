@@ -204,11 +204,7 @@ class KafkaCursor:
             except kafka_errors.CorruptRecordError as error:
                 self._error, run = error, None
             except Unpackable as error:
-                log.error(
-                    "records of %s/%d, up to offset %d, are too large when unpacked",
-                    *place.partition,
-                    error.next_offset,
-                )
+                log.error("records of %s/%d before offset %d are %s", *place.partition, error.next_offset, TOO_LARGE)
                 self._lose(place)
                 self._unreadable[place.partition] = error.next_offset, TOO_LARGE
                 run = None
@@ -352,9 +348,8 @@ class _Node:
 
     def __init__(self, cursor: KafkaCursor, broker: Broker) -> None:
         self.broker = broker
-        self.places: dict[
-            Partition, _Place
-        ] = {}  # in a request without a session, those that brought nothing come first
+        # In a request without a session those that brought nothing come first.
+        self.places: dict[Partition, _Place] = {}
         self.changed: dict[Partition, _Place] = {}  # what a session is still to be told
         self.named: dict[tuple[bytes, int], _Place] = {}  # as answers call them
         self.abandoned = False

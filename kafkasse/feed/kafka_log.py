@@ -117,16 +117,15 @@ class KafkaLog:
         if not names:
             return {}
         found = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, list(names)))
-        brokers = {
-            each["node_id"]: Broker(**{field: each[field] for field in Broker._fields}) for each in found["brokers"]
-        }
+        brokers = {each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in found["brokers"]}
         described = {}
         for each in found["topics"]:
             topic = names[each["name"]]
             known = self._known.pop(topic, {})
             if each["error_code"] == 0 and each["partitions"]:
-                self._known[topic] = _newest(known, _leaders_of(each, brokers))
-                described[topic] = Topic(len(each["partitions"]), _incarnation(each.get("topic_id")))
+                uuid = UUID(str(each.get("topic_id") or UUID(int=0)))
+                self._known[topic] = _newest(known, _leaders_of(each, uuid, brokers))
+                described[topic] = Topic(len(each["partitions"]), _incarnation(uuid))
         return described
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
@@ -238,9 +237,8 @@ class KafkaLog:
                 try:
                     return question(self._connected())
                 except _PASSING as error:
-                    if isinstance(
-                        error, kafka_errors.UnknownBrokerIdError
-                    ):  # it has come back since kafka-python looked
+                    if isinstance(error, kafka_errors.UnknownBrokerIdError):
+                        # It has come back since kafka-python looked.
                         admin = self._connected()
                         admin._manager.run(admin._manager.cluster.refresh_metadata)
                     if time.monotonic() > deadline:
@@ -255,15 +253,12 @@ class KafkaLog:
                 self._admin = KafkaAdminClient(**self._settings)
                 # No setting of the admin client's: 10 s by default, and 30 after some failures.
                 within_ms = int(self._timeout_s * 1000)
-                config = self._admin._manager.config
-                config["socket_connection_setup_timeout_ms"] = config["socket_connection_setup_timeout_max_ms"] = (
-                    within_ms
-                )
+                for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):
+                    self._admin._manager.config[name] = within_ms
             return self._admin
 
 
-def _leaders_of(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> dict[int, Leader]:
-    uuid = UUID(str(topic.get("topic_id") or UUID(int=0)))
+def _leaders_of(topic: Mapping[str, Any], uuid: UUID, brokers: Mapping[int, Broker]) -> dict[int, Leader]:
     name, id = fetch_protocol.topic_name(topic["name"]), fetch_protocol.topic_id(uuid) if uuid.int else b""
     return {
         each["partition_index"]: Leader(brokers[each["leader_id"]], each["leader_epoch"], name, id)
@@ -281,9 +276,9 @@ def _newest(known: Mapping[int, Leader], told: dict[int, Leader]) -> dict[int, L
     return told
 
 
-def _incarnation(topic_id: object) -> str:
+def _incarnation(uuid: UUID) -> str:
     """The first characters of a topic id as Kafka's own tools print it, or "" where the cluster has none."""
-    if topic_id is None or (uuid := UUID(str(topic_id))).int == 0:
+    if uuid.int == 0:
         return ""
     return base64.urlsafe_b64encode(uuid.bytes).decode("ascii")[:INCARNATION_CHARS]
 

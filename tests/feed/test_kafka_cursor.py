@@ -94,6 +94,17 @@ def came(cursor: KafkaCursor) -> None:
     eventually(lambda: cursor._answers)
 
 
+def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes]:
+    """An answer that has come before it is wanted: a whole run of partition 0 from 1 on, and the first two of partition 1."""
+    first = polled(cursor)
+    broker.asked().answer(of(0, batch(0, b"x" * 900_000)))
+    first.get()
+    many, few = batch(1, *[b"y" * 300] * RUN_RECORDS_MAX), batch(0, b"a", b"b")
+    broker.asked().answer(of(0, many), of(1, few))
+    came(cursor)
+    return many, few
+
+
 # Nothing twice, nothing lost.
 
 
@@ -115,12 +126,7 @@ def test_an_answer_that_waits_is_not_asked_for_again(cluster, opened):
 def test_records_come_once_while_the_topic_grows(cluster, opened):
     """Records that are written between two fetches ahead of a slow reader are not handed on by both."""
     (broker, _), cursor = cluster.brokers, opened(0, 0)
-    first = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"x" * 900_000)))
-    first.get()
-    many, few = batch(1, *[b"y" * 300] * RUN_RECORDS_MAX), batch(0, b"a", b"b")
-    broker.asked().answer(of(0, many), of(1, few))
-    came(cursor)
+    many, few = fetched_ahead(broker, cursor)
     found = cursor.poll(LONG)
     turn()
     if broker.waiting:  # for the same once more
@@ -138,12 +144,7 @@ def test_records_come_once_while_the_topic_grows(cluster, opened):
 def test_what_waits_is_not_overwritten(cluster, opened):
     """The bytes of an answer stay as they are until the last of its records was handed on."""
     (broker, _), cursor = cluster.brokers, opened(0, 0)
-    first = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"x" * 900_000)))
-    first.get()
-    many, few = batch(1, *[b"y" * 300] * RUN_RECORDS_MAX), batch(0, b"a", b"b")
-    broker.asked().answer(of(0, many), of(1, few))
-    came(cursor)
+    many, few = fetched_ahead(broker, cursor)
 
     found = cursor.poll(LONG)
     turn()
