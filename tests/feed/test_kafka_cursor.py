@@ -95,7 +95,7 @@ def came(cursor: KafkaCursor) -> None:
 
 
 def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes]:
-    """An answer that has come before it is wanted: a whole run of partition 0 from 1 on, and the first two of partition 1."""
+    """An answer has come before it is wanted: a whole run of partition 0 from 1 on, the first two of partition 1."""
     first = polled(cursor)
     broker.asked().answer(of(0, batch(0, b"x" * 900_000)))
     first.get()
