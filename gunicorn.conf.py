@@ -21,6 +21,7 @@ graceful_timeout = 10  # streams end themselves within two seconds of SIGTERM
 keepalive = 5
 limit_request_field_size = 65_536  # a Last-Event-ID of many partitions; kafkasse has its own, clearer limit below it
 limit_request_line = 8_190
+http_parser = "python"  # a compiled one that happens to be installed has other bounds than those that docs/attacks.md tells
 forwarder_headers = ""  # by default a proxy on this machine may pass on a client's SCRIPT_NAME, and so another path
 control_socket_disable = True  # it would open a socket in the home folder, which a PaaS need not have
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
@@ -29,9 +30,10 @@ loglevel = os.environ.get("KAFKASSE_LOG_LEVEL", "info")
 # The usual soft limit is 1,024: past it clients would wait without an answer, in place of being told that we are full.
 descriptors_max = 65_536
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-if 0 <= _soft < descriptors_max:
+_most = descriptors_max if _hard == resource.RLIM_INFINITY else min(_hard, descriptors_max)
+if 0 <= _soft < _most:
     with suppress(ValueError, OSError):  # a system may have a lower bound that it does not tell
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_hard, descriptors_max), _hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _hard))
 
 # gunicorn formats its own log alone. kafka-python says a hundred lines a second while a broker is away, so it is heard at
 # the level debug only, where somebody looks for the reason that we cannot reach Kafka.

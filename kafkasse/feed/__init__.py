@@ -45,19 +45,22 @@ class Feeds:
     def describe(self, topics: Iterable[str], age_max_s: float = OPEN_CHECK_S) -> dict[str, Topic]:
         """As log.describe(), but what is known and not older than `age_max_s` seconds is not asked again."""
         wanted = list(topics)
+        known = self._known(wanted, time.monotonic() - age_max_s)
+        return known if len(known) == len(wanted) else self._looking.run(lambda: self._look(wanted, age_max_s))
 
-        def look() -> dict[str, Topic]:
-            oldest = time.monotonic() - age_max_s
-            known = {each: look[1] for each in wanted if (look := self._looks.get(each)) and look[0] >= oldest}
-            if missing := [each for each in wanted if each not in known]:
-                found = self.log.describe(missing)
-                now = time.monotonic()
-                self._looks = {each: look for each, look in self._looks.items() if look[0] >= oldest}
-                self._looks.update({each: (now, topic) for each, topic in found.items()})
-                known |= found
-            return known
+    def _look(self, wanted: list[str], age_max_s: float) -> dict[str, Topic]:
+        oldest = time.monotonic() - age_max_s
+        known = self._known(wanted, oldest)  # somebody else may have asked meanwhile
+        if missing := [each for each in wanted if each not in known]:
+            found = self.log.describe(missing)
+            now = time.monotonic()
+            self._looks = {each: look for each, look in self._looks.items() if look[0] >= oldest}
+            self._looks.update({each: (now, topic) for each, topic in found.items()})
+            known |= found
+        return known
 
-        return self._looking.run(look)
+    def _known(self, wanted: list[str], oldest: float) -> dict[str, Topic]:
+        return {each: look[1] for each in wanted if (look := self._looks.get(each)) and look[0] >= oldest}
 
     def open(
         self,

@@ -33,6 +33,20 @@ class SharedReader:
         chunk_bytes_max: about how many bytes read() returns at once.
     """
 
+    __slots__ = (
+        "_catch_up",
+        "_chunk_bytes_max",
+        "_ids",
+        "_left",
+        "_next",
+        "_own",
+        "_place",
+        "_sent_id",
+        "closed",
+        "ended",
+        "feed",
+    )
+
     def __init__(
         self,
         feed: SharedFeed,

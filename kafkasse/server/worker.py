@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import json
+import time
+from datetime import datetime
 from typing import Any
 
 import gevent
@@ -20,6 +22,7 @@ from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTo
 
 HEADER_BYTES_MAX = 131_072  # of a whole request's header: an id of 64 KiB, and as much for cookies and the rest
 BODY_REST_BYTES_MAX = 65_536  # of a request's body that no app has read
+STOP_LOOK_S = 0.05  # how often a worker that stops looks whether all streams have ended
 GARBAGE_OBJECTS_MAX = 20_000  # that may be made, and not freed, before cycles among them are looked for
 _ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
 
@@ -58,7 +61,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def load_wsgi(self) -> None:
         """Load the app, and let its streams write past werkzeug's and gunicorn's iterators."""
         super().load_wsgi()
-        self.wsgi: Any = _direct(self.wsgi)
+        self.wsgi: Any = self._direct(self.wsgi)
         http.RequestParser = _Parser  # what gunicorn's get_parser() makes; it has no setting for it
         # Records come by the thousand and none is part of a cycle: by default a twentieth of the time went into looking.
         gc.freeze()
@@ -73,6 +76,17 @@ class Worker(GeventWorker):  # type: ignore[misc]
             raise StopIteration from None  # gunicorn closes the connection
         gevent.sleep(0)
 
+    def run(self) -> None:
+        """Serve until told to stop, then until all streams have ended: gunicorn knows only of those with a greenlet."""
+        from kafkasse.web import stream  # not at the top: gunicorn imports this module before it patches
+
+        super().run()
+        self._end_streams()
+        cut_at = time.monotonic() + self.cfg.graceful_timeout
+        while stream.open_streams() and time.monotonic() < cut_at:
+            self.notify()
+            gevent.sleep(STOP_LOOK_S)
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM: end what is open, then stop."""
         self._end_streams()
@@ -83,6 +97,28 @@ class Worker(GeventWorker):  # type: ignore[misc]
         super().notify()
         if not self.alive:
             self._end_streams()
+
+    def _direct(self, app: Any) -> Any:
+        """`app`, whose streams write to their sockets themselves where nothing has wrapped them on the way out."""
+        from kafkasse.web.stream import Stream
+
+        is_logged = self.log.access_log_enabled or self.cfg.statsd_host
+
+        def directly(environ: dict[str, Any], start_response: Any) -> Any:
+            began = datetime.now()
+            body = app(environ, start_response)
+            if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
+                return body
+            response = start_response.__self__
+            response.force_close()
+
+            def ended() -> None:
+                self.log.access(response, response.req, environ, datetime.now() - began)
+
+            body.serve(lambda data: _begun(response, data), ended if is_logged else None)
+            raise StopIteration  # gunicorn's word for a connection that is over: the socket is the stream's now
+
+        return directly
 
     def _end_streams(self) -> None:
         from kafkasse.web import stream  # not at the top: gunicorn imports this module before it patches
@@ -104,17 +140,17 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self.log.debug("the client did not wait for its error")
 
 
-def _direct(app: Any) -> Any:
-    """`app`, whose streams write to their sockets directly where nothing has wrapped them on the way out."""
-    from kafkasse.web.stream import Stream
+class _Kept(list[bytes]):
+    """In place of a socket: keeps what is sent."""
 
-    def directly(environ: dict[str, Any], start_response: Any) -> Any:
-        body = app(environ, start_response)
-        if isinstance(body, Stream) and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
-            body.write_directly()
-        return body
+    sendall = list.append
 
-    return directly
+
+def _begun(response: Any, data: bytes) -> bytes:
+    """What gunicorn would send of a response that begins with `data`: its header, and a chunk."""
+    response.sock = kept = _Kept()
+    response.write(data)
+    return b"".join(kept)
 
 
 def _refusal(exc: Exception) -> KafkasseError | None:

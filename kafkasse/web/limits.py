@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from flask import Request
@@ -24,7 +23,8 @@ class StreamLimits:
         self._streams_max = streams_max
         self._per_client_max = per_client_max
         self._forwarded_hops = forwarded_hops
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, int] = {}  # of each client that has any
+        self._count = 0
 
     def enter(self, request: Request) -> Callable[[], None]:
         """Count a stream in. Returns what counts it out again, once.
@@ -33,19 +33,25 @@ class StreamLimits:
             ServerFull, TooManyStreams: with Retry-After.
         """
         client = self.client(request)
-        if self._open.total() >= self._streams_max:
+        if self._count >= self._streams_max:
             raise ServerFull(f"This server has the {self._streams_max} streams that it may have. Try again later.")
-        if self._open[client] >= self._per_client_max:
+        if self._open.get(client, 0) >= self._per_client_max:
             raise TooManyStreams(f"You have {self._per_client_max} streams open, the most that one client may have.")
-        self._open[client] += 1
+        self._open[client] = self._open.get(client, 0) + 1
+        self._count += 1
         inside = [client]
 
         def leave() -> None:
             if inside:
-                self._open[inside.pop()] -= 1
-                self._open += Counter()  # forgets clients without streams
+                self._leave(inside.pop())
 
         return leave
+
+    def _leave(self, client: str) -> None:
+        self._count -= 1
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
 
     def client(self, request: Request) -> str:
         """The address that counts: the peer's, or the one that the outermost of our own proxies saw."""

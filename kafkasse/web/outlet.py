@@ -1,7 +1,8 @@
-"""A client's socket, written to directly once the response's header has gone out.
+"""A client's socket that was taken over from the server: no greenlet waits at it while its client has all there is.
 
-Under kafkasse's own worker a stream does not hand its bytes to werkzeug's and gunicorn's iterators. Bytes that a thousand
-clients share are then framed once, and sent without a switch to a thousand greenlets. Knows HTTP's chunks, and no Kafka.
+A stream does not hand its bytes to werkzeug's and gunicorn's iterators. Bytes that a thousand clients share are framed
+once, and sent without a switch to a thousand greenlets; and none of these is there to hold memory. Knows HTTP's chunks,
+and no Kafka.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ import fcntl
 import socket
 import struct
 import termios
+from collections.abc import Callable
+from contextlib import suppress
 
-from gevent.event import Event
+from gevent import spawn
+from gevent.monkey import get_original
+from gevent.socket import wait_write
 
+LAST_CHUNK = b"0\r\n\r\n"
+_UNREAD_BYTES_MAX = 65_536
 _INT = struct.Struct("i")
+_PlainSocket = get_original("socket", "socket")  # gevent's own has two watchers each, for those who wait in a call
 
 
 class ClientGone(Exception):
@@ -21,36 +29,47 @@ class ClientGone(Exception):
 
 
 class Outlet:
-    """One client's socket, on which gunicorn has begun a chunked response.
+    """One client's socket, to which a chunked response goes.
 
     Args:
-        client: connected, and past the response's header.
+        client: connected. It is taken away from the caller, whose object is a closed one from now on.
         write_deadline_s: how long write() waits for a client that takes nothing.
+        go_on: what a greenlet is made for when a parked client is woken up.
     """
 
-    def __init__(self, client: socket.socket, write_deadline_s: float) -> None:
-        self._client = client
+    __slots__ = ("_go_on", "_rest", "_write_deadline_s", "parked", "socket")
+
+    def __init__(self, client: socket.socket, write_deadline_s: float, go_on: Callable[[], None]) -> None:
+        self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
+        self.socket.setblocking(False)
+        self._write_deadline_s = write_deadline_s
+        self._go_on = go_on
         self._rest: bytes | memoryview = b""
-        self._woken = Event()
-        client.settimeout(write_deadline_s)
+        self.parked = False
 
     def wrap(self, data: bytes) -> bytes:
         """`data` as a chunk of the body."""
         return b"%x\r\n%b\r\n" % (len(data), data)
 
-    def write(self, data: bytes) -> None:
-        """Send all of `data`, however slowly the client takes it, as long as it takes some.
+    def write(self, wrapped: bytes | memoryview) -> None:
+        """Send all of it, however slowly the client takes it, as long as it takes some.
 
         Raises:
             ClientGone: see there.
         """
-        self._send(self.wrap(data))
+        view = memoryview(wrapped)
+        while view:
+            try:
+                view = view[self.socket.send(view) :]
+            except BlockingIOError:
+                self._wait_for_room()
+            except OSError as error:
+                raise ClientGone(str(error)) from None
 
     def deliver(self, wrapped: bytes) -> bool:
         """Send without waiting; see feed.ring.Parked. What the socket did not take is kept for finish()."""
         try:
-            # gevent's third argument: a timeout of 0 raises at once. MSG_DONTWAIT alone would still wait, and all with us.
-            sent = self._client.send(wrapped, 0, 0.0)  # type: ignore[call-arg]
+            sent = self.socket.send(wrapped)
         except OSError:
             sent = 0  # full; one that is broken will say so again to finish()
         if sent == len(wrapped):
@@ -59,13 +78,15 @@ class Outlet:
         self.wake()
         return False
 
-    def wake(self) -> None:
-        """Let park() return."""
-        self._woken.set()
-
     def park(self) -> None:
-        """Wait until somebody wakes this client up."""
-        self._woken.wait()
+        """Nothing is left to do until wake() makes a greenlet that goes on."""
+        self.parked = True
+
+    def wake(self) -> None:
+        """Go on, if the client is parked."""
+        if self.parked:
+            self.parked = False
+            spawn(self._go_on)
 
     def finish(self) -> None:
         """Send what deliver() could not.
@@ -73,27 +94,29 @@ class Outlet:
         Raises:
             ClientGone: see there.
         """
-        self._woken.clear()
         rest, self._rest = self._rest, b""
-        self._send(rest)
+        self.write(rest)
 
-    def _send(self, data: bytes | memoryview) -> None:
-        view = memoryview(data)
-        while view:
-            before = self._untaken()
-            try:
-                view = view[self._client.send(view) :]
-            except TimeoutError as error:
-                # The system tells of room only when a third of what it holds is gone, which may be megabytes.
-                if self._untaken() >= before:
-                    raise ClientGone(str(error)) from None
-            except (OSError, ValueError) as error:
+    def close(self) -> None:
+        """Close it once what was sent has been taken. What the client sent is read, or it would get a reset for the rest."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            self.socket.recv(_UNREAD_BYTES_MAX)
+        self.socket.close()
+
+    def _wait_for_room(self) -> None:
+        before = self._untaken()
+        try:
+            wait_write(self.socket.fileno(), self._write_deadline_s)
+        except TimeoutError as error:
+            # The system tells of room only when a third of what it holds is gone, which may be megabytes.
+            if self._untaken() >= before:
                 raise ClientGone(str(error)) from None
 
     def _untaken(self) -> int:
         """Bytes that were sent and that the client's system has not taken yet."""
         try:
-            (count,) = _INT.unpack(fcntl.ioctl(self._client.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+            (count,) = _INT.unpack(fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
         except OSError:  # closed
             return 0
         return int(count)

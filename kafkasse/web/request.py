@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from flask import Request
 from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
 from kafkasse.config import Config
 from kafkasse.errors import HeaderTooLarge, InvalidParameter, MethodNotAllowed, NotAcceptable, RequestTooLarge
@@ -17,6 +19,7 @@ from kafkasse.route import Route
 STREAM_TYPE = "text/event-stream"
 LINES_TYPES = ("application/x-ndjson", "application/json")
 ID_PARAMETERS = ("last_event_id", "lastEventId")  # for browsers, which cannot set the header on a first connect
+ACCEPT_KEPT_CHARS_MAX = 512  # of a header whose meaning is remembered
 TIMESTAMP_MAX = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
@@ -65,18 +68,25 @@ def _names(topics: str) -> list[str]:
 
 
 def _negotiate(request: Request) -> tuple[str, Wire]:
-    if not request.accept_mimetypes.provided:
-        return Wire.content_type, Wire()
-    # Without parameters: somebody who adds "; charset=utf-8" wants the same as anybody else.
-    accepted = [(each.partition(";")[0].strip(), quality) for each, quality in request.accept_mimetypes]
-    best = MIMEAccept(accepted).best_match([STREAM_TYPE, *LINES_TYPES])
-    if best == STREAM_TYPE:
-        return Wire.content_type, Wire()
-    if best is None:
+    accept = request.headers.get("Accept", "")
+    content_type = _best_type(accept) if len(accept) <= ACCEPT_KEPT_CHARS_MAX else _best_type.__wrapped__(accept)
+    if content_type is None:
         raise NotAcceptable(
             f"Accept must allow {STREAM_TYPE} or {' or '.join(LINES_TYPES)}.", offered=[STREAM_TYPE, *LINES_TYPES]
         )
-    return f"{best}; charset=utf-8", JsonLines()
+    if content_type == STREAM_TYPE:
+        return Wire.content_type, Wire()
+    return f"{content_type}; charset=utf-8", JsonLines()
+
+
+@lru_cache(maxsize=256)
+def _best_type(accept: str) -> str | None:
+    """The type of ours that an Accept header likes best. Browsers of one kind all send the same."""
+    if not accept.strip():
+        return STREAM_TYPE
+    # Without parameters: somebody who adds "; charset=utf-8" wants the same as anybody else.
+    accepted = [(each.partition(";")[0].strip(), quality) for each, quality in parse_accept_header(accept, MIMEAccept)]
+    return MIMEAccept(accepted).best_match([STREAM_TYPE, *LINES_TYPES])
 
 
 def _last_event_id(request: Request, config: Config) -> str | None:

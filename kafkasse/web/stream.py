@@ -23,7 +23,7 @@ from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
 from kafkasse.feed.shared import SharedReader
 from kafkasse.frame import Wire
-from kafkasse.web.outlet import ClientGone, Outlet
+from kafkasse.web.outlet import LAST_CHUNK, ClientGone, Outlet
 
 AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
@@ -50,7 +50,7 @@ class Reader(Protocol):
 
 
 class Stream:
-    """The body of a streaming response: iterate it once, then close() it. WSGI servers do both.
+    """The body of a streaming response: iterate it once, then close() it, as WSGI servers do; or let it serve() itself.
 
     Args:
         reader: what to send.
@@ -59,6 +59,22 @@ class Stream:
         client: the client's socket, where the server shows it (gunicorn does), to notice at once that it has gone.
         on_end: called once, when the reader has been closed.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_chunks",
+        "_client",
+        "_closed",
+        "_config",
+        "_ends_at",
+        "_on_end",
+        "_on_served",
+        "_outlet",
+        "_reader",
+        "_timer",
+        "_watch",
+        "_wire",
+    )
 
     def __init__(
         self,
@@ -76,7 +92,10 @@ class Stream:
         self._ends_at = _age(config.stream_age_max_s)
         self._client = client
         self._outlet: Outlet | None = None
+        self._chunks = self._generate()
+        self._on_served: Callable[[], object] | None = None
         self._watch: Any = None
+        self._timer: Any = None
         _open.add(self)
         if _stopping.is_set():  # the server was told to stop while this stream was being opened
             reader.ended = True
@@ -88,29 +107,52 @@ class Stream:
                 spawn(self.close)  # it may wait for Kafka, and this may run where nobody may wait
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._generate()
+        try:
+            yield from filter(None, self._chunks)
+        finally:
+            self.close()
 
-    def write_directly(self) -> None:
-        """Write to the client's socket past the server, once the server has sent the header and the first bytes.
+    @property
+    def can_serve(self) -> bool:
+        """Whether there is a socket to which plain bytes may be written."""
+        return self._client is not None and not isinstance(self._client, ssl.SSLSocket)
 
-        Only for a server that returns this very object to its own loop: whatever wraps it would miss what is written.
+    def serve(self, begin: Callable[[bytes], bytes], on_end: Callable[[], object] | None = None) -> None:
+        """Write to the client's socket past the server. The socket is the stream's own from now on.
+
+        Returns when the client has all there is: then no greenlet is needed until that changes. Only for a server that was
+        given this very object; whatever wraps it would miss what is written.
+
+        Args:
+            begin: makes of the body's first bytes the first of the response, with its header, chunked.
+            on_end: called once, when all is over.
         """
-        if self._client is not None and not isinstance(self._client, ssl.SSLSocket):
-            self._outlet = Outlet(self._client, self._config.write_deadline_s)
+        assert self._client is not None  # noqa: S101 - see can_serve
+        self._outlet = Outlet(self._client, self._config.write_deadline_s, self._go_on)
+        self._on_served = on_end
+        if self._ends_at != float("inf"):
+            self._timer = get_hub().loop.timer(max(0.0, self._ends_at - time.monotonic()))
+            self._timer.start(self.end)
+        self._write(self._outlet, begin)
 
     def close(self) -> None:
         """Free everything. May be called twice, and without having been iterated."""
         if not self._closed:
             self._closed = True
             _open.discard(self)
-            if self._watch is not None:
-                self._watch.close()
-            if self._client is not None:
+            for watcher in (self._watch, self._timer):
+                if watcher is not None:
+                    watcher.close()
+            if self._outlet is not None:
+                self._outlet.close()
+            elif self._client is not None:
                 self._release(self._client)
             try:
                 self._reader.close()
             finally:
                 self._on_end()
+                if self._on_served is not None:
+                    self._on_served()
 
     def end(self) -> None:
         """End politely, soon: with the last id, and a time after which to come back."""
@@ -118,57 +160,24 @@ class Stream:
         self._wake()
 
     def _generate(self) -> Iterator[bytes]:
+        """What is to be written; b"" where the client may be parked."""
         try:
             self._prepare_client()
             yield self._wire.opening + self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.begin()
-            if self._outlet is None:
-                yield from self._events()
-            else:
-                self._serve(self._outlet)
+            yield from self._events()
             if self._reader.ended:
                 yield self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.id_if_moved()
         except KafkasseError as error:
             yield frame.error(self._wire, error, self._reader.position_id)
-        except ClientGone:
-            self._hang_up()
-        finally:
-            self.close()
 
-    def _serve(self, outlet: Outlet) -> None:
-        """As _events(), past the server; parked while there is nothing that needs this greenlet."""
-        timer = None
-        if self._ends_at != float("inf"):
-            timer = spawn_later(max(0.0, self._ends_at - time.monotonic()), self.end)
-        try:
-            while True:
-                for frames in self._events(until_it_may_park=True):
-                    outlet.write(frames)
-                if self._reader.closed or self._reader.ended:
-                    return
-                self._park(outlet)
-        finally:
-            if timer is not None:
-                timer.kill(block=False)
-
-    def _park(self, outlet: Outlet) -> None:
-        reader = self._reader
-        assert isinstance(reader, SharedReader)  # noqa: S101 - only those may park
-        if moved := reader.id_if_moved():
-            outlet.write(moved)
-            return  # writing may have taken a while: look again
-        reader.feed.park(outlet)
-        try:
-            outlet.park()
-        finally:
-            reader.unparked(reader.feed.unpark(outlet))
-        outlet.finish()
-
-    def _events(self, until_it_may_park: bool = False) -> Iterator[bytes]:
+    def _events(self) -> Iterator[bytes]:
         reader = self._reader
         beat_due = time.monotonic() + self._config.heartbeat_s
         while not (reader.closed or reader.ended):
-            if until_it_may_park and isinstance(reader, SharedReader) and reader.may_park:
-                return
+            if self._outlet is not None and isinstance(reader, SharedReader) and reader.may_park:
+                yield reader.id_if_moved()  # writing it may take a while: look again
+                beat_due = time.monotonic() + self._config.heartbeat_s
+                continue
             now = time.monotonic()
             frames = reader.read(max(0.0, min(beat_due, self._ends_at) - now))
             now = time.monotonic()
@@ -180,12 +189,37 @@ class Stream:
             if now >= self._ends_at:
                 reader.ended = True
 
-    def _hang_up(self) -> None:
-        """Let the server write no more either: what it sent now would follow a frame that was cut."""
-        self._reader.closed = True
-        if self._client is not None:
-            with suppress(OSError):
-                self._client.shutdown(socket.SHUT_RDWR)
+    def _write(self, outlet: Outlet, wrap: Callable[[bytes], bytes]) -> None:
+        """Write until the client may be parked, or the stream ends."""
+        try:
+            outlet.finish()
+            for chunk in self._chunks:
+                if not chunk:
+                    self._park(outlet)
+                    return
+                outlet.write(wrap(chunk))
+                wrap = outlet.wrap
+            outlet.write(LAST_CHUNK)
+        except ClientGone:
+            pass
+        except Exception:
+            self._config.hooks.logger.exception("a stream failed")
+        finally:
+            if not outlet.parked:
+                self.close()
+
+    def _park(self, outlet: Outlet) -> None:
+        assert isinstance(self._reader, SharedReader)  # noqa: S101 - only those may park
+        self._reader.feed.park(outlet)
+        outlet.park()
+
+    def _go_on(self) -> None:
+        """What a parked client needs a greenlet for: it took less than there was, or the stream is to end."""
+        reader, outlet = self._reader, self._outlet
+        assert isinstance(reader, SharedReader)  # noqa: S101 - only those are parked
+        assert outlet is not None  # noqa: S101
+        reader.unparked(reader.feed.unpark(outlet))
+        self._write(outlet, outlet.wrap)
 
     def _release(self, client: socket.socket) -> None:
         """The server may finish the response, but waits for no further request: a worker that stops would wait with it."""
@@ -198,29 +232,30 @@ class Stream:
             self._outlet.wake()
 
     def _prepare_client(self) -> None:
-        if self._client is not None:
-            self._watch = self._watch_client(self._client)
-            self._client.settimeout(self._config.write_deadline_s)
-            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        client = self._client
+        if self._outlet is not None:
+            client = self._outlet.socket
+        elif client is not None:
+            client.settimeout(self._config.write_deadline_s)
+        if client is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # Notices when the client's end of the socket closes, idle or not. Costs no greenlet.
+            self._watch = get_hub().loop.io(client.fileno(), _READABLE)
+            self._watch.start(self._readable)
 
-    def _watch_client(self, client: socket.socket) -> Any:
-        """Notice when the client's end of the socket closes, idle or not. Costs no greenlet."""
-        watcher = get_hub().loop.io(client.fileno(), _READABLE)
-
-        def readable() -> None:
-            try:
-                gone = client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-            except BlockingIOError:
-                return
-            except (OSError, ValueError):
-                gone = True
-            watcher.stop()  # a client that sends more than its request is not heard again, or it would keep us busy
-            if gone:
-                self._reader.closed = True
-                self._wake()
-
-        watcher.start(readable)
-        return watcher
+    def _readable(self) -> None:
+        client = self._client if self._outlet is None else self._outlet.socket
+        assert client is not None  # noqa: S101 - it is watched
+        try:
+            gone = client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            gone = True
+        self._watch.stop()  # a client that sends more than its request is not heard again, or it would keep us busy
+        if gone:
+            self._reader.closed = True
+            self._wake()
 
 
 def drain(within_s: float = DRAIN_S) -> int:

@@ -33,13 +33,8 @@ class Peer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
         self.stream = Stream(reader, Wire(), Config(write_deadline_s=20, heartbeat_s=60), ours, lambda: None)
-        self.stream.write_directly()
-        self.greenlet = gevent.spawn(self._serve, ours)
+        self.greenlet = gevent.spawn(self.stream.serve, lambda data: b"%x\r\n%b\r\n" % (len(data), data))
         self.received = b""
-
-    def _serve(self, ours: gevent_socket.socket) -> None:
-        for chunk in self.stream:
-            ours.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def read_all(self) -> list[int]:
         """Everything that is sent within a moment of silence, as the offsets of its records."""
