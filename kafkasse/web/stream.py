@@ -28,6 +28,7 @@ from kafkasse.web.outlet import LAST_CHUNK, ClientGone, Outlet
 AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
 DRAIN_S = 1.0  # a server that stops ends its streams within this time, not all at once
+HEARD_BYTES_MAX = 65_536
 _READABLE = 1  # libev's name for it
 
 _open: WeakSet[Stream] = WeakSet()  # the streams of this process, for drain()
@@ -67,6 +68,7 @@ class Stream:
         "_closed",
         "_config",
         "_ends_at",
+        "_heard_bytes_max",
         "_on_end",
         "_on_served",
         "_outlet",
@@ -91,6 +93,7 @@ class Stream:
         self._on_end = on_end
         self._ends_at = _age(config.stream_age_max_s)
         self._client = client
+        self._heard_bytes_max = HEARD_BYTES_MAX  # that its client may still say before nobody listens any more
         self._outlet: Outlet | None = None
         self._chunks = self._generate()
         self._on_served: Callable[[], object] | None = None
@@ -244,18 +247,24 @@ class Stream:
             self._watch.start(self._readable)
 
     def _readable(self) -> None:
-        client = self._client if self._outlet is None else self._outlet.socket
-        assert client is not None  # noqa: S101 - it is watched
+        """The client has said something, or has gone. Its words are thrown away, up to a bound: they would keep us busy."""
         try:
-            gone = client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            if self._outlet is not None:
+                heard = len(self._outlet.socket.recv(self._heard_bytes_max))
+            else:
+                assert self._client is not None  # noqa: S101 - it is watched
+                heard = len(self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))  # the server may read it yet
+                self._heard_bytes_max = heard
         except BlockingIOError:
             return
         except (OSError, ValueError):
-            gone = True
-        self._watch.stop()  # a client that sends more than its request is not heard again, or it would keep us busy
-        if gone:
+            heard = 0
+        self._heard_bytes_max -= heard
+        if not heard:
             self._reader.closed = True
             self._wake()
+        if not heard or not self._heard_bytes_max:
+            self._watch.stop()
 
 
 def drain(within_s: float = DRAIN_S) -> int:

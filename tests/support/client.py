@@ -106,6 +106,7 @@ class Client:
 
     def close(self) -> None:
         """Leave."""
+        self._response.close()  # which has the socket of a connection that is to be closed
         self._connection.close()
 
     def _read(self) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 from gevent import socket as gevent_socket
+from gevent.event import Event
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
@@ -28,13 +29,18 @@ class Peer:
 
     def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
         ours, self.socket = gevent_socket.socketpair()
+        self.left = Event()
         for end in (ours, self.socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
-        self.stream = Stream(reader, Wire(), Config(write_deadline_s=20, heartbeat_s=60), ours, lambda: None)
+        self.stream = Stream(reader, Wire(), Config(write_deadline_s=20, heartbeat_s=60), ours, self.left.set)
         self.greenlet = gevent.spawn(self.stream.serve, lambda data: b"%x\r\n%b\r\n" % (len(data), data))
         self.received = b""
+
+    def is_missed(self) -> bool:
+        """Whether its stream ends within a moment."""
+        return self.left.wait(5)
 
     def read_all(self) -> list[int]:
         """Everything that is sent within a moment of silence, as the offsets of its records."""
@@ -106,3 +112,21 @@ def test_a_client_that_takes_nothing_holds_up_nobody(
 
     assert [list(range(30))] * len(others) == [peer.read_all() for peer in others]
     assert list(range(30)) == stalled.read_all()
+
+
+def test_a_client_that_waits_costs_no_greenlet(peers: list[Peer]) -> None:
+    """Nothing waits for them but the event loop."""
+    assert all(peer.greenlet.ready() for peer in peers)
+
+
+@pytest.mark.parametrize("words", [b"", b"hello", b"x" * 4096 * 10])
+def test_a_parked_client_that_leaves(peers: list[Peer], words: bytes) -> None:
+    """It is missed at once, without a heartbeat, whatever it has said before; others are not."""
+    leaving, *others = peers
+    leaving.socket.sendall(words)
+    gevent.sleep(0.05)
+
+    leaving.socket.close()
+
+    assert leaving.is_missed()
+    assert not any(peer.left.is_set() for peer in others)
