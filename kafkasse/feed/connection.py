@@ -1,7 +1,7 @@
-"""Connections to brokers that are read without an event loop in between: one greenlet asks, waits and takes.
+"""Connections to brokers that gevent's event loop reads itself: an answer that has come whole is handed on in the loop.
 
 kafka-python connects, encrypts and authenticates; then its hands are off the socket. A request over its own loop costs a
-millisecond of CPU in futures, timers and wake-ups, none of which a greenlet that waits on a socket needs.
+millisecond of CPU in futures, timers and wake-ups.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gevent import get_hub
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.net.connection import KafkaConnection
@@ -21,10 +22,13 @@ from kafka.net.transport import KafkaSSLTransport
 
 from kafkasse.feed.fetch_protocol import API_KEY, VERSIONS, framed
 
+BUFFER_BYTES = 65_536  # to begin with; it grows with the answers
 ANSWER_BYTES_MAX = 1 << 30  # a fetch asks for much less, but a single batch of records may be larger than was asked for
 WARM_PER_BROKER_MAX = 4
 HANDSHAKE_S_MAX = 5.0
 _INT32 = struct.Struct(">i")
+_READABLE = 1  # libev's name for it
+_WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Broker(NamedTuple):
@@ -43,17 +47,33 @@ class Connection:
         broker: whose it is.
         version: the newest of Fetch that both sides know.
         client_id: what the broker calls us.
+        timeout_s: how long the broker may take to take a request.
     """
 
-    def __init__(self, sock: socket.socket, broker: Broker, version: int, client_id: str) -> None:
+    def __init__(self, sock: socket.socket, broker: Broker, version: int, client_id: str, timeout_s: float) -> None:
         self.broker = broker
         self.version = version
         self.fresh = False  # it was kept for a while: the broker may have closed it
         self.awaited: int | None = None  # the correlation id of the answer that is under way
         self._socket = sock
         self._client_id = client_id
+        self._timeout_s = timeout_s
         self._last_id = 0
         self._buffer = bytearray()
+        self._filled = 0
+        self._watch: Any = None
+        sock.settimeout(0.0)
+
+    def listen(self, answered: Callable[[memoryview], None], broke: Callable[[Exception], None]) -> None:
+        """Be told of answers, and of the end of the connection, by the event loop itself: neither may wait.
+
+        Args:
+            answered: with each answer. It is overwritten by the next one.
+            broke: with what is wrong with the connection, or with what `answered` raised.
+        """
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._watch = get_hub().loop.io(self._socket.fileno(), _READABLE)
+        self._watch.start(self._read, answered, broke)
 
     def ask(self, version: int, request: bytes) -> None:
         """Send the body of a fetch of this version.
@@ -63,44 +83,74 @@ class Connection:
         """
         self._last_id = (self._last_id + 1) % 2**31
         self.awaited = self._last_id
-        self._socket.sendall(framed(version, self._last_id, self._client_id, request))
+        framed_request = framed(version, self._last_id, self._client_id, request)
+        try:
+            sent = self._socket.send(framed_request)
+        except _WOULD_WAIT:
+            sent = 0
+        if sent < len(framed_request):
+            self._socket.settimeout(self._timeout_s)
+            try:
+                self._socket.sendall(framed_request[sent:])
+            finally:
+                self._socket.settimeout(0.0)
 
-    def answer(self, timeout_s: float) -> memoryview:
-        """The answer that is under way. It is overwritten by the next one.
+    def _read(self, answered: Callable[[memoryview], None], broke: Callable[[Exception], None]) -> None:
+        try:
+            if self._has_answer():
+                data = memoryview(self._buffer)[_INT32.size : self._filled]
+                self._filled = 0
+                if self.awaited is None or self.awaited != _INT32.unpack_from(data)[0]:
+                    raise OSError("an answer to another request")
+                self.awaited, self.fresh = None, False
+                answered(data)
+        except _WOULD_WAIT:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, reading goes on by another connection
+            self._listen_no_more()
+            broke(error)
 
-        Raises:
-            OSError: the connection is broken, or nothing came for `timeout_s` seconds.
-        """
-        self._socket.settimeout(timeout_s)
-        (size,) = _INT32.unpack(self._read(_INT32.size))
-        if not _INT32.size <= size <= ANSWER_BYTES_MAX:
-            raise OSError(f"an answer of {size} bytes")
-        data = self._read(size)
-        if self.awaited != _INT32.unpack_from(data)[0]:
-            raise OSError("an answer to another request")
-        self.awaited, self.fresh = None, False
-        return data
-
-    def _read(self, size: int) -> memoryview:
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-        data = memoryview(self._buffer)[:size]
-        filled = 0
-        while filled < size:
-            count = self._socket.recv_into(data[filled:])
+    def _has_answer(self) -> bool:
+        """Read what there is of the answer that is under way. Whether all of it is here."""
+        size = self._answer_size()
+        while self._filled < size:
+            count = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
             if not count:
                 raise ConnectionResetError("the broker closed the connection")
-            filled += count
-        return data
+            self._filled += count
+            size = self._answer_size()
+            if size > len(self._buffer):
+                larger = bytearray(size)
+                larger[: self._filled] = memoryview(self._buffer)[: self._filled]
+                self._buffer = larger
+        if self._filled > size:
+            raise OSError("more than an answer")
+        return True
+
+    def _answer_size(self) -> int:
+        """How many bytes the answer has, with those that tell this."""
+        if self._filled < _INT32.size:
+            return _INT32.size
+        (size,) = _INT32.unpack_from(self._buffer)
+        if not _INT32.size <= size <= ANSWER_BYTES_MAX:
+            raise OSError(f"an answer of {size} bytes")
+        return int(_INT32.size + size)
 
     def rest(self) -> None:
         """Nobody uses it for now."""
+        self._listen_no_more()
         self.fresh = True
         self._buffer = bytearray()
 
     def close(self) -> None:
         """Hang up."""
+        self._listen_no_more()
         self._socket.close()
+
+    def _listen_no_more(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
 
 class Connections:
@@ -123,12 +173,15 @@ class Connections:
         Raises:
             kafka.errors.KafkaError: it cannot be had.
         """
-        if self._warm[broker]:
-            return self._warm[broker].pop()
+        if (warm := self.warm(broker)) is not None:
+            return warm
         admin = self._admin()
         sock, version = admin._net.run(_connected, admin._manager, broker, time.monotonic() + self._timeout_s)
-        sock.settimeout(self._timeout_s)
-        return Connection(sock, broker, version, admin.config["client_id"])
+        return Connection(sock, broker, version, admin.config["client_id"], self._timeout_s)
+
+    def warm(self, broker: Broker) -> Connection | None:
+        """One that was given back, or None: then open() takes a while."""
+        return self._warm[broker].pop() if self._warm[broker] else None
 
     def drop(self, broker: Broker) -> None:
         """Keep none of this broker's: where one was found dead the others will be, each after its own wait."""

@@ -17,6 +17,7 @@ BROKEN_PAUSE_S = 0.5
 PUSH_SHARE = 2.0  # rest this many times as long as a push took, so that records gather while there are many readers
 PUSH_REST_MAX_S = 0.02
 TURN_S = 0.002  # of turns that bring records there are no more than one in this time: each costs 0.3 ms of CPU at least
+TURNS_SAVED_S = 0.0  # over how long that holds: a rest costs a waking up, which is worth it only where it saves turns
 
 
 class Follower:
@@ -88,8 +89,8 @@ class Follower:
         rest_s = min(PUSH_REST_MAX_S, (time.monotonic() - began) * PUSH_SHARE)
         if batches:
             now = time.monotonic()
+            self._turn_due = max(self._turn_due, now - TURNS_SAVED_S) + TURN_S
             rest_s = max(rest_s, self._turn_due - now)
-            self._turn_due = max(self._turn_due, now) + TURN_S
         return rest_s
 
     def _poll(self, timeout_s: float) -> list[Batch]:

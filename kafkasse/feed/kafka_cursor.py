@@ -1,4 +1,4 @@
-"""Reads partitions of Kafka by fetches of its own: for each broker a connection, a session and a greenlet that waits.
+"""Reads partitions of Kafka by fetches of its own: for each broker a connection and a session.
 
     seek ─▶ place ─▶ fetch ─▶ answer ─▶ runs of records ─▶ poll
               ▲                 │
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import gevent
+from gevent import get_hub
 from gevent.event import Event
 from kafka import errors as kafka_errors
 
@@ -184,7 +185,7 @@ class KafkaCursor:
         if not self.closed:
             self.closed = True
             for node in self._nodes.values():
-                node.wake()
+                node.leave()
             # Buffers and records are not to wait for the garbage collector, as what refers to itself in a circle would.
             for place in self._places.values():
                 place.node = None
@@ -326,7 +327,7 @@ class KafkaCursor:
         for place in places.values():
             place.node = None
             self._homeless[place.partition] = place
-        node.wake()
+        node.leave()
         self._news.set()
 
     def broke(self, node: _Node, error: Exception, at_once: bool) -> None:
@@ -344,7 +345,7 @@ class KafkaCursor:
 
 
 class _Node:
-    """One broker, for as long as a cursor reads from it: asks when told to, and waits in a greenlet of its own."""
+    """One broker, for as long as a cursor reads from it. It asks when told to; the event loop brings the answers."""
 
     def __init__(self, cursor: KafkaCursor, broker: Broker) -> None:
         self.broker = broker
@@ -360,8 +361,9 @@ class _Node:
         self._version = 0  # of the fetch that is under way
         self._by_name = False  # a topic has no id
         self.busy = False
-        self._wanted = Event()
-        gevent.spawn(self._run)
+        self._is_opening = False
+        answer_s_max = cursor.terms.wait_ms / 1000 + cursor.timeout_s
+        self._patience = get_hub().loop.timer(answer_s_max, answer_s_max)
 
     def take_in(self, place: _Place) -> None:
         self.places[place.partition] = self.changed[place.partition] = place
@@ -383,45 +385,57 @@ class _Node:
         """Send a request, unless one is under way."""
         if self.places and not self.busy:
             self.busy = True
-            if self._connection is not None:
-                try:
-                    self._send(self._connection)
-                except OSError as error:
-                    self._break(error)
-            self.wake()
+            if self._connection is None and (warm := self._cursor.cluster.connections.warm(self.broker)) is not None:
+                self._take(warm)
+            elif self._connection is None:
+                self._open_soon()
+            else:
+                self._send_or_break(self._connection)
 
-    def wake(self) -> None:
-        self._wanted.set()
+    def leave(self) -> None:
+        """Be asked no more."""
+        self._patience.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._cursor.cluster.connections.give_back(connection)
 
-    def _run(self) -> None:
+    def _open_soon(self) -> None:
+        if not self._is_opening:
+            self._is_opening = True
+            gevent.spawn(self._open)
+
+    def _open(self) -> None:
         try:
-            while self._is_needed():
-                self._wanted.wait()
-                self._wanted.clear()
-                if self.busy and self._is_needed():
-                    self._answer()
+            connection = self._cursor.cluster.connections.open(self.broker)
         except Exception as error:  # noqa: BLE001 - whatever it is, reading goes on by another connection
             self._break(error)
-        finally:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                self._cursor.cluster.connections.give_back(connection)
+            return
+        if self._cursor.closed or self.abandoned:
+            self._cursor.cluster.connections.give_back(connection)
+        else:
+            self._take(connection)
 
-    def _is_needed(self) -> bool:
-        return not (self._cursor.closed or self.abandoned)
+    def _take(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.listen(self._answered, self._break_soon)
+        self._send_or_break(connection)
 
-    def _answer(self) -> None:
-        if self._connection is None:
-            self._connection = self._cursor.cluster.connections.open(self.broker)
-            self._send(self._connection)
-        data = self._connection.answer(self._cursor.terms.wait_ms / 1000 + self._cursor.timeout_s)
+    def _answered(self, data: memoryview) -> None:
+        self._patience.stop()
         answer = fetch_protocol.answer(self._version, data)
         if self._session != NO_SESSION and answer.error_code == _NONE:
             epoch = self._session[1] % SESSION_EPOCH_MAX + 1
             self._session = (answer.session_id, epoch) if answer.session_id else NEW_SESSION
         if answer.throttle_ms:
-            gevent.sleep(answer.throttle_ms / 1000)
-        self._cursor.answered(self, answer)
+            gevent.spawn_later(answer.throttle_ms / 1000, self._cursor.answered, self, answer)
+        else:
+            self._cursor.answered(self, answer)
+
+    def _send_or_break(self, connection: Connection) -> None:
+        try:
+            self._send(connection)
+        except OSError as error:
+            self._break(error)
 
     def _send(self, connection: Connection) -> None:
         self._version = BY_NAME if self._by_name else connection.version
@@ -432,6 +446,7 @@ class _Node:
         forgotten = [name for name in self._forgotten if name not in self.named]
         self.changed, self._forgotten = {}, []
         request = fetch_protocol.request(self._cursor.terms, self._session, wanted, forgotten)
+        self._patience.again(self._break_soon, TimeoutError("no answer in time"))
         connection.ask(self._version, request)
 
     def _wanted_of(self, place: _Place, leader: Leader) -> Wanted:
@@ -439,6 +454,11 @@ class _Node:
         self.named[topic, place.partition.partition] = place
         place.asked = place.offset
         return Wanted(topic, place.partition.partition, leader.epoch, place.offset, place.last_epoch)
+
+    def _break_soon(self, error: Exception) -> None:
+        """For the event loop, which must not wait, for the lock of a log even."""
+        self._patience.stop()
+        gevent.spawn(self._break, error)
 
     def _break(self, error: Exception) -> None:
         connection, self._connection = self._connection, None
