@@ -43,7 +43,7 @@ def _rows(setting: Setting, name: str, ours: _Idle, theirs: _Idle) -> list[Row]:
     return [
         Row(f"idle.memory.{name}", f"memory for one of {many:,} idle clients", ours.bytes_each / 1024, "KiB",
             theirs.bytes_each / 1024, against, "10 KiB" if first else "",
-            "a greenlet's stack, gunicorn's and Flask's objects of the request"),
+            "a stream, a reader, a socket and its watcher; no greenlet"),
         Row(f"idle.cpu.{name}", "CPU of one idle client", ours.cores / many * 1e6, "µs/s",
             theirs.cores / few * 1e6, against, limit="the feed's fetch round twice a second, shared"),
         Row(f"idle.total.{name}", f"CPU of {many:,} idle clients, of one core", ours.cores * 100, "%",

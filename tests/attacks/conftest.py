@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,6 @@ ORIGIN = "https://a.example"
 KEPT_MAX = 16  # connections to Kafka that are kept for the next clients
 STRANGERS_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # of requests and records
 LISTENING = "0A"  # in /proc/net/tcp
-
-
-@pytest.fixture(scope="module")
-def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    """Writes to the broker."""
-    with closing(Cluster(broker.bootstrap_servers)) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

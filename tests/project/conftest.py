@@ -9,14 +9,12 @@ import sys
 import tarfile
 import venv
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import gevent
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
-from tests.support.kafka import Cluster
 from tests.support.server import ROOT, Server
 
 
@@ -57,13 +55,6 @@ def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
     venv.create(home, with_pip=True)
     run(home / "bin/pip", "install", "--quiet", "-r", ROOT / "requirements.txt")
     return home
-
-
-@pytest.fixture
-def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    """Writes to the broker."""
-    with closing(Cluster(broker.bootstrap_servers)) as cluster:
-        yield cluster
 
 
 class Deployed(Server):

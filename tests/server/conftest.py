@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,13 +13,6 @@ from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-
-
-@pytest.fixture(scope="module")
-def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    """Writes to the broker."""
-    with closing(Cluster(broker.bootstrap_servers)) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
