@@ -17,7 +17,7 @@ BROKEN_PAUSE_S = 0.5
 PUSH_SHARE = 2.0  # rest this many times as long as a push took, so that records gather while there are many readers
 PUSH_REST_MAX_S = 0.02
 TURN_S = 0.002  # of turns that bring records there are no more than one in this time: each costs 0.3 ms of CPU at least
-TURNS_SAVED_S = 0.0  # over how long that holds: a rest costs a waking up, which is worth it only where it saves turns
+TURNS_SAVED_S = 0.02  # over how long that holds: a rest costs a waking up, which is worth it only where it saves turns
 
 
 class Follower:
