@@ -162,6 +162,7 @@ def test_clocks_that_jump(stage: Stage, fresh_name: str) -> None:
     scene = stage()
     topic = scene.topic(fresh_name, author=SkewedAuthor)
     scene.read(topic)
+    eventually(lambda: scene.witness(topic) and scene.written)
     for _ in range(5):
         ends = scene.witness(topic)
         when = scene.lots.choice(list(scene.written.values())).timestamp
