@@ -8,10 +8,12 @@ import struct
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 
 import gevent
 import pytest
 
+from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, ask, data
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -197,3 +199,15 @@ def test_a_client_of_http_1_0(server: Server, cluster: Cluster, topic: str) -> N
 
     assert b"\r\n\r\n:ok\n\nretry: " in received
     assert b"chunked" not in received
+
+
+def test_the_access_log(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+    """A stream is one line in it, when it has ended, whoever ended it."""
+    log = tmp_path / "access.log"
+    with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, KAFKASSE_ACCESS_LOG=str(log)) as server:
+        with Client(server.port, f"/{topic}").ready(), Client(server.port, f"/{topic}?timestamp=0").ready():
+            ask(server.port, "/-/health")
+            assert 1 == log.read_text().count("\n")
+        eventually(lambda: log.read_text().count(f'"GET /{topic}') == 2)
+
+    assert 3 == log.read_text().count(" 200 ")
