@@ -80,8 +80,8 @@ class Network:
 
     def reset(self) -> None:
         """End all connections with RST."""
-        for near, far in list(self._pairs):
-            for each in (near, far):
+        while self._pairs:  # each is closed here once, whenever those who pass its bytes notice
+            for each in self._pairs.pop():
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 each.close()
 
