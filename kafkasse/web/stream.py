@@ -28,7 +28,7 @@ from kafkasse.web.outlet import LAST_CHUNK, ClientGone, Outlet
 AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
 DRAIN_S = 1.0  # a server that stops ends its streams within this time, not all at once
-HEARD_BYTES_MAX = 65_536
+HEARD_BYTES_MAX = 65_536  # that a client may say besides its request, and still be missed at once when it leaves
 _READABLE = 1  # libev's name for it
 
 _open: WeakSet[Stream] = WeakSet()  # the streams of this process, for drain()
@@ -63,12 +63,12 @@ class Stream:
 
     __slots__ = (
         "__weakref__",
+        "_bytes_to_hear",
         "_chunks",
         "_client",
         "_closed",
         "_config",
         "_ends_at",
-        "_heard_bytes_max",
         "_on_end",
         "_on_served",
         "_outlet",
@@ -93,9 +93,9 @@ class Stream:
         self._on_end = on_end
         self._ends_at = _age(config.stream_age_max_s)
         self._client = client
-        self._heard_bytes_max = HEARD_BYTES_MAX  # that its client may still say before nobody listens any more
+        self._bytes_to_hear = HEARD_BYTES_MAX
         self._outlet: Outlet | None = None
-        self._chunks = self._generate()
+        self._chunks: Iterator[bytes] = iter(())  # what is still to be written by serve()
         self._on_served: Callable[[], object] | None = None
         self._watch: Any = None
         self._timer: Any = None
@@ -111,7 +111,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from filter(None, self._chunks)
+            yield from filter(None, self._generate())
         finally:
             self.close()
 
@@ -132,6 +132,7 @@ class Stream:
         """
         assert self._client is not None  # noqa: S101 - see can_serve
         self._outlet = Outlet(self._client, self._config.write_deadline_s, self._go_on)
+        self._chunks = self._generate()
         self._on_served = on_end
         if self._ends_at != float("inf"):
             self._timer = get_hub().loop.timer(max(0.0, self._ends_at - time.monotonic()))
@@ -156,6 +157,7 @@ class Stream:
                 self._on_end()
                 if self._on_served is not None:
                     self._on_served()
+                self._chunks, self._outlet = iter(()), None  # or a circle would wait for the garbage collector
 
     def end(self) -> None:
         """End politely, soon: with the last id, and a time after which to come back."""
@@ -247,23 +249,23 @@ class Stream:
             self._watch.start(self._readable)
 
     def _readable(self) -> None:
-        """The client has said something, or has gone. Its words are thrown away, up to a bound: they would keep us busy."""
+        """The client has said something, or has gone. Words without end would keep us busy: then it is heard no more."""
         try:
             if self._outlet is not None:
-                heard = len(self._outlet.socket.recv(self._heard_bytes_max))
+                heard = len(self._outlet.socket.recv(HEARD_BYTES_MAX))
+                self._bytes_to_hear -= heard
             else:
                 assert self._client is not None  # noqa: S101 - it is watched
-                heard = len(self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))  # the server may read it yet
-                self._heard_bytes_max = heard
+                heard = len(self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+                self._bytes_to_hear = 0  # what is not the server's to read stays there
         except BlockingIOError:
             return
         except (OSError, ValueError):
             heard = 0
-        self._heard_bytes_max -= heard
         if not heard:
             self._reader.closed = True
             self._wake()
-        if not heard or not self._heard_bytes_max:
+        if not heard or self._bytes_to_hear <= 0:
             self._watch.stop()
 
 

@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.admin._partitions import ElectionType
-from kafka.errors import KafkaError
+from kafka.errors import ElectionNotNeededError, KafkaError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
@@ -166,25 +167,29 @@ class EmbeddedCluster:
         described = self._partition(topic, partition)
         new = next(each for each in described["isr_nodes"] if each != described["leader_id"])
         after = [new, *(each for each in described["replica_nodes"] if each != new)]
-        self.admin.alter_partition_reassignments({TopicPartition(topic, partition): after})
+        patiently(lambda: self.admin.alter_partition_reassignments({TopicPartition(topic, partition): after}))
         eventually(lambda: self._partition(topic, partition)["replica_nodes"] == after)
-        self.admin.elect_leaders(ElectionType.PREFERRED, {topic: [partition]})
+        patiently(lambda: self._elect(topic, partition))
         eventually(lambda: self.leader(topic, partition) == new)
         return new
 
+    def _elect(self, topic: str, partition: int) -> None:
+        with suppress(ElectionNotNeededError):  # a call that failed may have been heard
+            self.admin.elect_leaders(ElectionType.PREFERRED, {topic: [partition]})
+
     def allow(self, topic: str = "*") -> None:
         """Let kafkasse read a topic, by default all."""
-        done = self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))])
+        done = patiently(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))]))
         assert not done["failed"], done
 
     def forbid(self, topic: str) -> None:
         """From now on kafkasse may not read a topic, nor know that it is there."""
-        done = self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))])
+        done = patiently(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
         assert not done["failed"], done
 
     def forgive(self, topic: str) -> None:
         """Take back what forbid() did."""
-        self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))])
+        patiently(lambda: self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
         [described] = patiently(lambda: self.admin.describe_topics([topic]))

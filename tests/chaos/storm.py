@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import gevent
 
+from tests.chaos.cluster import patiently
 from tests.chaos.network import Network, Weather
 from tests.chaos.scene import Author, Reader, Scene, TransactionAuthor
 from tests.support.waiting import eventually
@@ -229,7 +230,8 @@ class Storm:
         name = self._names[SHRINKING]
         ends = self.scene.witness(name)
         partition = self.order.randrange(2)
-        self.scene.kafka.drop_before(name, int(ends[name, partition] * self.order.uniform(0.5, 1)), partition)
+        first = int(ends[name, partition] * self.order.uniform(0.5, 1))
+        patiently(lambda: self.scene.kafka.drop_before(name, first, partition))
 
     def forbid_a_topic(self) -> None:
         self.cluster.forbid(self._names[FORBIDDEN])

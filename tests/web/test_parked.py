@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 from collections.abc import Iterator
 
 import gevent
@@ -130,3 +132,19 @@ def test_a_parked_client_that_leaves(peers: list[Peer], words: bytes) -> None:
 
     assert leaving.is_missed()
     assert not any(peer.left.is_set() for peer in others)
+
+
+def test_a_stream_that_is_over(peers: list[Peer]) -> None:
+    """What it held is free at once: no circle waits for the garbage collector."""
+    leaving = peers.pop()
+    stream = weakref.ref(leaving.stream)
+    gc.collect()
+    gc.disable()
+    try:
+        leaving.socket.close()
+        assert leaving.is_missed()
+        del leaving
+        gevent.sleep(0.01)
+        assert stream() is None
+    finally:
+        gc.enable()
