@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import gevent
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from kafka.errors import UnknownTopicOrPartitionError
+from kafka.errors import UnknownBrokerIdError, UnknownTopicOrPartitionError
+
+from tests.support.waiting import LOOK_AGAIN_S, PATIENCE_S
 
 REQUEST_TIMEOUT_MS = 20_000
 
@@ -24,7 +27,7 @@ class Cluster:
         """Make a topic; underscores in setting names stand for dots. Returns its name."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
-        self._admin.create_topics({topic: options}, wait_for_metadata=True)
+        _once_there_is_a_controller(lambda: self._admin.create_topics({topic: options}, wait_for_metadata=True))
         return topic
 
     def send(
@@ -62,18 +65,18 @@ class Cluster:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Let a topic have more partitions."""
-        self._admin.create_partitions({topic: partitions})
+        _once_there_is_a_controller(lambda: self._admin.create_partitions({topic: partitions}))
         while self._partitions(topic) != partitions:
             pass
-        self._admin.wait_for_topics([topic])
+        _once_there_is_a_controller(lambda: self._admin.wait_for_topics([topic]))
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
         """What retention does: offsets before `offset` are gone."""
-        self._admin.delete_records({TopicPartition(topic, partition): offset})
+        _once_there_is_a_controller(lambda: self._admin.delete_records({TopicPartition(topic, partition): offset}))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        self._admin.delete_topics([topic])
+        _once_there_is_a_controller(lambda: self._admin.delete_topics([topic]))
         while self._partitions(topic):
             pass
 
@@ -83,6 +86,16 @@ class Cluster:
 
     def _partitions(self, topic: str) -> int:
         try:
-            return len(self._admin.describe_topics([topic])[0]["partitions"])
+            return len(_once_there_is_a_controller(lambda: self._admin.describe_topics([topic]))[0]["partitions"])
         except UnknownTopicOrPartitionError:
             return 0
+
+
+def _once_there_is_a_controller(ask: Callable[[], Any]) -> Any:
+    """The answer. Where the controller has just died, the client knows none for a moment, and asks nobody."""
+    with gevent.Timeout(PATIENCE_S):
+        while True:
+            try:
+                return ask()
+            except UnknownBrokerIdError:
+                gevent.sleep(LOOK_AGAIN_S)
