@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gevent import get_hub
+from gevent.socket import wait_read, wait_write
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.net.connection import KafkaConnection
@@ -54,6 +55,7 @@ class Connection:
         self.broker = broker
         self.version = version
         self.fresh = False  # it was kept for a while: the broker may have closed it
+        self.broken = False
         self.awaited: int | None = None  # the correlation id of the answer that is under way
         self._socket = sock
         self._client_id = client_id
@@ -71,7 +73,8 @@ class Connection:
             answered: with each answer. It is overwritten by the next one.
             broke: with what is wrong with the connection, or with what `answered` raised.
         """
-        self._buffer = bytearray(BUFFER_BYTES)
+        self._listen_no_more()
+        self._buffer = self._buffer or bytearray(BUFFER_BYTES)
         self._watch = get_hub().loop.io(self._socket.fileno(), _READABLE)
         self._watch.start(self._read, answered, broke)
 
@@ -83,17 +86,14 @@ class Connection:
         """
         self._last_id = (self._last_id + 1) % 2**31
         self.awaited = self._last_id
-        framed_request = framed(version, self._last_id, self._client_id, request)
-        try:
-            sent = self._socket.send(framed_request)
-        except _WOULD_WAIT:
-            sent = 0
-        if sent < len(framed_request):
-            self._socket.settimeout(self._timeout_s)
+        rest = memoryview(framed(version, self._last_id, self._client_id, request))
+        while rest:
             try:
-                self._socket.sendall(framed_request[sent:])
-            finally:
-                self._socket.settimeout(0.0)
+                rest = rest[self._socket.send(rest) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                wait_write(self._socket.fileno(), self._timeout_s)
+            except ssl.SSLWantReadError:
+                wait_read(self._socket.fileno(), self._timeout_s)
 
     def _read(self, answered: Callable[[memoryview], None], broke: Callable[[Exception], None]) -> None:
         try:
@@ -108,6 +108,7 @@ class Connection:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, reading goes on by another connection
             self._listen_no_more()
+            self.broken = True
             broke(error)
 
     def _has_answer(self) -> bool:
@@ -191,7 +192,7 @@ class Connections:
     def give_back(self, connection: Connection) -> None:
         """Keep it for the next one who reads from this broker."""
         warm = self._warm[connection.broker]
-        if self._closed or connection.awaited is not None or len(warm) >= WARM_PER_BROKER_MAX:
+        if self._closed or connection.broken or connection.awaited is not None or len(warm) >= WARM_PER_BROKER_MAX:
             connection.close()
         else:
             connection.rest()

@@ -191,6 +191,7 @@ class KafkaCursor:
                 place.node = None
             for each in (self._nodes, self._answers, self._ready):
                 each.clear()
+            self._news.set()
             self._done()
 
     # What came.
@@ -279,8 +280,9 @@ class KafkaCursor:
         """Find the leaders of those who have none."""
         try:
             gevent.sleep(min(BACKOFF_MAX_S, BACKOFF_S * self._failures**2))
+            leaders = {} if self.closed else self.cluster.leaders(self._homeless)
             if not self.closed:
-                self._settle(self.cluster.leaders(self._homeless))
+                self._settle(leaders)
         except Unavailable:
             pass  # patience: it is asked again
         except KafkasseError as error:
@@ -361,7 +363,6 @@ class _Node:
         self._version = 0  # of the fetch that is under way
         self._by_name = False  # a topic has no id
         self.busy = False
-        self._is_opening = False
         answer_s_max = cursor.terms.wait_ms / 1000 + cursor.timeout_s
         self._patience = get_hub().loop.timer(answer_s_max, answer_s_max)
 
@@ -388,21 +389,23 @@ class _Node:
             if self._connection is None and (warm := self._cursor.cluster.connections.warm(self.broker)) is not None:
                 self._take(warm)
             elif self._connection is None:
-                self._open_soon()
+                gevent.spawn(self._open)
             else:
                 self._send_or_break(self._connection)
 
     def leave(self) -> None:
-        """Be asked no more."""
-        self._patience.close()
+        """Be asked no more. Whoever comes next may have the connection, once the answer that is under way has come."""
         connection, self._connection = self._connection, None
+        if connection is None or connection.awaited is None:
+            self._part_with(connection)
+        else:
+            self._patience.again(self._part_with, connection)
+            connection.listen(lambda _: self._part_with(connection), lambda _: self._part_with(connection))
+
+    def _part_with(self, connection: Connection | None) -> None:
+        self._patience.close()
         if connection is not None:
             self._cursor.cluster.connections.give_back(connection)
-
-    def _open_soon(self) -> None:
-        if not self._is_opening:
-            self._is_opening = True
-            gevent.spawn(self._open)
 
     def _open(self) -> None:
         try:
@@ -461,6 +464,8 @@ class _Node:
         gevent.spawn(self._break, error)
 
     def _break(self, error: Exception) -> None:
+        if self.abandoned:
+            return
         connection, self._connection = self._connection, None
         was_kept = connection is not None and connection.fresh
         if connection is not None:

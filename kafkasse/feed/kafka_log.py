@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 INCARNATION_CHARS = 8  # of the 22 that a topic id has in base64url: 48 bits tell any two creations apart
 FOLLOW_WAIT_MS = 500  # how long Kafka may hold an empty answer to one who follows the end
-CATCH_UP_WAIT_MS = 20  # and to one who catches up: until then its connection is of no use to the next
+CATCH_UP_WAIT_MS = 20  # and to one who catches up: if it leaves, its connection is of no use to the next until then
 PARTITION_BYTES_MAX = 1_048_576
 OWN_SHARE = 0.75  # of the places, for readers of one client each
 QUESTIONS_AT_ONCE_MAX = 1_000  # of 5 by default, past which kafka-python claims that there is no node

@@ -22,6 +22,7 @@ from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTo
 
 HEADER_BYTES_MAX = 131_072  # of a whole request's header: an id of 64 KiB, and as much for cookies and the rest
 BODY_REST_BYTES_MAX = 65_536  # of a request's body that no app has read
+CUT_BEFORE_S = 0.5  # gunicorn kills the worker, so that what is still open ends as it can
 STOP_LOOK_S = 0.05  # how often a worker that stops looks whether all streams have ended
 GARBAGE_OBJECTS_MAX = 20_000  # that may be made, and not freed, before cycles among them are looked for
 _ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
@@ -57,6 +58,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     """
 
     write_deadline_s = 120.0
+    _cut_at = 0.0
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams write past werkzeug's and gunicorn's iterators."""
@@ -82,10 +84,10 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
         super().run()
         self._end_streams()
-        cut_at = time.monotonic() + self.cfg.graceful_timeout
-        while stream.open_streams() and time.monotonic() < cut_at:
+        while stream.open_streams() and time.monotonic() < self._cut_at:
             self.notify()
             gevent.sleep(STOP_LOOK_S)
+        stream.cut()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM: end what is open, then stop."""
@@ -124,6 +126,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         from kafkasse.web import stream  # not at the top: gunicorn imports this module before it patches
 
         if not stream.stopping():
+            self._cut_at = time.monotonic() + self.cfg.graceful_timeout - CUT_BEFORE_S
             stream.drain()
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:

@@ -98,7 +98,7 @@ class Outlet:
         self.write(rest)
 
     def close(self) -> None:
-        """Close it once what was sent has been taken. What the client sent is read, or it would get a reset for the rest."""
+        """Say no more; the system delivers what was sent. What the client said is read, or it would get a reset instead."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             self.socket.recv(_UNREAD_BYTES_MAX)

@@ -30,6 +30,7 @@ RETRY_JITTER = 0.5
 DRAIN_S = 1.0  # a server that stops ends its streams within this time, not all at once
 HEARD_BYTES_MAX = 65_536  # that a client may say besides its request, and still be missed at once when it leaves
 _READABLE = 1  # libev's name for it
+_NOTHING_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _open: WeakSet[Stream] = WeakSet()  # the streams of this process, for drain()
 _stopping = Event()
@@ -95,7 +96,7 @@ class Stream:
         self._client = client
         self._bytes_to_hear = HEARD_BYTES_MAX
         self._outlet: Outlet | None = None
-        self._chunks: Iterator[bytes] = iter(())  # what is still to be written by serve()
+        self._chunks: Iterator[bytes | None] = iter(())  # what is still to be written by serve()
         self._on_served: Callable[[], object] | None = None
         self._watch: Any = None
         self._timer: Any = None
@@ -132,6 +133,7 @@ class Stream:
         """
         assert self._client is not None  # noqa: S101 - see can_serve
         self._outlet = Outlet(self._client, self._config.write_deadline_s, self._go_on)
+        self._client = None
         self._chunks = self._generate()
         self._on_served = on_end
         if self._ends_at != float("inf"):
@@ -164,8 +166,8 @@ class Stream:
         self._reader.ended = True
         self._wake()
 
-    def _generate(self) -> Iterator[bytes]:
-        """What is to be written; b"" where the client may be parked."""
+    def _generate(self) -> Iterator[bytes | None]:
+        """What is to be written, if only b""; None where the client may be parked."""
         try:
             self._prepare_client()
             yield self._wire.opening + self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.begin()
@@ -175,12 +177,12 @@ class Stream:
         except KafkasseError as error:
             yield frame.error(self._wire, error, self._reader.position_id)
 
-    def _events(self) -> Iterator[bytes]:
+    def _events(self) -> Iterator[bytes | None]:
         reader = self._reader
         beat_due = time.monotonic() + self._config.heartbeat_s
         while not (reader.closed or reader.ended):
             if self._outlet is not None and isinstance(reader, SharedReader) and reader.may_park:
-                yield reader.id_if_moved()  # writing it may take a while: look again
+                yield reader.id_if_moved() or None  # writing it may take a while: look again
                 beat_due = time.monotonic() + self._config.heartbeat_s
                 continue
             now = time.monotonic()
@@ -199,11 +201,12 @@ class Stream:
         try:
             outlet.finish()
             for chunk in self._chunks:
-                if not chunk:
+                if chunk is None:
                     self._park(outlet)
                     return
-                outlet.write(wrap(chunk))
-                wrap = outlet.wrap
+                if chunk:  # in chunks, nothing means the end
+                    outlet.write(wrap(chunk))
+                    wrap = outlet.wrap
             outlet.write(LAST_CHUNK)
         except ClientGone:
             pass
@@ -251,22 +254,30 @@ class Stream:
     def _readable(self) -> None:
         """The client has said something, or has gone. Words without end would keep us busy: then it is heard no more."""
         try:
-            if self._outlet is not None:
-                heard = len(self._outlet.socket.recv(HEARD_BYTES_MAX))
-                self._bytes_to_hear -= heard
-            else:
-                assert self._client is not None  # noqa: S101 - it is watched
-                heard = len(self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-                self._bytes_to_hear = 0  # what is not the server's to read stays there
-        except BlockingIOError:
+            heard = self._hear()
+        except _NOTHING_YET:
             return
         except (OSError, ValueError):
             heard = 0
+        self._bytes_to_hear -= heard
         if not heard:
             self._reader.closed = True
             self._wake()
         if not heard or self._bytes_to_hear <= 0:
             self._watch.stop()
+
+    def _hear(self) -> int:
+        """How many bytes have come. They are thrown away, for the stream is the last that is answered here."""
+        if self._outlet is not None:
+            return len(self._outlet.socket.recv(HEARD_BYTES_MAX))
+        client = self._client
+        assert client is not None  # noqa: S101 - it is watched
+        timeout_s = client.gettimeout()
+        client.settimeout(0.0)
+        try:
+            return len(client.recv(HEARD_BYTES_MAX))
+        finally:
+            client.settimeout(timeout_s)
 
 
 def drain(within_s: float = DRAIN_S) -> int:
@@ -276,6 +287,12 @@ def drain(within_s: float = DRAIN_S) -> int:
     for stream in streams:
         spawn_later(random.uniform(0, within_s), stream.end)  # noqa: S311 - spreading, not secrecy
     return len(streams)
+
+
+def cut() -> None:
+    """Close what is still open: the process ends."""
+    for stream in list(_open):
+        stream.close()
 
 
 def stopping() -> bool:

@@ -345,6 +345,25 @@ def test_a_broker_that_does_not_answer(cluster, opened):
     assert [0] == offsets(poll.get())
 
 
+def test_cursors_that_are_closed_before_their_answer_comes(cluster, opened):
+    """Whoever comes next has the connection once it has come; one whose answer never comes is given up."""
+    broker, _ = cluster.brokers
+    for _ in range(3):
+        poll = polled(cursor := opened(0))
+        asked = broker.asked()
+        cursor.close()
+        asked.answer(of(0, batch(0, b"a")))
+        assert [] == poll.get()
+        turn()
+    assert 1 == len(broker.connections)
+
+    for _ in range(2):
+        polled(cursor := opened(0))
+        broker.asked()
+        cursor.close()
+    assert 2 == len(broker.connections)
+
+
 def test_connections_that_the_broker_closed_while_they_were_kept(cluster, log, opened):
     """It is not waited for before a new one is tried."""
     broker, _ = cluster.brokers

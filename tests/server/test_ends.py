@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
+from tests.support.certificates import Authority
 from tests.support.client import Client, ask, data
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -90,6 +92,46 @@ def test_an_idle_client_is_missed_at_once(server: Server, topic: str) -> None:
     eventually(lambda: streams_open(server) == 0)
 
 
+def test_a_client_behind_tls(broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    """It may say what it likes, and is missed at once when it leaves."""
+    files = tmp_path / "certificate", tmp_path / "key"
+    for file, pem in zip(files, Authority().issue("a server"), strict=True):
+        file.write_text(pem)
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    settings = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_HEARTBEAT_S": "300"}
+    with Server(**settings, GUNICORN_CMD_ARGS="--certfile {} --keyfile {}".format(*files)) as server:
+
+        def said(path: str, until: bytes) -> ssl.SSLSocket:
+            client = trusting.wrap_socket(socket.create_connection(("127.0.0.1", server.port)))
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            hear(client, until)
+            return client
+
+        def streams_are(count: int) -> bool:
+            with said("/-/health", b"}") as client:
+                client.sendall(b"GET /-/health HTTP/1.1\r\nHost: x\r\n\r\n")
+                return b'"streams": %d' % count in hear(client, b"}")
+
+        with said(f"/{topic}", b"id: ") as talking, said(f"/{topic}", b"id: ") as leaving:
+            talking.sendall(b"hello")
+            assert streams_are(2)
+            leaving.close()
+            eventually(lambda: streams_are(1))
+            cluster.send(topic, value(7))
+            hear(talking, b'"n":7')
+
+
+def hear(client: socket.socket, until: bytes) -> bytes:
+    """What comes, up to and with these bytes."""
+    data = b""
+    while until not in data:
+        more = client.recv(65_536)
+        assert more, data
+        data += more
+    return data
+
+
 def test_a_client_that_does_not_read(server: Server, cluster: Cluster, topic: str) -> None:
     """It holds up nobody, costs no memory to speak of, is closed in time, and gets the rest when it comes back."""
     records = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(RECORDS)]
@@ -125,6 +167,29 @@ def test_a_server_that_stops(serve: Callable[..., Server], topic: str) -> None:
             assert 2 == client.body.count(b"retry: ")
             assert client.last_id
     assert 0 == server.wait()
+
+
+def test_a_server_that_stops_while_a_client_does_not_read(
+    broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """It is waited for no longer than graceful_timeout, and its stream ends in the log all the same."""
+    log = tmp_path / "access.log"
+    settings = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_ACCESS_LOG": str(log)}
+    with (
+        Server(**settings, GUNICORN_CMD_ARGS="--graceful-timeout 2") as server,
+        Client(server.port, f"/{topic}", receive_buffer=65_536) as slow,
+        Client(server.port, f"/{topic}") as fast,
+    ):
+        slow.ready()
+        fast.ready()
+        cluster.send(topic, *(b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(RECORDS)))
+        assert list(range(RECORDS)) == data(fast.events(RECORDS))
+
+        server.terminate()
+        assert [] == fast.rest()
+        assert 0 == server.wait()
+
+        assert 2 == log.read_text().count(f'"GET /{topic}')
 
 
 def test_nothing_is_lost_when_servers_take_over(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:

@@ -21,6 +21,7 @@ from kafkasse.position import of_topics
 from kafkasse.route import Route
 from kafkasse.sse import Parser
 from kafkasse.web.stream import Stream
+from tests.web.served import chunked, unchunked
 
 PEERS = 12
 VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
@@ -37,7 +38,7 @@ class Peer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
         self.stream = Stream(reader, Wire(), Config(write_deadline_s=20, heartbeat_s=60), ours, self.left.set)
-        self.greenlet = gevent.spawn(self.stream.serve, lambda data: b"%x\r\n%b\r\n" % (len(data), data))
+        self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 
     def is_missed(self) -> bool:
@@ -52,14 +53,10 @@ class Peer:
                 self.received += data
         except TimeoutError:
             pass
-        return [int(event.data.split('"offset":')[1].split(",")[0]) for event in Parser().receive(self._unchunked())]
-
-    def _unchunked(self) -> bytes:
-        body, rest = b"", self.received
-        while rest:
-            size, rest = rest.split(b"\r\n", 1)
-            body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-        return body
+        return [
+            int(event.data.split('"offset":')[1].split(",")[0])
+            for event in Parser().receive(unchunked(self.received)[0])
+        ]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import gc
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import gevent
 import pytest
@@ -21,8 +21,10 @@ from kafkasse.route import Route
 from kafkasse.sse import Parser
 from kafkasse.web.stream import Stream, open_streams
 from tests.support.events import read_events
+from tests.web.served import chunked, unchunked
 
 PATIENCE_S = 30
+RECORDS = 3_000  # of 1 kB: more than a socket holds
 ROUTE = Route("topics", "/<topics>", None)
 
 
@@ -35,13 +37,20 @@ class World:
         self.ended = 0
         self.feeds: list[Feeds] = []
 
-    def open(self, client: socket.socket | None = None, wire: Wire | None = None, **settings: object) -> Stream:
+    def open(
+        self,
+        client: socket.socket | None = None,
+        wire: Wire | None = None,
+        since: int | None = None,
+        **settings: object,
+    ) -> Stream:
         config = Config(**settings)
         wire = wire or Wire()
         self.feeds.append(Feeds(self.log, config))
         encoder = Encoder(wire=wire, filterer=lambda message: "hidden" not in message)
-        reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder)
-        return Stream(reader, wire, config, client, self._end)
+        reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)
+        self.stream = Stream(reader, wire, config, client, self._end)
+        return self.stream
 
     def _end(self) -> None:
         self.ended += 1
@@ -120,13 +129,41 @@ def test_heartbeats_between_lines(world: World) -> None:
 # The ends.
 
 
-def everything(stream: Stream) -> bytes:
-    return b"".join(stream)
+Whole = Callable[..., gevent.Greenlet]
 
 
-def test_a_stream_of_age(world: World) -> None:
+@pytest.fixture(params=["iterated", "serving itself"])
+def reading(request: pytest.FixtureRequest, world: World) -> Whole:
+    """Opens a stream, and reads it to its end. Its whole body is the greenlet's value."""
+
+    def iterated(**settings: object) -> gevent.Greenlet:
+        return gevent.spawn(b"".join, world.open(**settings))
+
+    def served(**settings: object) -> gevent.Greenlet:
+        ours, theirs = socket.socketpair()
+        gevent.spawn(world.open(ours, **settings).serve, chunked)
+        return gevent.spawn(_received, theirs)
+
+    def read(**settings: object) -> gevent.Greenlet:
+        whole = (iterated if request.param == "iterated" else served)(**settings)
+        gevent.sleep(0.02)  # what serves itself is parked by then
+        return whole
+
+    return read
+
+
+def _received(client: socket.socket) -> bytes:
+    received = b""
+    while data := client.recv(65536):
+        received += data
+    body, whole = unchunked(received)
+    assert whole
+    return body
+
+
+def test_a_stream_of_age(world: World, reading: Whole) -> None:
     """A stream that is as old as streams may get ends politely: with the time to wait, and an id that goes on."""
-    body = everything(world.open(stream_age_max_s=0.2, heartbeat_s=0.05))
+    body = reading(stream_age_max_s=0.2, heartbeat_s=0.05).get(timeout=PATIENCE_S)
 
     parser = Parser()
     assert [] == list(parser.receive(body))
@@ -136,25 +173,49 @@ def test_a_stream_of_age(world: World) -> None:
     assert 1 == world.ended
 
 
-def test_a_stream_that_is_ended(world: World) -> None:
+def test_a_stream_that_is_ended(world: World, reading: Whole) -> None:
     """Whoever ends a stream lets it send what it has moved past, and no heartbeat more."""
-    stream = world.open(heartbeat_s=PATIENCE_S * 2)
-    reading = gevent.spawn(everything, stream)
-    gevent.sleep(0)
+    whole = reading(heartbeat_s=PATIENCE_S * 2)
 
-    stream.end()
+    world.stream.end()
 
-    assert reading.get(timeout=PATIENCE_S).count(b"retry: ") == 2
+    assert whole.get(timeout=PATIENCE_S).count(b"retry: ") == 2
+    assert 1 == world.ended
 
 
-def test_a_topic_that_goes(world: World) -> None:
+def test_lines_that_are_ended(world: World, reading: Whole) -> None:
+    """In newline-delimited JSON nothing is said at the end."""
+    whole = reading(wire=JsonLines(), heartbeat_s=PATIENCE_S * 2)
+
+    world.stream.end()
+
+    assert b"" == whole.get(timeout=PATIENCE_S).strip()
+    assert 1 == world.ended
+
+
+def test_lines_that_are_ended_before_the_end(world: World) -> None:
+    """A client that is still catching up gets what was read for it, and nothing that comes after a hole."""
+    for n in range(RECORDS):
+        world.log.append("t", b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000))
+    ours, theirs = socket.socketpair()
+    gevent.spawn(world.open(ours, JsonLines(), since=0, heartbeat_s=PATIENCE_S * 2).serve, chunked)
+    gevent.sleep(0.02)  # the socket is full by then
+
+    world.stream.end()
+    world.log.append("t", b'{"n":%d}' % RECORDS)
+
+    lines = [line for line in _received(theirs).splitlines() if line]
+    assert 0 < len(lines) < RECORDS
+    assert list(range(len(lines))) == [json.loads(line)["n"] for line in lines]
+    assert 1 == world.ended
+
+
+def test_a_topic_that_goes(world: World, reading: Whole) -> None:
     """An error is the last event, with the object that an HTTP error would have had, and the id to go on from."""
-    stream = world.open(topic_check_s=0.02, heartbeat_s=PATIENCE_S)
-    reading = gevent.spawn(everything, stream)
-    gevent.sleep(0)
+    whole = reading(topic_check_s=0.02, heartbeat_s=PATIENCE_S)
 
     world.log.delete("t")
-    body = reading.get(timeout=PATIENCE_S)
+    body = whole.get(timeout=PATIENCE_S)
 
     [event] = read_events(body)
     assert "error" == event.type
@@ -163,21 +224,19 @@ def test_a_topic_that_goes(world: World) -> None:
     assert 1 == world.ended
 
 
-def test_an_error_between_lines(world: World) -> None:
+def test_an_error_between_lines(world: World, reading: Whole) -> None:
     """In newline-delimited JSON it is a line of the same object."""
-    stream = world.open(wire=JsonLines(), topic_check_s=0.02)
-    reading = gevent.spawn(everything, stream)
-    gevent.sleep(0)
+    whole = reading(wire=JsonLines(), topic_check_s=0.02)
 
     world.log.delete("t")
 
-    assert b'"status":410' in reading.get(timeout=PATIENCE_S).splitlines()[-1]
+    assert b'"status":410' in whole.get(timeout=PATIENCE_S).splitlines()[-1]
 
 
 def test_a_client_that_leaves(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
     """A client that goes while nothing is sent is noticed without a heartbeat."""
     ours, theirs = connection
-    reading = gevent.spawn(everything, world.open(ours, heartbeat_s=PATIENCE_S * 2))
+    reading = gevent.spawn(b"".join, world.open(ours, heartbeat_s=PATIENCE_S * 2))
     gevent.sleep(0)
 
     theirs.close()
@@ -211,11 +270,11 @@ def test_closing(world: World) -> None:
 
 
 def test_a_response_that_nobody_sends(world: World) -> None:
-    """A stream that is thrown away before a server got it leaves nothing behind."""
+    """A stream that is thrown away before a server got it leaves nothing behind, and needs no garbage collector for it."""
     gc.collect()  # what other tests have thrown away
     before = open_streams()
     world.open()
-    gc.collect()
+    del world.stream
     gevent.sleep(0)  # it is closed by a greenlet of its own
 
     assert (1, before) == (world.ended, open_streams())
