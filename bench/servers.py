@@ -57,9 +57,16 @@ class Server:
         """How many connections it has to `port` on this machine."""
         rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
         inodes = {row[9] for row in rows if row[2].endswith(f":{port:04X}")}
-        links = (link for pid in self.pids for link in Path(f"/proc/{pid}/fd").iterdir())
-        held = (str(link.readlink()) for link in links if link.is_symlink())
+        held = [_target(link) for pid in self.pids for link in Path(f"/proc/{pid}/fd").iterdir()]
         return sum(target.startswith("socket:[") and target[8:-1] in inodes for target in held)
+
+
+def _target(link: Path) -> str:
+    """Where it leads; "" where it has gone meanwhile."""
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
 
 
 @contextmanager

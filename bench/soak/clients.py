@@ -152,6 +152,7 @@ class Crowd:
         self.counts["complaints"] += 1
         if len(self.complaints) < COMPLAINTS_MAX:
             self.complaints.append(f"{who}: {what}")
+            print(self.complaints[-1], flush=True)  # at once: it may be worth a look while all is still running
 
     def connect(self, path: str, headers: Mapping[str, str], **how: object) -> Connection:
         self.counts["connections"] += 1

@@ -11,6 +11,7 @@ import fcntl
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,6 +20,7 @@ from gevent.monkey import get_original
 from gevent.socket import wait_write
 
 LAST_CHUNK = b"0\r\n\r\n"
+LOOKS = 4  # in the time of a write deadline, at whether the client takes anything
 _UNREAD_BYTES_MAX = 65_536
 _INT = struct.Struct("i")
 _PlainSocket = get_original("socket", "socket")  # gevent's own has two watchers each, for those who wait in a call
@@ -105,13 +107,18 @@ class Outlet:
         self.socket.close()
 
     def _wait_for_room(self) -> None:
-        before = self._untaken()
-        try:
-            wait_write(self.socket.fileno(), self._write_deadline_s)
-        except TimeoutError as error:
-            # The system tells of room only when a third of what it holds is gone, which may be megabytes.
-            if self._untaken() >= before:
-                raise ClientGone(str(error)) from None
+        untaken, taken_at = self._untaken(), time.monotonic()
+        while True:
+            try:
+                wait_write(self.socket.fileno(), self._write_deadline_s / LOOKS)
+                return
+            except TimeoutError as error:
+                # The system tells of room only when a third of what it holds is gone, which may be megabytes.
+                now, left = time.monotonic(), self._untaken()
+                if left < untaken:
+                    untaken, taken_at = left, now
+                elif now - taken_at >= self._write_deadline_s:
+                    raise ClientGone(str(error)) from None
 
     def _untaken(self) -> int:
         """Bytes that were sent and that the client's system has not taken yet."""
