@@ -18,6 +18,7 @@ from tests.support.waiting import eventually
 
 CAP = 3
 REFUSED = 100
+SMALL_PIECE_BYTES = 16_384  # so few that the system tells the server of no room for much longer than the deadline
 RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read will hold
 
 
@@ -136,16 +137,20 @@ def _served(server: Server, path: str, inside: ExitStack, **request: Any) -> Cli
 def test_a_reader_that_is_slow_and_steady(
     serve: Callable[..., Server], cluster: Cluster, topic: str, inside: ExitStack
 ) -> None:
-    """One that takes a piece in every half of the write deadline is never closed, however much it has before it."""
-    server = serve(write_deadline_s=0.2)
+    """One that takes a piece in every fifth of the write deadline is never closed, however much it has before it."""
+    server = serve(write_deadline_s=1)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
-    client = inside.enter_context(_from_the_start(server, topic)).ready()
+    path = f"/{topic}?timestamp=0"
+    client = inside.enter_context(Client(server.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
 
-    def enough() -> bool:
-        gevent.sleep(0.1)
-        return len(client.body) > RECORDS * 50_000
+    pieces = iter(range(25))
 
-    client.until(enough)
+    def long_enough() -> bool:
+        gevent.sleep(0.2)
+        return next(pieces, None) is None
+
+    client.until(long_enough)
+    assert 1 == ask(server.port, "/-/health").json["streams"]
 
 
 class TestDescriptors:
