@@ -16,6 +16,7 @@ POLL_S = 1.0  # how often a follower looks up from a silent log: at heartbeats, 
 BROKEN_PAUSE_S = 0.5
 PUSH_SHARE = 2.0  # rest this many times as long as a push took, so that records gather while there are many readers
 PUSH_REST_MAX_S = 0.02
+REST_MIN_S = 0.001  # a shorter one gathers little, and costs a waking up all the same
 TURN_S = 0.002  # of turns that bring records there are no more than one in this time: each costs 0.3 ms of CPU at least
 TURNS_SAVED_S = 0.02  # over how long that holds: a rest costs a waking up, which is worth it only where it saves turns
 
@@ -91,7 +92,7 @@ class Follower:
             now = time.monotonic()
             self._turn_due = max(self._turn_due, now - TURNS_SAVED_S) + TURN_S
             rest_s = max(rest_s, self._turn_due - now)
-        return rest_s
+        return rest_s if rest_s >= REST_MIN_S else 0.0
 
     def _poll(self, timeout_s: float) -> list[Batch]:
         try:
