@@ -464,7 +464,7 @@ class _Node:
         gevent.spawn(self._break, error)
 
     def _break(self, error: Exception) -> None:
-        if self.abandoned:
+        if self.abandoned or self._cursor.closed:
             return
         connection, self._connection = self._connection, None
         was_kept = connection is not None and connection.fresh
