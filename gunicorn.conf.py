@@ -21,9 +21,7 @@ graceful_timeout = 10  # streams end themselves within two seconds of SIGTERM
 keepalive = 5
 limit_request_field_size = 65_536  # a Last-Event-ID of many partitions; kafkasse has its own, clearer limit below it
 limit_request_line = 8_190
-http_parser = (
-    "python"  # a compiled one that happens to be installed has other bounds than those that docs/attacks.md tells
-)
+http_parser = "python"  # a compiled one that is there by chance has other bounds than those of docs/attacks.md
 forwarder_headers = ""  # by default a proxy on this machine may pass on a client's SCRIPT_NAME, and so another path
 control_socket_disable = True  # it would open a socket in the home folder, which a PaaS need not have
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None

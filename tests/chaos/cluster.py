@@ -7,10 +7,9 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import gevent
 from gevent import socket
@@ -24,12 +23,13 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.admin._partitions import ElectionType
-from kafka.errors import ElectionNotNeededError, KafkaError
+from kafka.errors import ElectionNotNeededError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
 from tests.chaos.network import HOST, Network
-from tests.support.waiting import LOOK_AGAIN_S, PATIENCE_S, eventually
+from tests.support.kafka import patiently
+from tests.support.waiting import eventually
 
 NODES = (1, 2, 3)
 USER, PASSWORD = "kafkasse", "12345"
@@ -55,19 +55,6 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "file.delete.delay.ms": "1000",
 }
-
-
-Answer = TypeVar("Answer")
-
-
-def patiently(ask: Callable[[], Answer]) -> Answer:
-    """What Kafka answers, as soon as it does: a client that comes upon a dead node first says that there is no Kafka."""
-    with gevent.Timeout(PATIENCE_S):
-        while True:
-            try:
-                return ask()
-            except KafkaError:
-                gevent.sleep(LOOK_AGAIN_S)
 
 
 class EmbeddedCluster:

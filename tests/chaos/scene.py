@@ -22,13 +22,13 @@ import yaml
 from gevent.lock import RLock
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from tests.chaos.cluster import EmbeddedCluster, patiently
+from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Network
 from tests.history.checker import Acknowledged, History, Written, complaints, last_id
 from tests.history.cluster import Witness, Writer
 from tests.history.recorder import Recorder
 from tests.history.wire import Place, read_id
-from tests.support.kafka import Cluster
+from tests.support.kafka import Cluster, patiently
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import gevent
 
-from tests.chaos.cluster import patiently
 from tests.chaos.network import Network, Weather
 from tests.chaos.scene import Author, Reader, Scene, TransactionAuthor
+from tests.support.kafka import patiently
 from tests.support.waiting import eventually
 
 CALM_S = 0.3, 2.0  # between faults

@@ -28,6 +28,10 @@ def value(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
+def large_values() -> list[bytes]:
+    return [b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(RECORDS)]
+
+
 def metric(server: Server, name: str) -> int:
     lines = ask(server.port, "/-/metrics").body.decode().splitlines()
     return sum(int(line.split()[-1]) for line in lines if line.startswith(f"kafkasse_{name}"))
@@ -134,12 +138,11 @@ def hear(client: socket.socket, until: bytes) -> bytes:
 
 def test_a_client_that_does_not_read(server: Server, cluster: Cluster, topic: str) -> None:
     """It holds up nobody, costs no memory to speak of, is closed in time, and gets the rest when it comes back."""
-    records = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(RECORDS)]
     with Client(server.port, f"/{topic}", receive_buffer=65_536) as slow, Client(server.port, f"/{topic}") as fast:
         slow.ready()
         fast.ready()
         before = server.memory_bytes()
-        sending = gevent.spawn(cluster.send, topic, *records)
+        sending = gevent.spawn(cluster.send, topic, *large_values())
 
         assert list(range(RECORDS)) == data(fast.events(RECORDS))
         sending.get()
@@ -182,7 +185,7 @@ def test_a_server_that_stops_while_a_client_does_not_read(
     ):
         slow.ready()
         fast.ready()
-        cluster.send(topic, *(b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(RECORDS)))
+        cluster.send(topic, *large_values())
         assert list(range(RECORDS)) == data(fast.events(RECORDS))
 
         server.terminate()

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gevent
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from kafka.errors import UnknownBrokerIdError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 
 from tests.support.waiting import LOOK_AGAIN_S, PATIENCE_S
 
 REQUEST_TIMEOUT_MS = 20_000
+
+
+Answer = TypeVar("Answer")
+
+
+def patiently(ask: Callable[[], Answer], error: type[KafkaError] = KafkaError) -> Answer:
+    """What Kafka answers, as soon as it does: a client that comes upon a dead node first says that there is no Kafka.
+
+    Args:
+        ask: may be called again, and is, for as long as it raises `error`.
+        error: no other one is waited for.
+    """
+    with gevent.Timeout(PATIENCE_S):
+        while True:
+            try:
+                return ask()
+            except error:
+                gevent.sleep(LOOK_AGAIN_S)
 
 
 class Cluster:
@@ -27,7 +45,7 @@ class Cluster:
         """Make a topic; underscores in setting names stand for dots. Returns its name."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
-        _once_there_is_a_controller(lambda: self._admin.create_topics({topic: options}, wait_for_metadata=True))
+        _with_a_controller(lambda: self._admin.create_topics({topic: options}, wait_for_metadata=True))
         return topic
 
     def send(
@@ -65,18 +83,18 @@ class Cluster:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Let a topic have more partitions."""
-        _once_there_is_a_controller(lambda: self._admin.create_partitions({topic: partitions}))
+        _with_a_controller(lambda: self._admin.create_partitions({topic: partitions}))
         while self._partitions(topic) != partitions:
             pass
-        _once_there_is_a_controller(lambda: self._admin.wait_for_topics([topic]))
+        _with_a_controller(lambda: self._admin.wait_for_topics([topic]))
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
         """What retention does: offsets before `offset` are gone."""
-        _once_there_is_a_controller(lambda: self._admin.delete_records({TopicPartition(topic, partition): offset}))
+        _with_a_controller(lambda: self._admin.delete_records({TopicPartition(topic, partition): offset}))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        _once_there_is_a_controller(lambda: self._admin.delete_topics([topic]))
+        _with_a_controller(lambda: self._admin.delete_topics([topic]))
         while self._partitions(topic):
             pass
 
@@ -86,16 +104,11 @@ class Cluster:
 
     def _partitions(self, topic: str) -> int:
         try:
-            return len(_once_there_is_a_controller(lambda: self._admin.describe_topics([topic]))[0]["partitions"])
+            return len(_with_a_controller(lambda: self._admin.describe_topics([topic]))[0]["partitions"])
         except UnknownTopicOrPartitionError:
             return 0
 
 
-def _once_there_is_a_controller(ask: Callable[[], Any]) -> Any:
+def _with_a_controller(ask: Callable[[], Answer]) -> Answer:
     """The answer. Where the controller has just died, the client knows none for a moment, and asks nobody."""
-    with gevent.Timeout(PATIENCE_S):
-        while True:
-            try:
-                return ask()
-            except UnknownBrokerIdError:
-                gevent.sleep(LOOK_AGAIN_S)
+    return patiently(ask, UnknownBrokerIdError)
