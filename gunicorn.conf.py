@@ -15,7 +15,7 @@ from contextlib import suppress  # noqa: E402
 bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{os.environ.get('PORT', '6917')}"
 workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
 worker_class = "kafkasse.server.worker.Worker"
-worker_connections = 10_000  # that a worker answers at a time; streams that wait do not count, but for streams_max
+worker_connections = 10_000  # that a worker answers at a time; streams that wait do not count, but for max_streams
 timeout = 60  # a worker whose loop has not turned for so long is dead; streams may last for ever
 graceful_timeout = 10  # streams end themselves within two seconds of SIGTERM
 keepalive = 5

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bench import report
 from bench.setting import RECORD_BYTES
-from kafkasse.feed.follower import PUSH_REST_MAX_S, PUSH_SHARE
+from kafkasse.feed.tail import PUSH_REST_MAX_S, PUSH_SHARE
 
 CLIENTS = (10_000, 100_000, 1_000_000)
 RATES = (0.1, 1.0, 10.0, 100.0)

@@ -9,7 +9,7 @@ from kafka import KafkaConsumer, TopicPartition
 from bench.figures import Figures, Row
 from bench.remote import Remote
 from bench.setting import PARTITIONS, RECORD_BYTES, Measured, Setting, middle
-from kafkasse.feed.fetched import CompiledRecords
+from kafkasse.kafka.batches import CompiledRecords
 
 SLOW_SHARE = 10  # the baselines that serve HTTP read one tenth: they are that much slower
 ALL_FROM_0 = dict.fromkeys(range(PARTITIONS), 0)

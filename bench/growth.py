@@ -29,7 +29,7 @@ def partitions(setting: Setting) -> Figures:
     read_lines: dict[str, list[tuple[float, float]]] = {}
     for every in ("event", "run"):
         # A broker of its own: one that has had a thousand partitions is busy with those, deleted or not.
-        with Setting(setting.scale, None) as own, own.kafkasse(id_every=every) as server:
+        with Setting(setting.scale, None) as own, own.kafkasse(id_frequency=every) as server:
             for count in own.scale.partitions:
                 live, read = _at_partitions(own, server, count)
                 rows += _partition_rows(count, every, live, read)
@@ -90,7 +90,7 @@ def topics(setting: Setting) -> Figures:
         setting.drop(*names)
         idle_line.append((float(count), idle))
         active_line.append((float(count), active.cores * 100))
-        limit = "a follower with a connection and its fetches for each topic"
+        limit = "a tail with a connection and its fetches for each topic"
         rows += [
             Row(f"topics.{count}.idle", f"live topics: {count}, idle: CPU, of one core", idle, "%", limit=limit),
             Row(f"topics.{count}.active", "the same, 500 records/s between them", active.cores * 100, "%", limit=limit),

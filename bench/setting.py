@@ -150,7 +150,7 @@ class Setting:
 
     def kafkasse(self, workers: int = 1, **settings: str) -> AbstractContextManager[Server]:
         """See servers.kafkasse; all clients come from one address here, which must not be what bounds them."""
-        return servers.kafkasse(self.bootstrap_servers, workers, streams_per_client_max="1000000", **settings)
+        return servers.kafkasse(self.bootstrap_servers, workers, max_streams_per_client="1000000", **settings)
 
     def baselines(self) -> list[Callable[[], AbstractContextManager[Server]]]:
         """What there is to compare kafkasse with."""

@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafkasse.app import blueprint
     from kafkasse.broker import EmbeddedBroker
     from kafkasse.config import Config
-    from kafkasse.web import blueprint
 
 __version__ = "0.1.0"
 __all__ = ["Config", "EmbeddedBroker", "__version__", "blueprint"]
 
-_HOMES = {"Config": "kafkasse.config", "EmbeddedBroker": "kafkasse.broker", "blueprint": "kafkasse.web"}
+_HOMES = {"Config": "kafkasse.config", "EmbeddedBroker": "kafkasse.broker", "blueprint": "kafkasse.app"}
 
 
 def __getattr__(name: str) -> Any:

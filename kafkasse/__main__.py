@@ -1,5 +1,5 @@
 import sys
 
-from kafkasse.cli import main
+from kafkasse.commands import main
 
 sys.exit(main())

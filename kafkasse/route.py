@@ -8,7 +8,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from kafkasse.errors import ConfigurationError, TopicNotAvailable
-from kafkasse.position import IdKind
+from kafkasse.position import IdType
 
 INTERNAL_PREFIX = "__"
 
@@ -31,7 +31,7 @@ class Route:
     allowed: tuple[str, ...] | None = None
     format: str = "kafkasse"
     start: StartAt = StartAt.LATEST
-    id: IdKind = IdKind.OFFSET
+    id_type: IdType = IdType.OFFSET
     compact_ids: bool | None = None
 
     def allows(self, topic: str) -> bool:

@@ -1,7 +1,7 @@
 """Server-Sent Events from the bytes of a response, read as the web platform reads them.
 
 A parser is given what a socket gave, in pieces of any size, and yields events. It opens no connection, knows no clock
-and no Kafka: when to connect again, and with what, is for its caller (see kafkasse/cat.py).
+and no Kafka: when to connect again, and with what, is for its caller (see kafkasse/commands/cat.py).
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """

@@ -11,7 +11,7 @@ from kafkasse import schemas
 from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
-from kafkasse.feed.memory import MemoryLog
+from kafkasse.memory_log import MemoryLog
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ PREFILL = 1_200  # records of each partition, so that there is a past from the s
 MANNERS = {"idle": 40, "steady": 100, "cutting": 50, "slow": 10, "stalled": 8, "late": 8}
 SETTINGS = {
     "heartbeat_s": 5,
-    "ring_bytes_max": 1_048_576,  # of 4 MiB: full after a minute, and clients that were away catch up from Kafka
+    "max_ring_bytes": 1_048_576,  # of 4 MiB: full after a minute, and clients that were away catch up from Kafka
     "routes": {"values": VALUES_ROUTE},
 }
 RETENTION = {"retention_ms": "600000", "segment_bytes": "4194304"}  # or a long soak fills the disk
@@ -64,9 +64,9 @@ def main() -> int:
 def _soak(minutes: float, cluster: Cluster, kafka_port: int) -> tuple[Crowd, list[Sample], list[str]]:
     """Who was there, what the worker held meanwhile, and what was left in the end that should not be."""
     is_long = minutes >= LONG_MINUTES
-    write_deadline_s = 30.0 if is_long else 6.0
-    with _prepared(cluster, write_deadline_s) as (server, writer):
-        crowd, watch = Crowd(server.port, writer, cluster, write_deadline_s), Watch(server, kafka_port)
+    write_timeout_s = 30.0 if is_long else 6.0
+    with _prepared(cluster, write_timeout_s) as (server, writer):
+        crowd, watch = Crowd(server.port, writer, cluster, write_timeout_s), Watch(server, kafka_port)
         _run(minutes * 60, 5.0 if is_long else 1.0, crowd, watch, writer)
         crowd.end(END_S_MAX)
         return crowd, watch.samples, _left(watch, server)
@@ -86,13 +86,13 @@ def _conclude(told: str, samples: Sequence[Sample], found: list[str], keep: bool
 
 
 @contextmanager
-def _prepared(cluster: Cluster, write_deadline_s: float) -> Iterator[tuple[Server, Writer]]:
+def _prepared(cluster: Cluster, write_timeout_s: float) -> Iterator[tuple[Server, Writer]]:
     """Topics with a past, somebody who goes on writing, and a server."""
     for topic in (*TOPICS, QUIET):
         cluster.create(topic, PARTITIONS, **RETENTION)
     places = [(topic, each) for topic in TOPICS for each in range(PARTITIONS)]
     kafka = {"bootstrap_servers": cluster.bootstrap_servers}
-    settings = {"kafka": kafka, "write_deadline_s": write_deadline_s, **SETTINGS}
+    settings = {"kafka": kafka, "write_timeout_s": write_timeout_s, **SETTINGS}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(settings, file)
         file.flush()

@@ -111,7 +111,7 @@ class Crowd:
         port: of the server.
         writer: who says how far the topics go.
         cluster: where brief topics are made.
-        write_deadline_s: the server's.
+        write_timeout_s: the server's.
 
     Attributes:
         over: set when all are to come to the end.
@@ -119,10 +119,10 @@ class Crowd:
         counts: what was done, by name.
     """
 
-    def __init__(self, port: int, writer: Writer, cluster: Cluster, write_deadline_s: float) -> None:
+    def __init__(self, port: int, writer: Writer, cluster: Cluster, write_timeout_s: float) -> None:
         self.port = port
         self.writer = writer
-        self.write_deadline_s = write_deadline_s
+        self.write_timeout_s = write_timeout_s
         self.over = Event()
         self.complaints: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -259,7 +259,7 @@ class Client:
         """Takes less than is written, falls behind, then reads on as fast as it can."""
         query = "" if self._progress.id else f"?timestamp={self._long_ago_ms()}"
         connection = self._connect(query, SMALL_BUFFER_BYTES)
-        until = time.monotonic() + self._crowd.write_deadline_s * SLOW_SHARE
+        until = time.monotonic() + self._crowd.write_timeout_s * SLOW_SHARE
         while time.monotonic() < until and not self._crowd.over.is_set():
             self._take(connection.read(SILENCE_S_MAX, SLOW_BYTES))
             self._away(SLOW_PAUSE_S)
@@ -270,7 +270,7 @@ class Client:
         """Asks for much, takes nothing, and must be closed by the deadline. What its socket holds then, it reads."""
         self._progress = Progress(self._kind.first_shown)
         connection = self._connect(f"?timestamp={self._long_ago_ms()}", SMALL_BUFFER_BYTES)
-        self._away(self._crowd.write_deadline_s * STALLED_SHARE)
+        self._away(self._crowd.write_timeout_s * STALLED_SHARE)
         deadline = time.monotonic() + SILENCE_S_MAX
         while not self._crowd.over.is_set() and time.monotonic() < deadline:
             if not (data := connection.read(SILENCE_S_MAX)):

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from kafkasse import jars, java
 from kafkasse.broker.keeper import Kept
 from kafkasse.errors import CommandError
+from kafkasse.java import jars, runtime
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -172,7 +172,7 @@ class EmbeddedBroker:
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
             options = *JVM_OPTIONS, f"-Djava.io.tmpdir={home}"  # codecs unpack libraries there
-            command = [str(java.java()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
+            command = [str(runtime.java()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed else PORT_ATTEMPTS_MAX):
                 client_port, controller_port = _free_ports()
                 self._port = fixed or client_port

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from kafkasse.config import Config
-from kafkasse.feed.contract import Log, Topic
-from kafkasse.feed.follower import Follower
-from kafkasse.feed.one_at_a_time import OneAtATime
-from kafkasse.feed.own import OwnReader
-from kafkasse.feed.ring import Bounds, SharedFeed
-from kafkasse.feed.shared import SharedReader
-from kafkasse.feed.start import Opening, resolve
-from kafkasse.feed.topics import TopicWatch
+from kafkasse.config.settings import FeedSettings
+from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.reader import Reader
+from kafkasse.feed.ring import RingLimits, SharedFeed
+from kafkasse.feed.single_flight import SingleFlight
+from kafkasse.feed.start import ResolvedPosition, resolve
+from kafkasse.feed.tail import Tail
+from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
-from kafkasse.position import IdWriter, Partition, Position, of_topics
+from kafkasse.log import Log, Partition, Topic
+from kafkasse.position import IdWriter, Position, of_topics
 from kafkasse.route import Route, StartAt
 
 __all__ = ["Feeds"]
@@ -29,18 +29,18 @@ class Feeds:
 
     Args:
         log: the cluster.
-        config: bounds and intervals.
-        follow: sets a follower going; tests turn theirs by hand.
+        settings: limits and intervals.
+        follow: sets a tail going; tests turn theirs by hand.
     """
 
-    def __init__(self, log: Log, config: Config, follow: Callable[[Follower], None] = Follower.start) -> None:
+    def __init__(self, log: Log, settings: FeedSettings, follow: Callable[[Tail], None] = Tail.start) -> None:
         self.log = log
-        self._config = config
+        self._settings = settings
         self._follow = follow
         self._looks: dict[str, tuple[float, Topic]] = {}
-        self._looking = OneAtATime()
-        self._followers: dict[tuple[str, ...], Follower] = {}
-        self._following = OneAtATime()
+        self._looking = SingleFlight()
+        self._tails: dict[tuple[str, ...], Tail] = {}
+        self._following = SingleFlight()
 
     def describe(self, topics: Iterable[str], age_max_s: float = OPEN_CHECK_S) -> dict[str, Topic]:
         """As log.describe(), but what is known and not older than `age_max_s` seconds is not asked again."""
@@ -69,7 +69,7 @@ class Feeds:
         topics: Mapping[str, Topic],
         encoder: Encoder,
         since: int | None = None,
-    ) -> OwnReader | SharedReader:
+    ) -> CatchUp | Reader:
         """Open a stream.
 
         Args:
@@ -101,7 +101,7 @@ class Feeds:
         topics: Mapping[str, Topic],
         encoder: Encoder,
         since: int | None,
-    ) -> SharedReader:
+    ) -> Reader:
         if (ids := _ids_in_ring(feed, position, topics, route, since)) is None:
             opening = resolve(self.log, position, topics, route.start, since)
             ids = _ids(opening, route)
@@ -109,70 +109,70 @@ class Feeds:
         else:
             own = None
 
-        def catch_up(ids: IdWriter) -> OwnReader:
-            return self._own(Opening(dict(ids.offsets), dict(ids.incarnations), frozenset(), {}), ids, encoder)
+        def catch_up(ids: IdWriter) -> CatchUp:
+            return self._own(ResolvedPosition(dict(ids.offsets), dict(ids.topic_ids), frozenset(), {}), ids, encoder)
 
-        return SharedReader(feed, ids, catch_up, own, self._config.chunk_bytes_max)
+        return Reader(feed, ids, catch_up, own, self._settings.max_chunk_bytes)
 
     def close(self) -> None:
         """End all streams and close the log."""
-        for follower in self._followers.values():
-            follower.close()
+        for tail in self._tails.values():
+            tail.close()
         self.log.close()
 
-    def _own(self, opening: Opening, ids: IdWriter, encoder: Encoder) -> OwnReader:
-        config = self._config
+    def _own(self, opening: ResolvedPosition, ids: IdWriter, encoder: Encoder) -> CatchUp:
+        settings = self._settings
         watch = self._watch(opening.only)
-        return OwnReader(self.log, opening, encoder, ids, watch, config.chunk_bytes_max, config.snapshot_keys_max)
+        return CatchUp(self.log, opening, encoder, ids, watch, settings.max_chunk_bytes, settings.max_snapshot_keys)
 
     def _watch(self, only: frozenset[str] = frozenset()) -> TopicWatch:
-        every_s = self._config.topic_check_s
+        every_s = self._settings.metadata_refresh_s
         return TopicWatch(lambda topics: self.describe(topics, every_s / 2), every_s, only)
 
     def _feed(self, route: Route, topics: Mapping[str, Topic], encoder: Encoder) -> SharedFeed:
-        follower = self._follower(topics)
-        if encoder not in follower.feeds:
-            opening = Opening(dict(follower.offsets), follower.incarnations, frozenset(), dict(follower.timestamps))
-            config = self._config
-            bounds = Bounds(config.ring_bytes_max, config.ring_records_max, config.heartbeat_s)
-            follower.feeds[encoder] = SharedFeed(encoder, _ids(opening, route), route.id, bounds)
-        return follower.feeds[encoder]
+        tail = self._tail(topics)
+        if encoder not in tail.feeds:
+            opening = ResolvedPosition(dict(tail.offsets), tail.topic_ids, frozenset(), dict(tail.timestamps))
+            settings = self._settings
+            bounds = RingLimits(settings.max_ring_bytes, settings.max_ring_records, settings.heartbeat_s)
+            tail.feeds[encoder] = SharedFeed(encoder, _ids(opening, route), route.id_type, bounds)
+        return tail.feeds[encoder]
 
-    def _follower(self, topics: Mapping[str, Topic]) -> Follower:
+    def _tail(self, topics: Mapping[str, Topic]) -> Tail:
         key = tuple(sorted(topics))
-        incarnations = {name: topics[name].incarnation for name in key}
+        topic_ids = {name: topics[name].topic_id for name in key}
 
-        def living() -> Follower | None:
-            follower = self._followers.get(key)
-            lives = follower is not None and not follower.closed and follower.incarnations == incarnations
-            return follower if lives else None
+        def living() -> Tail | None:
+            tail = self._tails.get(key)
+            lives = tail is not None and not tail.closed and tail.topic_ids == topic_ids
+            return tail if lives else None
 
-        def follow() -> Follower:
-            if (follower := living()) is not None:
-                return follower
-            if key in self._followers:
-                self._followers[key].close()
+        def follow() -> Tail:
+            if (tail := living()) is not None:
+                return tail
+            if key in self._tails:
+                self._tails[key].close()
             self._make_room()
             ends = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
-            config = self._config
-            follower = Follower(self.log, ends, self._watch(), config.feed_grace_s, config.heartbeat_s)
-            self._followers = {each: old for each, old in self._followers.items() if not old.closed}
-            self._followers[key] = follower
-            self._follow(follower)
-            return follower
+            settings = self._settings
+            tail = Tail(self.log, ends, self._watch(), settings.idle_feed_timeout_s, settings.heartbeat_s)
+            self._tails = {each: old for each, old in self._tails.items() if not old.closed}
+            self._tails[key] = tail
+            self._follow(tail)
+            return tail
 
         return living() or self._following.run(follow)  # who finds a living one does not wait for other topics
 
     def _make_room(self) -> None:
         """What nobody reads is kept for who comes back, but must not cost others their consumers: the oldest goes."""
-        idle = [each for each in self._followers.values() if each.idle]
-        for each in idle[: max(0, len(idle) - self._config.consumers_max // IDLE_SHARE)]:
+        idle = [each for each in self._tails.values() if each.idle]
+        for each in idle[: max(0, len(idle) - self._settings.max_cursors // IDLE_SHARE)]:
             each.close()
 
 
-def _ids(opening: Opening, route: Route) -> IdWriter:
+def _ids(opening: ResolvedPosition, route: Route) -> IdWriter:
     return IdWriter(
-        opening.offsets, opening.incarnations, opening.only, route.id, opening.timestamps, route.compact_ids
+        opening.offsets, opening.topic_ids, opening.only, route.id_type, opening.timestamps, route.compact_ids
     )
 
 
@@ -183,7 +183,7 @@ def _ids_in_ring(
     if not position.starts:
         at_end = since is None and route.start is StartAt.LATEST
         return feed.ids.copy_at(feed.ids.offsets, feed.ids.timestamps) if at_end else None
-    if any(position.incarnations.get(name) != topic.incarnation for name, topic in topics.items()):
+    if any(position.topic_ids.get(name) != topic.topic_id for name, topic in topics.items()):
         return None
     offsets = {each: start.offset for each, start in position.starts.items()}
     known: dict[Partition, int] = {each: offset for each, offset in offsets.items() if offset is not None}

@@ -1,6 +1,6 @@
 """The frames of one selection, encoded once and kept in a bounded ring. Knows no Kafka, and nobody's socket.
 
-A follower appends; readers take segments by number. Readers that have all there is are parked: the feed serves them itself.
+A tail appends; readers take segments by number. Readers that have all there is are parked: the feed serves them itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gevent.event import Event
 
 from kafkasse import frame
 from kafkasse.errors import FilterError, KafkasseError
-from kafkasse.feed.contract import Batch, Gap
 from kafkasse.frame import Encoder
-from kafkasse.position import IdKind, IdWriter, Partition
+from kafkasse.log import Batch, Gap, Partition
+from kafkasse.position import IdType, IdWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RingLimits:
     """What a feed may keep, and how long it may be silent."""
 
-    ring_bytes_max: int
-    ring_records_max: int
+    max_ring_bytes: int
+    max_ring_records: int
     heartbeat_s: float
 
 
@@ -83,7 +83,7 @@ class Parked(Protocol):
 class SharedFeed:
     """The frames of one selection. See the module."""
 
-    def __init__(self, encoder: Encoder, ids: IdWriter, kind: IdKind, bounds: Bounds) -> None:
+    def __init__(self, encoder: Encoder, ids: IdWriter, kind: IdType, bounds: RingLimits) -> None:
         self.ids = ids
         self.wire = encoder.wire
         self.readers = 0
@@ -108,9 +108,9 @@ class SharedFeed:
     def is_at(self, ids: IdWriter) -> bool:
         """Whether these ids say what the feed's own say; where times stand in them, about those, too."""
         same = ids.offsets == self.ids.offsets
-        return same and (self._kind is IdKind.OFFSET or ids.timestamps == self.ids.timestamps)
+        return same and (self._kind is IdType.OFFSET or ids.timestamps == self.ids.timestamps)
 
-    # Appending: the follower's side.
+    # Appending: the tail's side.
 
     def append(self, batch: Batch) -> None:
         """Encode a batch once, for everybody."""
@@ -124,7 +124,7 @@ class SharedFeed:
             for half in batch.halves():  # nobody may miss what stands before the record that the filter fails at
                 self.append(half)
             return
-        if self._kind is not IdKind.OFFSET:
+        if self._kind is not IdType.OFFSET:
             times = {record.offset: record.timestamp for record in records}
             segment.timestamps = [times[offset] for offset in segment.offsets]
         self.ids.set(partition, next_offset)
@@ -133,10 +133,10 @@ class SharedFeed:
 
     def declare(self, gap: Gap) -> None:
         """Tell all readers of records that are lost."""
-        self.ids.set(gap.partition, gap.to)
-        segment = Segment(gap.partition, gap.to)
+        self.ids.set(gap.partition, gap.end)
+        segment = Segment(gap.partition, gap.end)
         segment.gap = gap
-        segment.data = frame.gap(self.wire, gap.partition, gap.first, gap.to, gap.reason, self.ids.render())
+        segment.data = frame.gap(self.wire, gap.partition, gap.start, gap.end, gap.reason, self.ids.render())
         self._add(segment, ends_visibly=True)
 
     def add_partitions(self, firsts: Mapping[Partition, int]) -> None:
@@ -150,7 +150,7 @@ class SharedFeed:
             return  # filtered, or markers: the position has moved, and a heartbeat tells it
         segment.id_after = self.ids.render()
         segment.id_sent = segment.id_after if ends_visibly else ""
-        if self._kind is IdKind.TIMESTAMP:
+        if self._kind is IdType.TIMESTAMP:
             segment.place_after = dict(self.ids.offsets)
         self._ring.append(segment)
         self.head += 1
@@ -160,7 +160,7 @@ class SharedFeed:
     def _trim(self) -> None:
         """Only once what is new has been given to all who wait: the ring may exceed its bounds by one fetch until then."""
         bounds = self._bounds
-        while self._ring and (self._ring_bytes > bounds.ring_bytes_max or self._ring_records > bounds.ring_records_max):
+        while self._ring and (self._ring_bytes > bounds.max_ring_bytes or self._ring_records > bounds.max_ring_records):
             self._evict()
 
     def _evict(self) -> None:
@@ -252,7 +252,7 @@ class SharedFeed:
     @property
     def place(self) -> str | dict[Partition, int]:
         """The feed's position, in the form in which a reader keeps it."""
-        return dict(self.ids.offsets) if self._kind is IdKind.TIMESTAMP else self.ids.render()
+        return dict(self.ids.offsets) if self._kind is IdType.TIMESTAMP else self.ids.render()
 
     @property
     def pushed(self) -> int:

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafkasse.errors import InvalidPosition
-from kafkasse.feed.contract import Bounds, Gap, Log, Topic
-from kafkasse.position import Partition, Position, Start
+from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
+from kafkasse.position import Position, Start
 from kafkasse.route import StartAt
 
 FROM_FIRST = Start(offset=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ResolvedPosition:
     """Where a stream begins, resolved: every partition of it has a real offset, and what is lost is declared."""
 
     offsets: dict[Partition, int]
-    incarnations: dict[str, str]
+    topic_ids: dict[str, str]
     only: frozenset[str]
     timestamps: dict[Partition, int]
     gaps: list[Gap] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Opening:
 
 def resolve(
     log: Log, position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None = None
-) -> Opening:
+) -> ResolvedPosition:
     """Find the offset to begin at in every partition of the stream.
 
     Args:
@@ -47,27 +47,27 @@ def resolve(
     )  # before the ends are asked for: what is written in between must not lie before it
     default = Start(timestamp=since) if since is not None else None
     wanted: dict[Partition, Start | None] = {}
-    remade = {topic for topic in topics if _is_remade(position.incarnations.get(topic), topics[topic])}
+    remade = {topic for topic in topics if _is_remade(position.topic_ids.get(topic), topics[topic])}
     for topic in position.topics:
         wanted |= _wanted_of(topic, topics[topic], position, default, topic in remade)
-    bounds = log.bounds(wanted)
+    bounds = log.offset_ranges(wanted)
     times = {each: start.timestamp for each, start in wanted.items() if start and _goes_by_time(start, each, remade)}
     found = log.offsets_at({each: when for each, when in times.items() if when is not None})
     offsets: dict[Partition, int] = {}
     gaps: list[Gap] = []
     for each, start in wanted.items():
-        told = position.incarnations.get(each.topic)
+        told = position.topic_ids.get(each.topic)
         if each in found:
             offsets[each] = found[each]
         elif start and (gap := _gap(each, start, bounds[each], told, each.topic in remade)):
-            offsets[each] = gap.to
+            offsets[each] = gap.end
             gaps.append(gap)
         else:
             offsets[each] = _offset(start, bounds[each], start_at)
     at_end = {each for each in wanted if offsets[each] == bounds[each].end}
-    return Opening(
+    return ResolvedPosition(
         offsets=offsets,
-        incarnations={topic: topics[topic].incarnation for topic in position.topics},
+        topic_ids={topic: topics[topic].topic_id for topic in position.topics},
         only=position.only,
         timestamps={each: _timestamp(start, now if each in at_end else 0) for each, start in wanted.items()},
         gaps=gaps,
@@ -76,7 +76,7 @@ def resolve(
 
 
 def _is_remade(told: str | None, topic: Topic) -> bool:
-    return bool(told) and bool(topic.incarnation) and told != topic.incarnation
+    return bool(told) and bool(topic.topic_id) and told != topic.topic_id
 
 
 def _wanted_of(
@@ -105,21 +105,21 @@ def _goes_by_time(start: Start, partition: Partition, remade: set[str]) -> bool:
     return start.timestamp is not None and (start.offset is None or partition.topic in remade)
 
 
-def _offset(start: Start | None, bounds: Bounds, start_at: StartAt) -> int:
+def _offset(start: Start | None, bounds: OffsetRange, start_at: StartAt) -> int:
     if start is None:
-        return bounds.end if start_at is StartAt.LATEST else bounds.first
-    return min(max(start.offset or 0, bounds.first), bounds.end)
+        return bounds.end if start_at is StartAt.LATEST else bounds.start
+    return min(max(start.offset or 0, bounds.start), bounds.end)
 
 
 def _timestamp(start: Start | None, unsaid: int) -> int:
     return unsaid if start is None or start.timestamp is None else start.timestamp
 
 
-def _gap(partition: Partition, start: Start, bounds: Bounds, told: str | None, remade: bool) -> Gap | None:
+def _gap(partition: Partition, start: Start, bounds: OffsetRange, told: str | None, remade: bool) -> Gap | None:
     offset = start.offset or 0
     if remade:
         return (
-            Gap(partition, offset, bounds.first, "the topic was deleted and made again")
+            Gap(partition, offset, bounds.start, "the topic was deleted and made again")
             if start is not FROM_FIRST
             else None
         )

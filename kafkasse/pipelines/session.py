@@ -19,8 +19,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from kafkasse import jars, java
 from kafkasse.errors import CommandError
+from kafkasse.java import jars, runtime
 
 # Slots, not cores: in real-time mode every partition of the source and the query behind it hold one all the time, and
 # mostly wait.
@@ -117,13 +117,13 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     }
     shim = directory / "bin" / "java"
     shim.parent.mkdir()
-    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.java()))))
+    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(runtime.java()))))
     shim.chmod(0o700)
     with _environment({"JAVA_HOME": str(directory), "SPARK_HOME": str(Path(pyspark.__file__).parent)}):
         try:
             return _get(LOCAL_SETTINGS | (LOOPBACK_SETTINGS if is_local(master) else {}) | settings | own)
         except PySparkRuntimeError as error:
-            raise CommandError(f"Spark's Java ({java.java()}) did not start, and said why above") from error
+            raise CommandError(f"Spark's Java ({runtime.java()}) did not start, and said why above") from error
 
 
 def is_local(master: str) -> bool:

@@ -53,11 +53,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
     """See the module. Chosen by gunicorn.conf.py.
 
     Attributes:
-        write_deadline_s: within it a client must take each piece of an answer, 10 MB perhaps in an app of somebody's own.
+        write_timeout_s: within it a client must take each piece of an answer, 10 MB perhaps in an app of somebody's own.
             Streams have a deadline of their own.
     """
 
-    write_deadline_s = 120.0
+    write_timeout_s = 120.0
     _cut_at = 0.0
 
     def load_wsgi(self) -> None:
@@ -71,7 +71,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Answer one request, then let others have their turn: the next of this connection may be here already."""
-        sock.settimeout(self.write_deadline_s)
+        sock.settimeout(self.write_timeout_s)
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:

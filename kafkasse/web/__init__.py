@@ -1,5 +1,1 @@
-"""HTTP: the only part that knows Flask."""
-
-from kafkasse.web.streams import blueprint
-
-__all__ = ["blueprint"]
+"""HTTP: the only package that uses Flask."""

@@ -13,16 +13,16 @@ class StreamLimits:
     """Counts open streams; one for each blueprint and process.
 
     Args:
-        streams_max: of this worker.
+        max_streams: of this worker.
         per_client_max: of one client address.
-        forwarded_hops: how many proxies of ours stand in front, each adding an address to X-Forwarded-For. With 0 the
+        trusted_proxies: how many proxies of ours stand in front, each adding an address to X-Forwarded-For. With 0 the
             header is not read: anybody may write anything into it.
     """
 
-    def __init__(self, streams_max: int, per_client_max: int, forwarded_hops: int) -> None:
-        self._streams_max = streams_max
+    def __init__(self, max_streams: int, per_client_max: int, trusted_proxies: int) -> None:
+        self._max_streams = max_streams
         self._per_client_max = per_client_max
-        self._forwarded_hops = forwarded_hops
+        self._trusted_proxies = trusted_proxies
         self._open: dict[str, int] = {}  # of each client that has any
         self._count = 0
 
@@ -33,8 +33,8 @@ class StreamLimits:
             ServerFull, TooManyStreams: with Retry-After.
         """
         client = self.client(request)
-        if self._count >= self._streams_max:
-            raise ServerFull(f"This server has the {self._streams_max} streams that it may have. Try again later.")
+        if self._count >= self._max_streams:
+            raise ServerFull(f"This server has the {self._max_streams} streams that it may have. Try again later.")
         if self._open.get(client, 0) >= self._per_client_max:
             raise TooManyStreams(f"You have {self._per_client_max} streams open, the most that one client may have.")
         self._open[client] = self._open.get(client, 0) + 1
@@ -56,6 +56,6 @@ class StreamLimits:
     def client(self, request: Request) -> str:
         """The address that counts: the peer's, or the one that the outermost of our own proxies saw."""
         hops = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
-        if self._forwarded_hops and len(hops) >= self._forwarded_hops:
-            return hops[-self._forwarded_hops]
+        if self._trusted_proxies and len(hops) >= self._trusted_proxies:
+            return hops[-self._trusted_proxies]
         return request.remote_addr or ""

@@ -20,7 +20,7 @@ HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    # Asked for again each time, and answered 304: page and script always belong together, for a few bytes.
+    # StreamRequest for again each time, and answered 304: page and script always belong together, for a few bytes.
     "Cache-Control": "no-cache",
 }
 

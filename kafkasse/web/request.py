@@ -10,10 +10,10 @@ from flask import Request
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from kafkasse.config import Config
+from kafkasse.config.settings import WebSettings
 from kafkasse.errors import HeaderTooLarge, InvalidParameter, MethodNotAllowed, NotAcceptable, RequestTooLarge
 from kafkasse.frame import JsonLines, Wire
-from kafkasse.position import Position, of_topics, parse
+from kafkasse.position import Limits, Position, of_topics, parse
 from kafkasse.route import Route
 
 STREAM_TYPE = "text/event-stream"
@@ -26,7 +26,7 @@ _ADVICE = "Name fewer topics, or have ids written in the compact form (the setti
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StreamRequest:
     """A request, read: where to begin, how to write, and the content type that was asked for."""
 
     position: Position
@@ -35,14 +35,14 @@ class Asked:
     content_type: str
 
 
-def read(request: Request, route: Route, topics: str, config: Config) -> Asked:
+def read(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
     """Read a request for a stream.
 
     Args:
         request: the request.
         route: the route that it came to.
         topics: comma-separated names from the path, "" on a named route.
-        config: bounds.
+        settings: limits.
 
     Raises:
         BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: saying where and why.
@@ -51,13 +51,17 @@ def read(request: Request, route: Route, topics: str, config: Config) -> Asked:
         raise MethodNotAllowed(f"{request.method} does nothing here: streams are read with GET.")
     content_type, wire = _negotiate(request)
     since = _since(request)
-    last_id = _last_event_id(request, config)
-    position = of_topics(route.topics or _names(topics)) if last_id is None else parse(last_id, config.limits)
-    if len(position.topics) > config.topics_max:
+    last_id = _last_event_id(request, settings)
+    position = (
+        of_topics(route.topics or _names(topics))
+        if last_id is None
+        else parse(last_id, Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries))
+    )
+    if len(position.topics) > settings.max_topics_per_stream:
         raise InvalidParameter(
-            f"A stream holds at most {config.topics_max} topics; you asked for {len(position.topics)}."
+            f"A stream holds at most {settings.max_topics_per_stream} topics; you asked for {len(position.topics)}."
         )
-    return Asked(position, None if last_id is not None else since, wire, content_type)
+    return StreamRequest(position, None if last_id is not None else since, wire, content_type)
 
 
 def _names(topics: str) -> list[str]:
@@ -89,17 +93,17 @@ def _best_type(accept: str) -> str | None:
     return MIMEAccept(accepted).best_match([STREAM_TYPE, *LINES_TYPES])
 
 
-def _last_event_id(request: Request, config: Config) -> str | None:
+def _last_event_id(request: Request, settings: WebSettings) -> str | None:
     header: str | None = request.headers.get("Last-Event-ID")
     if header is not None:
-        if len(header) > config.position_bytes_max:
-            raise HeaderTooLarge(f"Last-Event-ID is longer than {config.position_bytes_max} bytes. {_ADVICE}")
+        if len(header) > settings.max_last_event_id_bytes:
+            raise HeaderTooLarge(f"Last-Event-ID is longer than {settings.max_last_event_id_bytes} bytes. {_ADVICE}")
         return _as_utf8(header)
     given = [request.args[name] for name in ID_PARAMETERS if name in request.args]
     if not given:
         return None
-    if len(given[0].encode("utf-8", "replace")) > config.position_bytes_max:
-        raise RequestTooLarge(f"The position is longer than {config.position_bytes_max} bytes. {_ADVICE}")
+    if len(given[0].encode("utf-8", "replace")) > settings.max_last_event_id_bytes:
+        raise RequestTooLarge(f"The position is longer than {settings.max_last_event_id_bytes} bytes. {_ADVICE}")
     return given[0]
 
 

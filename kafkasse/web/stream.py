@@ -6,6 +6,7 @@ makes going on impossible. However it ends, its reader is closed.
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import ssl
@@ -19,11 +20,13 @@ from weakref import WeakSet
 from gevent import get_hub, spawn, spawn_later
 
 from kafkasse import frame
-from kafkasse.config import Config
+from kafkasse.config.settings import WebSettings
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.shared import SharedReader
+from kafkasse.feed.reader import Reader as SharedReader
 from kafkasse.frame import Wire
-from kafkasse.web.outlet import LAST_CHUNK, ClientGone, Outlet
+from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket
+
+log = logging.getLogger("kafkasse")
 
 AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
@@ -37,7 +40,7 @@ _stopping = Event()
 
 
 class Reader(Protocol):
-    """What a feed gives for one client; see feed.own.OwnReader and feed.shared.SharedReader."""
+    """What a feed gives for one client; see feed.own.CatchUp and feed.shared.Reader."""
 
     closed: bool
     ended: bool
@@ -57,7 +60,7 @@ class Stream:
     Args:
         reader: what to send.
         wire: how to write what is not a record.
-        config: intervals and bounds.
+        settings: intervals and bounds.
         client: the client's socket, where the server shows it (gunicorn does), to notice at once that it has gone.
         on_end: called once, when the reader has been closed.
     """
@@ -68,12 +71,12 @@ class Stream:
         "_chunks",
         "_client",
         "_closed",
-        "_config",
         "_ends_at",
         "_on_end",
         "_on_served",
         "_outlet",
         "_reader",
+        "_settings",
         "_timer",
         "_watch",
         "_wire",
@@ -83,19 +86,19 @@ class Stream:
         self,
         reader: Reader,
         wire: Wire,
-        config: Config,
+        settings: WebSettings,
         client: socket.socket | None,
         on_end: Callable[[], object],
     ) -> None:
         self._closed = False
         self._reader = reader
         self._wire = wire
-        self._config = config
+        self._settings = settings
         self._on_end = on_end
-        self._ends_at = _age(config.stream_age_max_s)
+        self._ends_at = _age(settings.max_stream_age_s)
         self._client = client
         self._bytes_to_hear = HEARD_BYTES_MAX
-        self._outlet: Outlet | None = None
+        self._outlet: ClientSocket | None = None
         self._chunks: Iterator[bytes | None] = iter(())  # what is still to be written by serve()
         self._on_served: Callable[[], object] | None = None
         self._watch: Any = None
@@ -132,7 +135,7 @@ class Stream:
             on_end: called once, when all is over.
         """
         assert self._client is not None  # noqa: S101 - see can_serve
-        self._outlet = Outlet(self._client, self._config.write_deadline_s, self._go_on)
+        self._outlet = ClientSocket(self._client, self._settings.write_timeout_s, self._go_on)
         self._client = None
         self._chunks = self._generate()
         self._on_served = on_end
@@ -170,20 +173,20 @@ class Stream:
         """What is to be written, if only b""; None where the client may be parked."""
         try:
             self._prepare_client()
-            yield self._wire.opening + self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.begin()
+            yield self._wire.opening + self._wire.retry(_jittered(self._settings.retry_ms)) + self._reader.begin()
             yield from self._events()
             if self._reader.ended:
-                yield self._wire.retry(_jittered(self._config.retry_ms)) + self._reader.id_if_moved()
+                yield self._wire.retry(_jittered(self._settings.retry_ms)) + self._reader.id_if_moved()
         except KafkasseError as error:
             yield frame.error(self._wire, error, self._reader.position_id)
 
     def _events(self) -> Iterator[bytes | None]:
         reader = self._reader
-        beat_due = time.monotonic() + self._config.heartbeat_s
+        beat_due = time.monotonic() + self._settings.heartbeat_s
         while not (reader.closed or reader.ended):
             if self._outlet is not None and isinstance(reader, SharedReader) and reader.may_park:
                 yield reader.id_if_moved() or None  # writing it may take a while: look again
-                beat_due = time.monotonic() + self._config.heartbeat_s
+                beat_due = time.monotonic() + self._settings.heartbeat_s
                 continue
             now = time.monotonic()
             frames = reader.read(max(0.0, min(beat_due, self._ends_at) - now))
@@ -192,11 +195,11 @@ class Stream:
                 frames = reader.id_if_moved() or self._wire.heartbeat
             if frames:
                 yield frames
-                beat_due = time.monotonic() + self._config.heartbeat_s
+                beat_due = time.monotonic() + self._settings.heartbeat_s
             if now >= self._ends_at:
                 reader.ended = True
 
-    def _write(self, outlet: Outlet, wrap: Callable[[bytes], bytes]) -> None:
+    def _write(self, outlet: ClientSocket, wrap: Callable[[bytes], bytes]) -> None:
         """Write until the client may be parked, or the stream ends."""
         try:
             outlet.finish()
@@ -211,12 +214,12 @@ class Stream:
         except ClientGone:
             pass
         except Exception:
-            self._config.hooks.logger.exception("a stream failed")
+            log.exception("a stream failed")
         finally:
             if not outlet.parked:
                 self.close()
 
-    def _park(self, outlet: Outlet) -> None:
+    def _park(self, outlet: ClientSocket) -> None:
         assert isinstance(self._reader, SharedReader)  # noqa: S101 - only those may park
         self._reader.feed.park(outlet)
         outlet.park()
@@ -244,7 +247,7 @@ class Stream:
         if self._outlet is not None:
             client = self._outlet.socket
         elif client is not None:
-            client.settimeout(self._config.write_deadline_s)
+            client.settimeout(self._settings.write_timeout_s)
         if client is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             # Notices when the client's end of the socket closes, idle or not. Costs no greenlet.

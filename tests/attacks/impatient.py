@@ -8,4 +8,4 @@ from kafkasse.server.worker import Worker as Patient
 class Worker(Patient):
     """Chosen by `--worker-class tests.attacks.impatient.Worker`."""
 
-    write_deadline_s = 0.5
+    write_timeout_s = 0.5

@@ -97,10 +97,10 @@ POSITIONS = [
         ("the topic twice, the second name escaped", f'[{ENTRY[:-1]},"\\u0074opic":"hidden"}}]', POSITION),
         ("a member of its own making", entry(admin=True), POSITION),
         ("__proto__ for a member", entry(__proto__={"offset": 1}), POSITION),
-        ("two incarnations of one topic", f'[{ENTRY[:-1]},"incarnation":"x"}},{ENTRY[:-1].replace("0", "1", 1)},'
-         '"incarnation":"y"}]', POSITION),
-        ("an incarnation of 5,000 letters", entry(incarnation="a" * 5000), POSITION),
-        ("an incarnation that never was: from the start", entry(incarnation="AAAAAAAA"), STREAM),
+        ("two topic_ids of one topic", f'[{ENTRY[:-1]},"topic_id":"x"}},{ENTRY[:-1].replace("0", "1", 1)},'
+         '"topic_id":"y"}]', POSITION),
+        ("an topic_id of 5,000 letters", entry(topic_id="a" * 5000), POSITION),
+        ("an topic_id that never was: from the start", entry(topic_id="AAAAAAAA"), STREAM),
         ("3,000 names", json.dumps(["attacked"] * 3000, separators=(",", ":")), POSITION),
         ("1,300 partitions", json.dumps([json.loads(ENTRY) | {"partition": n} for n in range(1300)],
          separators=(",", ":")), POSITION),

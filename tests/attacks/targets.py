@@ -19,10 +19,11 @@ from kafka.record.util import calc_crc32c
 
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, InvalidPosition
-from kafkasse.feed.fetch_protocol import MALFORMED, VERSIONS, Fetched, answer
-from kafkasse.feed.fetched import Unpackable, runs
 from kafkasse.frame import FORMATS, Encoder, JsonLines
-from kafkasse.position import IdWriter, Partition, parse
+from kafkasse.kafka.batches import Unpackable, runs
+from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, Fetched, answer
+from kafkasse.log import Partition
+from kafkasse.position import IdWriter, parse
 from kafkasse.schemas import read
 from kafkasse.sse import Parser
 from tests.attacks.spec import interpret
@@ -82,7 +83,9 @@ def frames(data: bytes) -> None:
 def batches(data: bytes) -> None:
     """Any bytes in place of record batches give records, or the one error that says they are damaged."""
     try:
-        for run in runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, committed=True, unpacked_bytes_max=1 << 20):
+        for run in runs(
+            Fetched(b"t", 0, 0, memoryview(data), (), None), 0, committed=True, max_decompressed_bytes=1 << 20
+        ):
             for record in run.records:
                 assert record.value is None or isinstance(record.value, bytes)
     except (CorruptRecordError, Unpackable):

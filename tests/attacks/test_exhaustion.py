@@ -36,11 +36,11 @@ def server(serve: Callable[..., Server]) -> Server:
     """One that waits a second for a request, and half a second for an answer to be taken."""
     return serve(
         "--keep-alive 1 --worker-class tests.attacks.impatient.Worker",
-        streams_max=STREAMS_MAX,
-        streams_per_client_max=PER_CLIENT_MAX,
-        forwarded_hops=1,
+        max_streams=STREAMS_MAX,
+        max_streams_per_client=PER_CLIENT_MAX,
+        trusted_proxies=1,
         heartbeat_s=0.2,
-        write_deadline_s=30,
+        write_timeout_s=30,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from kafkasse.feed.memory import MemoryLog
+from kafkasse.memory_log import MemoryLog
 from kafkasse.schemas import read
 from tests.attacks.records import RECORDS
 from tests.attacks.requests import TABLES
@@ -63,7 +63,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Flask:
     for topic in ("orders", "audit"):
         log.create(topic)
     monkeypatch.setenv("STREAM_TOKENS", json.dumps({"t-orders": "orders", "t-audit": "audit"}))
-    monkeypatch.setattr("kafkasse.web.streams.Streams._kafka_log", lambda self: log)
+    monkeypatch.setattr("kafkasse.web.blueprint.Streams._kafka_log", lambda self: log)
     names: dict[str, Flask] = {}
     exec(compile(example, "security.md", "exec"), names)  # noqa: S102 - the example is the test
     return names["app"]

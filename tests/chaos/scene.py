@@ -49,13 +49,13 @@ TURN_S_MAX = 10.0
 
 SETTINGS: dict[str, Any] = {
     "heartbeat_s": 0.3,
-    "topic_check_s": 0.3,
+    "metadata_refresh_s": 0.3,
     "kafka_timeout_s": 2,
-    "write_deadline_s": 2,
-    "feed_grace_s": 1,
+    "write_timeout_s": 2,
+    "idle_feed_timeout_s": 1,
     # So small that clients fall out of the ring now and then, and join it again.
-    "ring_records_max": 100,
-    "fetch_bytes_max": 65_536,
+    "max_ring_records": 100,
+    "max_fetch_bytes": 65_536,
 }
 
 
@@ -303,8 +303,8 @@ class Scene:
         """Let nobody write to a topic any more."""
         author = self.authors.pop(topic)
         author.close()
-        incarnation = self._lives[topic][0]
-        self._acknowledged += [each._replace(incarnation=incarnation) for each in author.acknowledged]
+        topic_id = self._lives[topic][0]
+        self._acknowledged += [each._replace(topic_id=topic_id) for each in author.acknowledged]
 
     def delete(self, topic: str) -> None:
         """Delete a topic, once all of it was read; nobody writes to it any more."""
@@ -314,9 +314,9 @@ class Scene:
 
     def make_again(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
         """Make a topic that was deleted, and let somebody write to it."""
-        incarnation, _ = self._lives[topic]
+        topic_id, _ = self._lives[topic]
         self.topic(topic, partitions, per_s=per_s)
-        self._lives[topic] = incarnation + 1, 0
+        self._lives[topic] = topic_id + 1, 0
 
     def grow(self, topic: str, partitions: int) -> None:
         """Let a topic have more partitions, which are written to."""
@@ -358,8 +358,8 @@ class Scene:
 
     def truncated(self, topic: str) -> None:
         """From now on the topic's log may be another one than the one that was read so far."""
-        incarnation, epoch = self._lives[topic]
-        self._lives[topic] = incarnation, epoch + 1
+        topic_id, epoch = self._lives[topic]
+        self._lives[topic] = topic_id, epoch + 1
 
     # The verdict.
 

@@ -134,7 +134,7 @@ class Storm:
             self.cluster.move_leader(self._names[topic], self.order.randrange(2))
 
     def truncate(self) -> None:
-        """As test_kafka.py does it: the follower misses records, then the leader dies and the follower has to lead."""
+        """As test_kafka.py does it: the tail misses records, then the leader dies and the tail has to lead."""
         name = self._names[TRUNCATED]
         eventually(lambda: len(self.cluster.in_sync(name)) == 2)
         leader = self.cluster.leader(name)

@@ -14,33 +14,33 @@ import pytest
 from kafkasse.config import Config
 from kafkasse.errors import FilterError
 from kafkasse.feed import Feeds
-from kafkasse.feed.follower import Follower
-from kafkasse.feed.memory import MemoryLog
-from kafkasse.feed.own import OwnReader
-from kafkasse.feed.shared import SharedReader
+from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.reader import Reader
+from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
-from kafkasse.position import IdKind, of_topics, parse
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Event, Parser
 from tests.support.waiting import PATIENCE_S, eventually
 
 
 class World:
-    """A log that holds a record, and feeds whose followers are turned by hand."""
+    """A log that holds a record, and feeds whose tails are turned by hand."""
 
     def __init__(self, **settings: Any) -> None:
         self.log = MemoryLog()
         self.log.create("t", 2)
         self.log.append("t", b'{"n":0}', timestamp=1000)
-        self.followers: list[Follower] = []
-        self.feeds = Feeds(self.log, Config(**settings), self.followers.append)
+        self.tails: list[Tail] = []
+        self.feeds = Feeds(self.log, Config(**settings).feed, self.tails.append)
 
-    def open(self, kind: IdKind, encoder: Encoder, last_id: str = "") -> OwnReader | SharedReader:
+    def open(self, kind: IdType, encoder: Encoder, last_id: str = "") -> CatchUp | Reader:
         position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("topics", "/<topics>", None, id=kind)
+        route = Route("topics", "/<topics>", None, id_type=kind)
         return self.feeds.open(route, position, self.log.describe(["t"]), encoder)
 
-    def first_id(self, kind: IdKind, encoder: Encoder) -> str:
+    def first_id(self, kind: IdType, encoder: Encoder) -> str:
         """The id that a client which starts at the end gets at once."""
         parser = Parser()
         assert [] == list(parser.receive(self.open(kind, encoder).begin()))
@@ -54,8 +54,8 @@ def world() -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("kind", IdKind)
-def test_who_comes_back_without_a_record_gets_no_old_ones(world: World, kind: IdKind) -> None:
+@pytest.mark.parametrize("kind", IdType)
+def test_who_comes_back_without_a_record_gets_no_old_ones(world: World, kind: IdType) -> None:
     """The first id of a client that starts at the end leaves out what was there, in ids of time, too."""
     first = world.first_id(kind, Encoder())
 
@@ -64,7 +64,7 @@ def test_who_comes_back_without_a_record_gets_no_old_ones(world: World, kind: Id
 
 def test_feeds_that_nobody_reads_make_room() -> None:
     """Who opens and leaves streams of ever other topics does not use up the consumers of everybody else."""
-    world = World(consumers_max=8)
+    world = World(max_cursors=8)
     for n in range(6):
         world.log.create(f"u{n}")
         route, topics = Route("topics", "/<topics>", None), world.log.describe([f"u{n}"])
@@ -72,22 +72,22 @@ def test_feeds_that_nobody_reads_make_room() -> None:
         if n:
             reader.close()
 
-    assert [False, True, True, False, False, False] == [each.closed for each in world.followers]
+    assert [False, True, True, False, False, False] == [each.closed for each in world.tails]
 
 
 def test_a_client_that_leaves_as_it_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes while its own cursor is given back, which may take a while, is not waited for."""
-    reader = world.open(IdKind.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
-    assert isinstance(reader, SharedReader)
+    reader = world.open(IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
+    assert isinstance(reader, Reader)
     assert b'"n":0' in reader.read(0)
-    give_back = OwnReader.close
+    give_back = CatchUp.close
 
-    def leave(own: OwnReader) -> None:
+    def leave(own: CatchUp) -> None:
         give_back(own)
         reader.closed = True
         reader.stop_waiting()
 
-    monkeypatch.setattr(OwnReader, "close", leave)
+    monkeypatch.setattr(CatchUp, "close", leave)
 
     with gevent.Timeout(PATIENCE_S):
         assert b"" == reader.read(PATIENCE_S * 2)
@@ -112,13 +112,13 @@ class Parked:
         raise AssertionError("nothing has ended")
 
 
-@pytest.mark.parametrize("kind", IdKind)
+@pytest.mark.parametrize("kind", IdType)
 @pytest.mark.parametrize("parks", [True, False])
-def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdKind, parks: bool) -> None:
+def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdType, parks: bool) -> None:
     """Records that are not sent move it also where they came in one batch with one that is."""
     world = World(heartbeat_s=0.001)
     reader = world.open(kind, Encoder(filterer=lambda message: message["n"] < 2))
-    assert isinstance(reader, SharedReader)
+    assert isinstance(reader, Reader)
     client = Parked()
     client.deliver(reader.begin())
     if parks:
@@ -126,9 +126,9 @@ def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdKind, parks: bool) 
 
     for n in (1, 2):
         world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
-    world.followers[0].turn(0)
+    world.tails[0].turn(0)
     if parks:
-        eventually(lambda: world.followers[0].turn(0) >= 0 and reader.feed.ids.render() == client.parser.last_event_id)
+        eventually(lambda: world.tails[0].turn(0) >= 0 and reader.feed.ids.render() == client.parser.last_event_id)
     else:
         client.deliver(reader.read(0) + reader.id_if_moved())
 
@@ -137,15 +137,15 @@ def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdKind, parks: bool) 
     assert b"" == world.open(kind, Encoder(), client.parser.last_event_id).read(0)
 
 
-@pytest.mark.parametrize("kind", IdKind)
-def test_a_filter_that_fails(world: World, kind: IdKind) -> None:
+@pytest.mark.parametrize("kind", IdType)
+def test_a_filter_that_fails(world: World, kind: IdType) -> None:
     """All readers get what stands before the record that it fails at, and then the error, with an id at that record."""
     reader = world.open(kind, Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
     with pytest.raises(FilterError) as failed:
-        world.followers[0].turn(0)
-    world.followers[0].feeds[next(iter(world.followers[0].feeds))].fail(failed.value)
+        world.tails[0].turn(0)
+    world.tails[0].feeds[next(iter(world.tails[0].feeds))].fail(failed.value)
 
     events = list(Parser().receive(reader.read(0)))
     with pytest.raises(FilterError):
@@ -155,8 +155,8 @@ def test_a_filter_that_fails(world: World, kind: IdKind) -> None:
     assert events[-1].id == reader.position_id
 
 
-@pytest.mark.parametrize("kind", [IdKind.TIMESTAMP, IdKind.BOTH])
-def test_ids_of_time_can_go_on_elsewhere(world: World, kind: IdKind) -> None:
+@pytest.mark.parametrize("kind", [IdType.TIMESTAMP, IdType.BOTH])
+def test_ids_of_time_can_go_on_elsewhere(world: World, kind: IdType) -> None:
     """A client that takes its first id to a copy of the topic gets what is written there from now on, and no more."""
     before = time.time_ns() // 1_000_000
 
@@ -165,12 +165,12 @@ def test_ids_of_time_can_go_on_elsewhere(world: World, kind: IdKind) -> None:
     assert all(before <= (start.timestamp or 0) <= time.time_ns() // 1_000_000 for start in first.starts.values())
 
 
-@pytest.mark.parametrize("kind", IdKind)
-def test_who_joins_a_feed_later_gets_no_old_ones_either(world: World, kind: IdKind) -> None:
+@pytest.mark.parametrize("kind", IdType)
+def test_who_joins_a_feed_later_gets_no_old_ones_either(world: World, kind: IdType) -> None:
     """The same for a client of another format, when the topic has moved on since it was first followed."""
     world.first_id(kind, Encoder())
     world.log.append("t", b'{"n":1}')
-    world.followers[0].turn(0)
+    world.tails[0].turn(0)
 
     first = world.first_id(kind, Encoder("envelope"))
 

@@ -1,6 +1,6 @@
 """Catch up, then join: whatever happens in which order, each client's records are exactly the topic's.
 
-A follower is turned by hand here, so that hypothesis can put any step between any two others.
+A tail is turned by hand here, so that hypothesis can put any step between any two others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
-from kafkasse.feed.follower import Follower
-from kafkasse.feed.memory import MemoryCursor, MemoryLog
+from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
-from kafkasse.position import Partition, of_topics, parse
+from kafkasse.log import Partition
+from kafkasse.memory_log import MemoryCursor, MemoryLog
+from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 
 PARTITIONS = 3
@@ -35,7 +36,7 @@ class Client:
 
 
 class SwitchingCursor(MemoryCursor):
-    """Closing a cursor of Kafka's lets other greenlets run: the follower may turn meanwhile."""
+    """Closing a cursor of Kafka's lets other greenlets run: the tail may turn meanwhile."""
 
     def close(self) -> None:
         super().close()
@@ -47,21 +48,23 @@ class SwitchingLog(MemoryLog):
 
     while_closing = staticmethod(lambda: None)
 
-    def cursor(self, offsets, follow=False, shared=False):
+    def cursor(self, offsets, tail=False, shared=False):
         return SwitchingCursor(self, offsets)
 
 
 class World:
-    """A log, a follower that is turned by hand, and clients."""
+    """A log, a tail that is turned by hand, and clients."""
 
-    def __init__(self, ring_records_max: int, filtered: bool, sparse_ids: bool = False) -> None:
+    def __init__(self, max_ring_records: int, filtered: bool, sparse_ids: bool = False) -> None:
         self.log = SwitchingLog()
         self.log.create("t", PARTITIONS)
         self.filtered = filtered
         self.sparse_ids = sparse_ids
-        config = Config(ring_records_max=ring_records_max, topic_check_s=300, feed_grace_s=3600, chunk_bytes_max=1024)
-        self.followers: list[Follower] = []
-        self.feeds = Feeds(self.log, config, self.followers.append)
+        config = Config(
+            max_ring_records=max_ring_records, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024
+        )
+        self.tails: list[Tail] = []
+        self.feeds = Feeds(self.log, config.feed, self.tails.append)
         self.route = Route("topics", "/<topics>", None)
         keeps = (lambda message: message["n"] % 2 == 0) if filtered else None
         self.encoder = Encoder(filterer=keeps, sparse_ids=sparse_ids)
@@ -77,11 +80,11 @@ class World:
         self.log.mark("t", partition)
 
     def turn(self) -> None:
-        for follower in self.followers:
-            follower.turn(0)
+        for tail in self.tails:
+            tail.turn(0)
 
     def bustle(self) -> None:
-        """What may happen while somebody waits: records come, and are read by the follower."""
+        """What may happen while somebody waits: records come, and are read by the tail."""
         for partition in range(PARTITIONS):
             self.append(partition)
         self.turn()
@@ -183,11 +186,11 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, ring_records_max=st.integers(1, 12), filtered=st.booleans())
+@given(steps=STEPS, max_ring_records=st.integers(1, 12), filtered=st.booleans())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, ring_records_max, filtered):
+def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, max_ring_records, filtered):
     """Appends, fetches, opens, reads, heartbeats, cuts at any byte, in any order: nothing is lost, nothing comes twice."""
-    world = World(ring_records_max, filtered)
+    world = World(max_ring_records, filtered)
     world.play(steps)
 
     for client in world.clients:
@@ -195,11 +198,11 @@ def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, ri
             assert world.shown(partition, client.start[partition]) == client.had.get(partition, [])
 
 
-@given(steps=STEPS, ring_records_max=st.integers(1, 12))
+@given(steps=STEPS, max_ring_records=st.integers(1, 12))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_sparse_ids_lose_nothing(steps, ring_records_max):
+def test_sparse_ids_lose_nothing(steps, max_ring_records):
     """Where only the last event of a run has an id, a client that is cut off goes on after the last id that it had."""
-    world = World(ring_records_max, filtered=False, sparse_ids=True)
+    world = World(max_ring_records, filtered=False, sparse_ids=True)
     world.play(steps)
 
     for client in world.clients:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kafkasse.errors import InvalidPosition
-from kafkasse.feed.contract import Gap
-from kafkasse.feed.memory import MemoryLog
-from kafkasse.feed.start import Opening, resolve
-from kafkasse.position import Partition, of_topics, parse
+from kafkasse.feed.start import ResolvedPosition, resolve
+from kafkasse.log import Gap, Partition
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
@@ -34,14 +34,16 @@ def entry(partition: int = 0, **members: Any) -> dict[str, Any]:
     return {"topic": "t", "partition": partition} | members
 
 
-def opened(log: MemoryLog, *entries: object, start_at: StartAt = StartAt.LATEST, since: int | None = None) -> Opening:
+def opened(
+    log: MemoryLog, *entries: object, start_at: StartAt = StartAt.LATEST, since: int | None = None
+) -> ResolvedPosition:
     """The opening of a client that sent these entries, or only named the topic."""
     position = parse(json.dumps(entries)) if entries else of_topics(["t"])
     return resolve(log, position, log.describe(position.topics), start_at, since)
 
 
 def told(log: MemoryLog) -> str:
-    return log.describe(["t"])["t"].incarnation
+    return log.describe(["t"])["t"].topic_id
 
 
 # Clients that say nothing but the topic.
@@ -55,7 +57,7 @@ def test_without_an_id_the_route_says_where(log: MemoryLog, start_at: StartAt, o
     opening = opened(log, start_at=start_at)
 
     assert dict(zip((ZERO, ONE), offsets, strict=True)) == opening.offsets
-    assert ([], frozenset(), {"t": told(log)}) == (opening.gaps, opening.only, opening.incarnations)
+    assert ([], frozenset(), {"t": told(log)}) == (opening.gaps, opening.only, opening.topic_ids)
     assert (start_at is StartAt.SNAPSHOT) == opening.snapshot
 
 
@@ -139,7 +141,7 @@ def test_a_partition_that_was_added_since(log: MemoryLog) -> None:
     log.append("t", b"{}", 1)
     log.drop_before("t", 1, 1)
 
-    opening = opened(log, entry(offset=5, incarnation=told(log)))
+    opening = opened(log, entry(offset=5, topic_id=told(log)))
 
     assert {ZERO: 5, ONE: 1} == opening.offsets
     assert [] == opening.gaps
@@ -147,7 +149,7 @@ def test_a_partition_that_was_added_since(log: MemoryLog) -> None:
 
 def test_a_log_that_was_truncated(log: MemoryLog) -> None:
     """An id of ours beyond the end means that the log has lost what it had: it goes on at the end, and says so."""
-    opening = opened(log, entry(offset=9, incarnation=told(log)), entry(1, offset=0))
+    opening = opened(log, entry(offset=9, topic_id=told(log)), entry(1, offset=0))
 
     assert {ZERO: 6, ONE: 0} == opening.offsets
     assert [Gap(ZERO, 9, 6, TRUNCATED)] == opening.gaps
@@ -161,32 +163,32 @@ def test_a_topic_made_again(log: MemoryLog) -> None:
     for _ in range(9):
         log.append("t", b"{}")
 
-    opening = opened(log, entry(offset=5, incarnation=before), entry(1, offset=3))
+    opening = opened(log, entry(offset=5, topic_id=before), entry(1, offset=3))
 
     assert {ZERO: 0} == opening.offsets
     assert [Gap(ZERO, 5, 0, REMADE)] == opening.gaps
-    assert {"t": told(log)} == opening.incarnations
+    assert {"t": told(log)} == opening.topic_ids
 
 
 def test_another_cluster(log: MemoryLog) -> None:
     """An id that tells offsets and times goes by time where the topic is another creation, and nothing is declared lost."""
-    opening = opened(log, entry(offset=99, timestamp=1004, incarnation="elsewhere"), entry(1, offset=3, timestamp=1004))
+    opening = opened(log, entry(offset=99, timestamp=1004, topic_id="elsewhere"), entry(1, offset=3, timestamp=1004))
 
     assert ({ZERO: 4, ONE: 0}, []) == (opening.offsets, opening.gaps)
 
 
 def test_a_cluster_without_topic_ids(log: MemoryLog) -> None:
-    """Where no incarnation is known, names have to do."""
-    assert {ZERO: 4, ONE: 0} == opened(log, entry(offset=4, incarnation="")).offsets
+    """Where no topic_id is known, names have to do."""
+    assert {ZERO: 4, ONE: 0} == opened(log, entry(offset=4, topic_id="")).offsets
 
 
 def test_an_id_of_ours_with_just_some_partitions(log: MemoryLog) -> None:
     """A stream of some partitions stays one when it is resumed."""
-    opening = opened(log, entry(1, offset=0, incarnation=told(log), only=True))
+    opening = opened(log, entry(1, offset=0, topic_id=told(log), only=True))
 
     assert ({ONE: 0}, frozenset({"t"})) == (opening.offsets, opening.only)
 
 
 def test_a_snapshot_is_not_taken_twice(log: MemoryLog) -> None:
     """Who comes back with an id has the table: it goes on from there."""
-    assert not opened(log, entry(offset=5, incarnation=told(log)), start_at=StartAt.SNAPSHOT).snapshot
+    assert not opened(log, entry(offset=5, topic_id=told(log)), start_at=StartAt.SNAPSHOT).snapshot

@@ -29,7 +29,7 @@ def create() -> Flask:
         logging.ERROR
     )  # a line for each record that a format skips is a thousand here
     app = Flask(__name__)
-    for name, more in {"plain": {}, "filtered": {"filterer": shows}, "sparse": {"id_every": "run"}}.items():
+    for name, more in {"plain": {}, "filtered": {"filterer": shows}, "sparse": {"id_frequency": "run"}}.items():
         app.register_blueprint(blueprint(Config.load(**more), name=name), url_prefix=f"/{name}")
     app.add_url_rule("/-/done", view_func=lambda: dict(mutants.done))
     return app

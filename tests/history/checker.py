@@ -29,7 +29,7 @@ COMPLAINTS_PER_CLIENT_MAX = 10  # one fault makes many; the first tell what it w
 FOREVER = 2**63
 GAP_MEMBERS = {"topic", "partition", "from", "to", "reason"}
 
-Life = tuple[int, int]  # incarnation of the topic, epoch of the partition's log
+Life = tuple[int, int]  # topic_id of the topic, epoch of the partition's log
 
 
 class Acknowledged(NamedTuple):
@@ -40,7 +40,7 @@ class Acknowledged(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
-    incarnation: int = 0
+    topic_id: int = 0
 
 
 class Attempt(NamedTuple):
@@ -70,7 +70,7 @@ class History:
         format: kafkasse, value, envelope or cloudevents. With `value`, no two records may look the same to a client.
         keeps: the route's filter; it is asked of every record that the format does not skip.
         id_kind: offset, timestamp or both.
-        id_every: "event", or "run" where only the last event of a run tells an id.
+        id_frequency: "event", or "run" where only the last event of a run tells an id.
         start: where a client without an id begins: latest, earliest, snapshot, or a time in milliseconds.
         ends: by place, between which two ends of the log it began: as seen before it came and after it was answered.
         wire: sse, or lines for newline-delimited JSON, which has no ids.
@@ -83,7 +83,7 @@ class History:
     format: str = "kafkasse"
     keeps: Callable[[Written], bool] = lambda written: True
     id_kind: str = "offset"
-    id_every: str = "event"
+    id_frequency: str = "event"
     start: str | int = "latest"
     ends: Mapping[Place, tuple[int, int]] = field(default_factory=dict)
     wire: str = "sse"
@@ -176,7 +176,7 @@ class _Truth:
     ) -> None:
         lives: dict[Place, dict[Life, list[Written]]] = defaultdict(lambda: defaultdict(list))
         for each in written:
-            lives[each.topic, each.partition][each.incarnation, each.epoch].append(each)
+            lives[each.topic, each.partition][each.topic_id, each.epoch].append(each)
         self.logs = {
             place: {life: _Log(found[life], place[0] in compacted) for life in sorted(found)}
             for place, found in lives.items()
@@ -212,7 +212,7 @@ class _Truth:
     def missing(self, acknowledged: Iterable[Acknowledged], excused: frozenset[str]) -> Iterable[str]:
         """Acknowledged records that nobody could read."""
         for each in acknowledged:
-            logs = [log for life, log in self.lives(each[:2]).items() if life[0] == each.incarnation]
+            logs = [log for life, log in self.lives(each[:2]).items() if life[0] == each.topic_id]
             found = [log.records[each.offset] for log in logs if each.offset in log.records]
             if each.topic not in excused and not any((record.key, record.value) == each[3:5] for record in found):
                 yield f"producer: {each.topic}/{each.partition} offset {each.offset} was acknowledged, and is not there"
@@ -246,7 +246,7 @@ class _Client:
         self._found: list[str] = []
         self._stands: dict[Place, _Stand] | None = None  # None until it is known where it begins
         self._told: dict[Place, _Stand] | None = None  # as of the last id that it had
-        self._incarnations: dict[str, str] = {}
+        self._topic_ids: dict[str, str] = {}
         self._last_id: str | None = None
         self._only: frozenset[str] = frozenset()
         self._snapshot: list[Block] | None = None
@@ -396,7 +396,7 @@ class _Client:
         if self._stands is None:
             self._complain(f"a record came before the first id: {_short(block)}")
             self._stands = self._from_route()
-        if self._is_sse and self._history.id_every == "event" and block.id is None:
+        if self._is_sse and self._history.id_frequency == "event" and block.id is None:
             self._complain(f"an event without an id: {_short(block)}")
         at = self._next_places(block) or self._diagnose(block, gap)
         if at is not None:
@@ -515,14 +515,14 @@ class _Client:
         stands = self._stands if self._stands is not None else self._from_route()
         self._stands = {place: self._told_of(place, stand, told) for place, stand in self._all(stands, told).items()}
         self._told = dict(self._stands)
-        self._incarnations = dict(told.incarnations)
+        self._topic_ids = dict(told.topic_ids)
         self._last_id = text
 
     def _check_topics(self, told: Id) -> None:
         topics = {place[0] for place in told.places}
         if not topics <= set(self._history.topics):
             self._complain(f"the id tells of {sorted(topics)}")
-        if told.named or set(told.incarnations) != topics or told.only != self._only & topics:
+        if told.named or set(told.topic_ids) != topics or told.only != self._only & topics:
             self._complain(f"the id does not say of each topic which creation of it, and which partitions: {told}")
 
     def _all(self, stands: dict[Place, _Stand], told: Id) -> dict[Place, _Stand]:
@@ -549,7 +549,7 @@ class _Client:
     def _is_as_before(self, place: Place, told: Id) -> bool:
         """Nothing but to go on: what most ids say of most partitions."""
         of_times = self._history.id_kind != "offset"
-        return not of_times and told.incarnations == self._incarnations and len(self._truth.lives(place)) == 1
+        return not of_times and told.topic_ids == self._topic_ids and len(self._truth.lives(place)) == 1
 
     def _is_at(self, place: Place, life: Life, stand: _Stand, offset: int) -> bool:
         again = self._between(self._visible(place, life).offsets, offset, stand.low)
@@ -565,9 +565,9 @@ class _Client:
         """The lives that the id may mean: another creation of the topic under another name, the same under the same."""
         lives = tuple(self._may_read(place, stand))
         before = self._told.get(place) if self._told else None
-        if before is None or place[0] not in self._incarnations:
+        if before is None or place[0] not in self._topic_ids:
             return lives
-        renamed = self._incarnations[place[0]] != told.incarnations.get(place[0])
+        renamed = self._topic_ids[place[0]] != told.topic_ids.get(place[0])
         had = {life[0] for life in before.lives}
         fitting = tuple(life for life in lives if (life[0] not in had) is renamed or len(had) > 1)
         if not fitting:

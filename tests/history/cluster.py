@@ -80,7 +80,7 @@ class Witness:
     Args:
         bootstrap_servers: the cluster.
         topics: what it reads.
-        incarnation, epoch: the number under which it notes what it reads; see Written.
+        topic_id, epoch: the number under which it notes what it reads; see Written.
         isolation_level: read_committed or read_uncommitted.
 
     Attributes:
@@ -91,12 +91,12 @@ class Witness:
         self,
         bootstrap_servers: str,
         topics: Iterable[str],
-        incarnation: int = 0,
+        topic_id: int = 0,
         epoch: int = 0,
         isolation_level: str = "read_committed",
     ) -> None:
         self.written: list[Written] = []
-        self._life = incarnation, epoch
+        self._life = topic_id, epoch
         self._times: dict[tuple[Place, int], int | None] = {}
         self._topics = list(topics)
         self._consumer = KafkaConsumer(

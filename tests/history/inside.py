@@ -1,7 +1,7 @@
 """The same checker on feeds inside of this process, where a seed can put any step between any two others.
 
 Some faults need an order of things that no black box can bring about: an eviction while a cursor is given back. Here the
-log is in memory and the follower is turned by hand; what readers return are the bytes that a client gets.
+log is in memory and the tail is turned by hand; what readers return are the bytes that a client gets.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds
-from kafkasse.feed.follower import Follower
-from kafkasse.feed.memory import MemoryCursor, MemoryLog
+from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from tests.history.checker import Attempt, History, Written, complaints, last_id
@@ -40,7 +40,7 @@ class BusyLog(MemoryLog):
 
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
-    def cursor(self, offsets: Any, follow: bool = False, shared: bool = False) -> MemoryCursor:
+    def cursor(self, offsets: Any, tail: bool = False, shared: bool = False) -> MemoryCursor:
         return BusyCursor(self, offsets)
 
 
@@ -88,10 +88,10 @@ class World:
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.firsts = dict.fromkeys(range(PARTITIONS), 0)
         self.clients: list[Client] = []
-        self._followers: list[Follower] = []
+        self._tails: list[Tail] = []
         ring = self.chance.choice([1, 3, 8])
-        config = Config(ring_records_max=ring, topic_check_s=300, feed_grace_s=3600, chunk_bytes_max=1024)
-        self._feeds = Feeds(self.log, config, self._followers.append)
+        config = Config(max_ring_records=ring, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
+        self._feeds = Feeds(self.log, config.feed, self._tails.append)
         self._route = Route("topics", "/<topics>", None)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
@@ -129,8 +129,8 @@ class World:
             self.firsts[partition] = first
 
     def turn(self) -> None:
-        for follower in self._followers:
-            follower.turn(0)
+        for tail in self._tails:
+            tail.turn(0)
 
     def open(self) -> None:
         if len(self.clients) < 6:
@@ -199,4 +199,4 @@ class World:
     def _history(self, number: int, client: Client) -> History:
         keeps = {"keeps": _keeps} if self.filtered else {}
         every = "run" if self.sparse else "event"
-        return History(f"client {number}", [TOPIC], client.attempts, id_every=every, **keeps)
+        return History(f"client {number}", [TOPIC], client.attempts, id_frequency=every, **keeps)

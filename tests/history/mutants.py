@@ -15,12 +15,12 @@ from typing import Any
 
 from kafkasse import feed as feeds
 from kafkasse import frame
-from kafkasse.feed import own
-from kafkasse.feed.kafka_log import KafkaLog
-from kafkasse.feed.own import OwnReader
+from kafkasse.feed import catch_up
+from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import SharedFeed
-from kafkasse.feed.shared import SharedReader
 from kafkasse.frame import Encoder, Wire
+from kafkasse.kafka.log import KafkaLog
 from kafkasse.position import IdWriter
 
 done: Counter[str] = Counter()  # how often each mutant has done its fault in this process
@@ -129,7 +129,7 @@ def _joins_too_early() -> None:
             ids.offsets[segment.partition] = had - 1
         return original(self, segment, ids)
 
-    seam(SharedReader, "_own_frames", own_frames)
+    seam(Reader, "_own_frames", own_frames)
 
 
 def _evicted_while_joining() -> None:
@@ -140,7 +140,7 @@ def _evicted_while_joining() -> None:
         done["evicted_while_joining"] += self._next != self.feed.first
         self._next = self.feed.first
 
-    seam(SharedReader, "_join", join)
+    seam(Reader, "_join", join)
 
 
 def _behind_at_the_feeds_place() -> None:
@@ -151,7 +151,7 @@ def _behind_at_the_feeds_place() -> None:
         self._ids = self.feed.ids.copy_at(self.feed.ids.offsets, self.feed.ids.timestamps)
         original(self)
 
-    seam(SharedReader, "_fall_behind", fall_behind)
+    seam(Reader, "_fall_behind", fall_behind)
 
 
 def _filter_takes_two() -> None:
@@ -207,7 +207,7 @@ def _half_a_chunk() -> None:
         done["chunk_cut_in_a_frame"] += 1
         return data[: len(data) - 20]
 
-    seam(SharedReader, "read", read)
+    seam(Reader, "read", read)
 
 
 def _one_partition_forgotten() -> None:
@@ -217,7 +217,7 @@ def _one_partition_forgotten() -> None:
         opening = original(log, position, *args, **named)
         if position.starts:
             last = list(opening.offsets)[-1]
-            end = log.bounds([last])[last].end
+            end = log.offset_ranges([last])[last].end
             done["resume_forgets_a_partition"] += opening.offsets[last] != end
             opening.offsets[last] = end
         return opening
@@ -240,7 +240,7 @@ def _snapshot_short() -> None:
         done["snapshot_lacks_a_key"] += 1
         return original(self)[1:]
 
-    seam(getattr(own, "_Snapshot", None), "records", records)
+    seam(getattr(catch_up, "_Snapshot", None), "records", records)
 
 
 def _times_too_far() -> None:
@@ -275,7 +275,7 @@ def _own_reader_skips() -> None:
         done["catching_up_skips_a_frame"] += 1
         return data.split(b"\n\n", 1)[1]
 
-    seam(OwnReader, "read", read)
+    seam(CatchUp, "read", read)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

@@ -23,7 +23,7 @@ _JSON_TYPE = re.compile(r"[/+]json\b")
 class Written(NamedTuple):
     """A record as a consumer that knows nothing of kafkasse read it.
 
-    `timestamp` is in milliseconds. `incarnation` counts up each time the topic was deleted and made again, `epoch` each
+    `timestamp` is in milliseconds. `topic_id` counts up each time the topic was deleted and made again, `epoch` each
     time the log of this partition was truncated; whoever reads it anew then reads it all, under the new number.
     """
 
@@ -34,7 +34,7 @@ class Written(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
-    incarnation: int = 0
+    topic_id: int = 0
     epoch: int = 0
 
 

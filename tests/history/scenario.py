@@ -75,8 +75,8 @@ def kinds(topic: str, table: str) -> list[Kind]:
         Kind("compact", "plain", "/compact", earliest),
         Kind("filtered", "filtered", "/kafkasse", {"keeps": keeps, **earliest}),
         Kind("filtered and live", "filtered", f"/{topic}", {"keeps": keeps}),
-        Kind("sparse", "sparse", "/kafkasse", {"id_every": "run", **earliest}),
-        Kind("sparse and live", "sparse", f"/{topic}", {"id_every": "run"}),
+        Kind("sparse", "sparse", "/kafkasse", {"id_frequency": "run", **earliest}),
+        Kind("sparse and live", "sparse", f"/{topic}", {"id_frequency": "run"}),
         Kind("table", "plain", "/table", table_of),
         Kind("two topics", "plain", f"/{topic},{table}", {"topics": [topic, table], "start": 0}, "?timestamp=0"),
         Kind("lines", "plain", "/envelope", {"format": "envelope", "wire": "lines", **earliest}, "", LINES, False),
@@ -152,9 +152,14 @@ class World:
         self._bootstrap = cluster.bootstrap_servers
         self._witness = Witness(self._bootstrap, [self.topic, self.table])
         self._file = directory / f"{self.topic}.yaml"
-        usual = {"heartbeat_s": HEARTBEAT_S, "ring_records_max": 40, "feed_grace_s": 0.2, "topic_check_s": 0.2}
+        usual = {
+            "heartbeat_s": HEARTBEAT_S,
+            "max_ring_records": 40,
+            "idle_feed_timeout_s": 0.2,
+            "metadata_refresh_s": 0.2,
+        }
         kafka = {"bootstrap_servers": self._bootstrap}
-        told = {"kafka": kafka, "pages": False, "chunk_bytes_max": 2048, "retry_ms": 1, **usual, **settings}
+        told = {"kafka": kafka, "pages": False, "max_chunk_bytes": 2048, "retry_ms": 1, **usual, **settings}
         self._file.write_text(yaml.safe_dump({**told, "routes": routes(self.topic, self.table)}))
 
     @contextmanager

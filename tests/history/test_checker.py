@@ -28,7 +28,7 @@ def event(name: str, id: str | None, data: str) -> Frame:
 
 def id_of(places: dict[int, int]) -> str:
     entries = [{"topic": TOPIC, "partition": partition, "offset": offset} for partition, offset in places.items()]
-    entries[0]["incarnation"] = "abc"
+    entries[0]["topic_id"] = "abc"
     return json.dumps(entries, separators=(",", ":"))
 
 
@@ -80,7 +80,7 @@ class Right:
             had = max((block.end for block in blocks(body[:cut_at]) if block.id is not None), default=0)
             attempts.append(Attempt(kept, 200, (b":ok\n\n" if kept else b"") + body[had:]))
         every = "run" if self.sparse else "event"
-        history = History("c", [TOPIC], attempts, start="earliest", id_every=every)
+        history = History("c", [TOPIC], attempts, start="earliest", id_frequency=every)
         return complaints([history], self.written, reached=self.ends, firsts=self.firsts)
 
 
@@ -224,8 +224,8 @@ def test_a_gap_needs_a_reason() -> None:
 
 
 def test_a_topic_that_was_made_again() -> None:
-    """The old topic's records, a gap, then those of the new one, under another incarnation; and none without the gap."""
-    anew = [each._replace(incarnation=1, value=b'{"new":%d}' % each.offset) for each in truth()]
+    """The old topic's records, a gap, then those of the new one, under another topic_id; and none without the gap."""
+    anew = [each._replace(topic_id=1, value=b'{"new":%d}' % each.offset) for each in truth()]
     gap = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": 0, "reason": "made again"})
     second = b"".join(frame_of(each, id_of({1: each.offset + 1})) for each in anew).replace(b"abc", b"xyz")
     told = event("gap", id_of({1: 0}), gap).replace(b"abc", b"xyz")
@@ -290,7 +290,7 @@ def test_reads_lines() -> None:
 def test_reads_both_forms_of_an_id() -> None:
     """The compact form says what the JSON form does."""
     plain = read_id(
-        '[{"topic":"t","partition":0,"offset":5,"incarnation":"abc"},{"topic":"t","partition":3,"timestamp":7}]'
+        '[{"topic":"t","partition":0,"offset":5,"topic_id":"abc"},{"topic":"t","partition":3,"timestamp":7}]'
     )
     compact = read_id("~" + "CnQgaWFiYyA6NSAzOjo3")
 

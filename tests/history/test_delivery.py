@@ -14,10 +14,10 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
-from kafkasse.feed.follower import Follower
-from kafkasse.feed.memory import MemoryLog
+from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
-from kafkasse.position import IdKind, of_topics
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import IdType, of_topics
 from kafkasse.route import Route, StartAt
 from tests.history import inside
 from tests.history.checker import Attempt, History, Written, complaints, last_id
@@ -109,14 +109,14 @@ def test_times_follow_the_records_that_a_client_had() -> None:
     log = MemoryLog()
     log.create(inside.TOPIC, 2)
     written = [Written(inside.TOPIC, *each, None, b'{"n":1}') for each in ((0, 0, 1000), (1, 0, 1001), (0, 1, 1500))]
-    followers: list[Follower] = []
-    feeds = Feeds(log, Config(topic_check_s=300), followers.append)
-    route = Route("times", "/times", None, start=StartAt.EARLIEST, id=IdKind.TIMESTAMP)
+    tails: list[Tail] = []
+    feeds = Feeds(log, Config(metadata_refresh_s=300).feed, tails.append)
+    route = Route("times", "/times", None, start=StartAt.EARLIEST, id_type=IdType.TIMESTAMP)
     log.append(inside.TOPIC, b'{"n":1}', 0, timestamp=1000)
     reader = feeds.open(route, of_topics([inside.TOPIC]), log.describe([inside.TOPIC]), Encoder())
     body = reader.begin() + b"".join(reader.read(0) for _ in range(3))
     log.append(inside.TOPIC, b'{"n":1}', 1, timestamp=1001)
-    followers[0].turn(0)
+    tails[0].turn(0)
     body += b"".join(reader.read(0) for _ in range(3))
     history = History("c", [inside.TOPIC], [Attempt(None, 200, body)], id_kind="timestamp", start="earliest")
 

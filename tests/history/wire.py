@@ -109,13 +109,13 @@ class Id(NamedTuple):
 
     Attributes:
         places: what it says of each partition.
-        incarnations: by topic, which creation of it is meant.
+        topic_ids: by topic, which creation of it is meant.
         only: topics of whose partitions the stream holds just those that are listed.
         named: topics given by name alone.
     """
 
     places: dict[Place, Told]
-    incarnations: dict[str, str]
+    topic_ids: dict[str, str]
     only: frozenset[str]
     named: frozenset[str]
 
@@ -136,13 +136,13 @@ def read_id(text: str) -> Id:
         places[place] = Told(entry.get("offset"), entry.get("timestamp"))
     named = frozenset(each for each in entries if isinstance(each, str))
     of_topic = {each["topic"]: each for each in reversed(entries) if isinstance(each, dict)}
-    incarnations = {topic: first["incarnation"] for topic, first in of_topic.items() if "incarnation" in first}
+    topic_ids = {topic: first["topic_id"] for topic, first in of_topic.items() if "topic_id" in first}
     only = frozenset(topic for topic, first in of_topic.items() if _lists_all(topic, first, named))
-    return Id(places, incarnations, only, named)
+    return Id(places, topic_ids, only, named)
 
 
 def _lists_all(topic: str, first: dict[str, Any], named: frozenset[str]) -> bool:
-    return topic not in named and ("incarnation" not in first or "only" in first)
+    return topic not in named and ("topic_id" not in first or "only" in first)
 
 
 @lru_cache(IDS_KEPT_MAX)
@@ -171,7 +171,7 @@ def _from_compact(text: str) -> list[dict[str, Any]]:
 def _from_line(words: list[str]) -> list[dict[str, Any]]:
     topic, *rest = words
     entries: list[dict[str, Any]] = []
-    marks: dict[str, Any] = {"incarnation": rest[0][1:]} if rest and rest[0].startswith("i") else {}
+    marks: dict[str, Any] = {"topic_id": rest[0][1:]} if rest and rest[0].startswith("i") else {}
     if "o" in rest:
         marks["only"] = True
     for word in (each for each in rest if ":" in each):

@@ -15,8 +15,8 @@ from flask import Flask
 
 import kafkasse
 from kafkasse import errors, schemas
-from kafkasse.feed.memory import MemoryLog
 from kafkasse.frame import FORMATS
+from kafkasse.memory_log import MemoryLog
 from kafkasse.position import parse
 from tests.support.client import Client
 from tests.support.kafka import Cluster
@@ -29,7 +29,7 @@ NO_ERRORS_OF_THEIR_OWN = {"UnavailableError", "CommandError"}  # a family's name
 TOPN = """
 from gevent import monkey; monkey.patch_all()
 from kafkasse.app import create_app
-from kafkasse.feed.memory import MemoryLog
+from kafkasse.memory_log import MemoryLog
 
 log = MemoryLog()
 log.create("topn")
@@ -141,7 +141,7 @@ def test_readme_reads_a_stream(
     """The README's client prints what comes, and where to go on when the stream ends."""
     _, client = _blocks(root / "README.md", "python")
     (tmp_path / "topn.py").write_text(TOPN)
-    variables = {"PYTHONPATH": str(tree), "KAFKASSE_STREAM_AGE_MAX_S": "0.5"}
+    variables = {"PYTHONPATH": str(tree), "KAFKASSE_MAX_STREAM_AGE_S": "0.5"}
     server = start(f"gunicorn -c {tree / 'gunicorn.conf.py'} topn:app", tmp_path, web_venv, **variables)
 
     (tmp_path / "client.py").write_text(client.replace("127.0.0.1:6917", f"127.0.0.1:{server.port}"))

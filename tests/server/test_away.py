@@ -9,7 +9,8 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.position import Partition, Start
+from kafkasse.log import Partition
+from kafkasse.position import Start
 from tests.support.client import Client, ask, data
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -17,7 +18,7 @@ from tests.support.waiting import eventually
 
 SETTINGS = {
     "KAFKASSE_HEARTBEAT_S": "0.3",
-    "KAFKASSE_TOPIC_CHECK_S": "0.3",
+    "KAFKASSE_METADATA_REFRESH_S": "0.3",
     "KAFKASSE_KAFKA_TIMEOUT_S": "1",
     "KAFKASSE_KAFKA_RECONNECT_BACKOFF_MAX_MS": "200",
 }

@@ -41,7 +41,7 @@ def told_to_come_back(answer: Answer) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("setting", "refusal"),
-    [("streams_max", (503, "ServerFullError")), ("streams_per_client_max", (429, "TooManyStreamsError"))],
+    [("max_streams", (503, "ServerFullError")), ("max_streams_per_client", (429, "TooManyStreamsError"))],
 )
 def test_streams(
     serve: Callable[..., Server],
@@ -71,7 +71,7 @@ class TestConsumers:
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls, serve: Callable[..., Server]) -> Server:
-        return serve(consumers_max=CAP, kafka_timeout_s=0.5, ring_bytes_max=100_000, write_deadline_s=300)
+        return serve(max_cursors=CAP, kafka_timeout_s=0.5, max_ring_bytes=100_000, write_timeout_s=300)
 
     @pytest.fixture
     def live(self, server: Server, cluster: Cluster, topic: str, inside: ExitStack) -> Client:
@@ -138,7 +138,7 @@ def test_a_reader_that_is_slow_and_steady(
     serve: Callable[..., Server], cluster: Cluster, topic: str, inside: ExitStack
 ) -> None:
     """One that takes a piece in every fifth of the write deadline is never closed, however much it has before it."""
-    server = serve(write_deadline_s=1)
+    server = serve(write_timeout_s=1)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     path = f"/{topic}?timestamp=0"
     client = inside.enter_context(Client(server.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()

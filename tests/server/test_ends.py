@@ -47,7 +47,7 @@ def streams_open(server: Server) -> int:
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
     """One that gives everything back at once, says nothing into silence, and has little patience and memory."""
-    return serve(feed_grace_s=0, heartbeat_s=300, write_deadline_s=0.5, ring_bytes_max=1_000_000)
+    return serve(idle_feed_timeout_s=0, heartbeat_s=300, write_timeout_s=0.5, max_ring_bytes=1_000_000)
 
 
 def test_nothing_is_left_of_clients_that_went(server: Server, cluster: Cluster, topic: str) -> None:
@@ -229,7 +229,7 @@ def _write(cluster: Cluster, topic: str) -> None:
 
 def test_a_stream_of_age(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
     """A stream that is as old as streams may get ends politely, and its client goes on where it was."""
-    server = serve(stream_age_max_s=0.5)
+    server = serve(max_stream_age_s=0.5)
     with Client(server.port, f"/{topic}") as client:
         client.rest()
     cluster.send(topic, value(1))

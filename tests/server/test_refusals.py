@@ -19,7 +19,7 @@ from tests.support.server import Server
 
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
-    return serve(allowed_topics=["t-*", "missing"], position_bytes_max=32_768, cors_origins=["https://a.example"])
+    return serve(allowed_topics=["t-*", "missing"], max_last_event_id_bytes=32_768, cors_origins=["https://a.example"])
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kafkasse.position import Partition, Start
+from kafkasse.log import Partition
+from kafkasse.position import Start
 from tests.support.client import Client, ask, data, same_for_both
 from tests.support.kafka import Cluster
 from tests.support.server import Server

@@ -9,7 +9,8 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
-from kafkasse.position import Partition, Start, parse
+from kafkasse.log import Partition
+from kafkasse.position import Start, parse
 from kafkasse.sse import Event, Parser
 from tests.support.events import read_events
 

@@ -10,9 +10,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from kafkasse.app import blueprint
 from kafkasse.config import Config
-from kafkasse.feed.memory import MemoryLog
-from kafkasse.web import blueprint
+from kafkasse.memory_log import MemoryLog
 
 
 def client_of(**settings: object) -> FlaskClient:
@@ -38,7 +38,7 @@ def open_stream(client: FlaskClient, opened: ExitStack, forwarded: str = "", pee
 
 def test_a_worker_that_is_full_says_when_to_come_back(opened: ExitStack) -> None:
     """The stream after the last that a worker may have is answered 503, with Retry-After."""
-    client = client_of(streams_max=2)
+    client = client_of(max_streams=2)
     open_stream(client, opened)
     open_stream(client, opened)
 
@@ -53,7 +53,7 @@ def test_a_worker_that_is_full_says_when_to_come_back(opened: ExitStack) -> None
 
 def test_a_place_is_free_again_when_a_stream_has_ended(opened: ExitStack) -> None:
     """A stream that is closed, iterated or not, gives its place back."""
-    client = client_of(streams_max=1)
+    client = client_of(max_streams=1)
     open_stream(client, opened).close()
 
     assert 200 == open_stream(client, opened).status_code
@@ -61,7 +61,7 @@ def test_a_place_is_free_again_when_a_stream_has_ended(opened: ExitStack) -> Non
 
 def test_a_request_that_fails_takes_no_place(opened: ExitStack) -> None:
     """What is refused after it was counted is counted out again."""
-    client = client_of(streams_max=1)
+    client = client_of(max_streams=1)
     for _ in range(3):
         assert (
             400 == client.get("/t", headers={"Last-Event-ID": '[{"topic":"t","partition":9,"offset":0}]'}).status_code
@@ -72,7 +72,7 @@ def test_a_request_that_fails_takes_no_place(opened: ExitStack) -> None:
 
 def test_one_client_has_its_share(opened: ExitStack) -> None:
     """The stream after the last that one address may have is answered 429; others are served."""
-    client = client_of(streams_per_client_max=1)
+    client = client_of(max_streams_per_client=1)
     open_stream(client, opened)
 
     assert [429, 200] == [
@@ -83,7 +83,7 @@ def test_one_client_has_its_share(opened: ExitStack) -> None:
 
 def test_a_forwarded_address_counts_only_by_trusted_hops(opened: ExitStack) -> None:
     """With one proxy of ours the last address counts, which it wrote; those before it anybody could have written."""
-    client = client_of(streams_per_client_max=1, forwarded_hops=1)
+    client = client_of(max_streams_per_client=1, trusted_proxies=1)
     open_stream(client, opened, forwarded="1.1.1.1, 2.2.2.2")
 
     spoofed = open_stream(client, opened, forwarded="9.9.9.9, 2.2.2.2")
@@ -94,7 +94,7 @@ def test_a_forwarded_address_counts_only_by_trusted_hops(opened: ExitStack) -> N
 
 def test_without_trusted_hops_the_header_is_not_read(opened: ExitStack) -> None:
     """A client cannot make itself many by writing addresses into a header."""
-    client = client_of(streams_per_client_max=1)
+    client = client_of(max_streams_per_client=1)
     open_stream(client, opened, forwarded="1.1.1.1")
 
     assert 429 == open_stream(client, opened, forwarded="2.2.2.2").status_code

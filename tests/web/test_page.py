@@ -28,7 +28,7 @@ POLL_S = 0.05  # how often the server looks whether it is to stop
 SOON = "retry: 50\n\n"
 
 
-class Asked(NamedTuple):
+class StreamRequest(NamedTuple):
     """Where a request for the stream wanted to go on, and as whom."""
 
     header: str | None = None
@@ -45,7 +45,7 @@ class Site:
     """The pages, with a stream of the test's own beside them, on a port of 127.0.0.1."""
 
     def __init__(self, prefix: str = "", script_name: str = "") -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[StreamRequest] = []
         self.greeting = ":ok\n\n"  # what each stream begins with
         self.refusal: Callable[[], Response] | None = None  # in place of a stream
         self._streams: list[queue.SimpleQueue[str | None]] = []
@@ -85,7 +85,7 @@ class Site:
 
     def _updates(self) -> Response:
         fields = request.headers
-        asked = Asked(fields.get("Last-Event-ID"), request.args.get("lastEventId"), fields.get("Authorization"))
+        asked = StreamRequest(fields.get("Last-Event-ID"), request.args.get("lastEventId"), fields.get("Authorization"))
         if self.refusal:
             self.asked.append(asked)
             return self.refusal()
@@ -346,7 +346,7 @@ def test_goes_on_when_the_stream_ends(page: Page) -> None:
     page.until(lambda: 2 == len(page.site.asked))
     page.sees("#state", "Live")
 
-    assert Asked(header="7") == page.site.asked[1]
+    assert StreamRequest(header="7") == page.site.asked[1]
 
 
 def test_comes_back_with_the_server(page: Page) -> None:
@@ -423,7 +423,7 @@ def test_stops_when_waiting_does_not_help(page: Page, status: int) -> None:
     page.browser.find_element(By.ID, "again").click()
 
     page.shows("Asia")
-    assert Asked() == page.site.asked[-1]
+    assert StreamRequest() == page.site.asked[-1]
     assert "Live" == page.text("#state")
 
 
@@ -621,7 +621,7 @@ def test_the_example_for_fetch(page: Page) -> None:
     page.site.send(said('{"n":2}', "2"), said('{"status":410,"detail":"gone"}', kind="error"))
 
     page.until(lambda: [1, 2, "gone"] == page.run("return shown"))
-    assert Asked(header="1b", authorization="Bearer t") == page.site.asked[1]
+    assert StreamRequest(header="1b", authorization="Bearer t") == page.site.asked[1]
 
 
 @pytest.fixture

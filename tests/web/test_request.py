@@ -25,9 +25,10 @@ from kafkasse.errors import (
     RequestTooLarge,
 )
 from kafkasse.frame import JsonLines, Wire
-from kafkasse.position import Partition, Start
+from kafkasse.log import Partition
+from kafkasse.position import Start
 from kafkasse.route import Route
-from kafkasse.web.request import Asked, read
+from kafkasse.web.request import StreamRequest, read
 
 OPEN = Route("topics", "/<topics>", None)
 NAMED = Route("topn", "/topn/updates", ("topn", "more"))
@@ -42,9 +43,9 @@ def ask(
     route: Route = OPEN,
     method: str = "GET",
     **settings: Any,
-) -> Asked:
+) -> StreamRequest:
     environ = EnvironBuilder(f"/{topics}", query_string=query, headers=Headers(headers), method=method).get_environ()
-    return read(Flask.request_class(environ), route, topics, Config(**settings))
+    return read(Flask.request_class(environ), route, topics, Config(**settings).web)
 
 
 # Topics.
@@ -70,9 +71,9 @@ def test_the_topics_of_a_route() -> None:
 def test_too_many_topics() -> None:
     """Both numbers are in the sentence, and an id is held to the same bound as a path."""
     with pytest.raises(InvalidParameter, match="at most 2 topics; you asked for 3"):
-        ask("a,b,c", topics_max=2)
+        ask("a,b,c", max_topics_per_stream=2)
     with pytest.raises(InvalidParameter, match="at most 2 topics; you asked for 3"):
-        ask("a", headers={"Last-Event-ID": '["a","b","c"]'}, topics_max=2)
+        ask("a", headers={"Last-Event-ID": '["a","b","c"]'}, max_topics_per_stream=2)
 
 
 # Where to begin.
@@ -106,11 +107,11 @@ def test_an_id_that_is_too_long() -> None:
     fits = '["' + "a" * 252 + '"]'
 
     with pytest.raises(HeaderTooLarge, match=r"longer than 256 bytes.*compact"):
-        ask(headers={"Last-Event-ID": fits + " "}, position_bytes_max=256)
+        ask(headers={"Last-Event-ID": fits + " "}, max_last_event_id_bytes=256)
     with pytest.raises(RequestTooLarge, match=r"longer than 256 bytes.*compact"):
-        ask(query={"last_event_id": fits + " "}, position_bytes_max=256)
+        ask(query={"last_event_id": fits + " "}, max_last_event_id_bytes=256)
     with pytest.raises(InvalidPosition, match="does not match"):
-        ask(headers={"Last-Event-ID": fits}, position_bytes_max=256)
+        ask(headers={"Last-Event-ID": fits}, max_last_event_id_bytes=256)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_whatever_is_asked_is_read_or_refused(topics: str, accept: str, query: d
     if not topics:
         del environ["HTTP_LAST_EVENT_ID"]
     try:
-        read(Flask.request_class(environ), OPEN, topics, Config())
+        read(Flask.request_class(environ), OPEN, topics, Config().web)
     except KafkasseError as refused:
         assert isinstance(refused, BadRequest | NotAcceptable)  # noqa: PT017 - it need not be refused
         json.dumps(refused.problem(), ensure_ascii=False).encode()

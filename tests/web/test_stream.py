@@ -14,8 +14,8 @@ import pytest
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
 from kafkasse.feed import Feeds
-from kafkasse.feed.memory import MemoryLog
 from kafkasse.frame import Encoder, JsonLines, Wire
+from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
@@ -46,10 +46,10 @@ class World:
     ) -> Stream:
         config = Config(**settings)
         wire = wire or Wire()
-        self.feeds.append(Feeds(self.log, config))
+        self.feeds.append(Feeds(self.log, config.feed))
         encoder = Encoder(wire=wire, filterer=lambda message: "hidden" not in message)
         reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)
-        self.stream = Stream(reader, wire, config, client, self._end)
+        self.stream = Stream(reader, wire, config.web, client, self._end)
         return self.stream
 
     def _end(self) -> None:
@@ -163,7 +163,7 @@ def _received(client: socket.socket) -> bytes:
 
 def test_a_stream_of_age(world: World, reading: Whole) -> None:
     """A stream that is as old as streams may get ends politely: with the time to wait, and an id that goes on."""
-    body = reading(stream_age_max_s=0.2, heartbeat_s=0.05).get(timeout=PATIENCE_S)
+    body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=PATIENCE_S)
 
     parser = Parser()
     assert [] == list(parser.receive(body))
@@ -212,7 +212,7 @@ def test_lines_that_are_ended_before_the_end(world: World) -> None:
 
 def test_a_topic_that_goes(world: World, reading: Whole) -> None:
     """An error is the last event, with the object that an HTTP error would have had, and the id to go on from."""
-    whole = reading(topic_check_s=0.02, heartbeat_s=PATIENCE_S)
+    whole = reading(metadata_refresh_s=0.02, heartbeat_s=PATIENCE_S)
 
     world.log.delete("t")
     body = whole.get(timeout=PATIENCE_S)
@@ -226,7 +226,7 @@ def test_a_topic_that_goes(world: World, reading: Whole) -> None:
 
 def test_an_error_between_lines(world: World, reading: Whole) -> None:
     """In newline-delimited JSON it is a line of the same object."""
-    whole = reading(wire=JsonLines(), topic_check_s=0.02)
+    whole = reading(wire=JsonLines(), metadata_refresh_s=0.02)
 
     world.log.delete("t")
 

@@ -1,0 +1,56 @@
+"""The settings as typed objects, one for each part that reads them. schemas/config.schema.json describes each setting.
+
+This module imports nothing else of kafkasse, so that a command can read the Kafka settings without loading the web process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Read by kafkasse.kafka. `kafka` holds the settings of kafka-python's client; its secrets stay out of repr()."""
+
+    kafka: Mapping[str, Any] = field(repr=False)
+    kafka_timeout_s: float
+    topic_prefix: str
+    isolation_level: str
+    max_fetch_bytes: int
+    max_decompressed_bytes: int
+    max_cursors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedSettings:
+    """Read by kafkasse.feed."""
+
+    heartbeat_s: float
+    metadata_refresh_s: float
+    idle_feed_timeout_s: float
+    max_chunk_bytes: int
+    max_ring_bytes: int
+    max_ring_records: int
+    max_snapshot_keys: int
+    max_cursors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebSettings:
+    """Read by kafkasse.web."""
+
+    heartbeat_s: float
+    retry_ms: int
+    max_stream_age_s: float
+    write_timeout_s: float
+    max_streams: int
+    max_streams_per_client: int
+    max_topics_per_stream: int
+    max_last_event_id_bytes: int
+    max_last_event_id_entries: int
+    trusted_proxies: int
+    id_frequency: str
+    cors_origins: tuple[str, ...]
+    pages: bool

@@ -1,0 +1,1 @@
+"""Kafka behind the contract in kafkasse/log.py: the only package that uses kafka-python."""

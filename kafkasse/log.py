@@ -1,0 +1,187 @@
+"""The contract between kafkasse and the log that it reads: partitions, offsets, records and cursors.
+
+A log is a Kafka cluster (kafkasse/kafka) or a log in memory (kafkasse/memory_log.py). tests/kafka/test_log_contract.py runs
+the same tests against both. A log does not know about clients, event IDs or frames. A call may block the calling greenlet,
+never the process, and no call blocks longer than its timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from kafkasse.errors import Unavailable
+
+TRUNCATED = "the log was truncated"
+
+
+class Partition(NamedTuple):
+    """One partition of one topic. Equal to kafka-python's TopicPartition, with the same hash."""
+
+    topic: str
+    partition: int
+
+
+class Record(Protocol):
+    """The attributes of a record that kafkasse reads. `timestamp` is in ms since the epoch; -1 or None if unknown."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+class Topic(NamedTuple):
+    """An existing topic: its number of partitions, and the start of its topic ID ("" if the cluster has no topic IDs)."""
+
+    partitions: int
+    topic_id: str
+
+
+class OffsetRange(NamedTuple):
+    """The offsets that a partition holds: `[start, end)`. Kafka calls them log start offset and log end offset."""
+
+    start: int
+    end: int
+
+
+class Batch(NamedTuple):
+    """Records of one partition in offset order.
+
+    `next_offset` may be greater than the last record's offset plus one: transaction markers and compacted records take up
+    offsets too.
+    """
+
+    partition: Partition
+    records: Sequence[Record]
+    next_offset: int
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Split the batch in two. It must have at least two records."""
+        middle = len(self.records) // 2
+        first, second = self.records[:middle], self.records[middle:]
+        return self._replace(records=first, next_offset=first[-1].offset + 1), self._replace(records=second)
+
+
+class Gap(NamedTuple):
+    """Offsets `[start, end)` that a client asked for and that the log no longer holds.
+
+    If the log was truncated, `end` is less than `start`: the log holds other records from `end` on.
+    """
+
+    partition: Partition
+    start: int
+    end: int
+    reason: str
+
+    @classmethod
+    def between(cls, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
+        """Return the gap for a reader at `offset`, or None if the log holds `offset`."""
+        if offset < held.start:
+            return cls(partition, offset, held.start, "removed by retention")
+        if offset > held.end:
+            return cls(partition, offset, held.end, TRUNCATED)
+        return None
+
+    def from_offset(self, offset: int) -> Gap | None:
+        """Return the part of this gap that affects a reader at `offset`, or None."""
+        if self.end < self.start:  # truncated
+            return self._replace(start=offset) if offset > self.end else None
+        return self._replace(start=max(self.start, offset)) if offset < self.end else None
+
+
+class OffsetOutOfRange(Exception):
+    """A cursor cannot continue in some partitions: retention removed the next records, or the log was truncated.
+
+    Args:
+        partitions: the partitions that the cursor cannot read until seek() moves it.
+        diverged_at: for truncated partitions, if known: the first offset whose record differs from the one read before.
+        unreadable: for partitions with a batch that cannot be read: the offset after that batch, and the reason.
+    """
+
+    def __init__(
+        self,
+        partitions: Iterable[Partition],
+        diverged_at: Mapping[Partition, int] | None = None,
+        unreadable: Mapping[Partition, tuple[int, str]] | None = None,
+    ) -> None:
+        self.partitions = tuple(partitions)
+        self.diverged_at = diverged_at or {}
+        self.unreadable = unreadable or {}
+        super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
+
+    def gap(self, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
+        """Return the records that a reader at `offset` of `partition` lost, or None if it can continue at `offset`."""
+        if partition in self.unreadable:
+            return Gap(partition, offset, *self.unreadable[partition])
+        if (diverged_at := self.diverged_at.get(partition, offset)) < offset:
+            return Gap(partition, offset, max(diverged_at, held.start), TRUNCATED)
+        return Gap.between(partition, offset, held)
+
+
+class Cursor(Protocol):
+    """Reads some partitions from given offsets on."""
+
+    def seek(self, offsets: Mapping[Partition, int]) -> None:
+        """Continue at these offsets. Partitions that the cursor does not read yet are added."""
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        """Return the next batches, in order. Wait up to `timeout_s` seconds for the first one.
+
+        Raises:
+            OffsetOutOfRange: some partitions cannot be read until seek() moves the cursor.
+            KafkaUnavailable, TopicNotAvailable: reading is impossible. A broker that is away for a while is not an error.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources. May be called twice."""
+
+
+class Log(Protocol):
+    """A read-only cluster.
+
+    All methods raise errors.KafkaUnavailable if the cluster does not answer within the log's timeout.
+    """
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        """Return those of `topics` that exist and that we may read."""
+        ...
+
+    def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        """Return the offsets that each partition holds now."""
+        ...
+
+    def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offset of the first record at or after each timestamp (milliseconds), or the end if there is none."""
+        ...
+
+    def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> Cursor:
+        """Open a cursor at `offsets`.
+
+        Args:
+            offsets: where to start in each partition.
+            tail: the cursor will stay at the end of its partitions for a long time.
+            shared: many clients depend on the cursor, so it may use the slots that are reserved for such cursors.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources."""
+
+
+def known_offset_ranges(log: Log, partitions: Iterable[Partition]) -> Mapping[Partition, OffsetRange]:
+    """Return log.offset_ranges(), or an empty map if the log cannot answer now.
+
+    A new partition may not have a leader yet. The caller retries.
+    """
+    try:
+        return log.offset_ranges(partitions)
+    except Unavailable:
+        return {}

@@ -1,0 +1,235 @@
+"""Brokers whose every answer to a fetch is written by a test: over real sockets, by kafka-python's codec.
+
+Metadata, versions and offsets are answered at once from what the test has set. A fetch waits until the test takes it with
+FakeBroker.asked() and answers it, late, wrongly, or not at all. They keep no records and know nothing of kafkasse.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from gevent import socket
+from gevent.queue import Queue
+from gevent.server import StreamServer
+from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+HOST = "127.0.0.1"
+PATIENCE_S = 5.0
+NOBODY = -1
+EARLIEST = -2
+SESSION = 77
+ID = UUID(int=7)
+
+FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
+REQUESTS = {
+    FETCH: FetchRequest,
+    LIST_OFFSETS: ListOffsetsRequest,
+    METADATA: MetadataRequest,
+    API_VERSIONS: ApiVersionsRequest,
+}
+VERSIONS = {FETCH: 13, LIST_OFFSETS: 7, METADATA: 12, API_VERSIONS: 3}
+
+OfTopic = FetchResponse.FetchableTopicResponse
+OfPartition = OfTopic.PartitionData
+
+
+def batch(offset: int, *values: bytes, epoch: int = 0) -> bytes:
+    """A batch of records that begins at `offset`, written in a leader's `epoch`."""
+    builder = MemoryRecordsBuilder(2, 0, 1 << 24)
+    for value in values:
+        builder.append(1000, None, value, [])
+    builder.close()
+    data = bytearray(builder.buffer())
+    data[:8] = struct.pack(">q", offset)
+    data[12:16] = struct.pack(">i", epoch)
+    return bytes(data)
+
+
+@dataclass
+class FakeTopic:
+    """A topic as metadata tells it: for each partition its leader's node id, or NOBODY, and the leader's epoch."""
+
+    leaders: list[int]
+    id: UUID = ID
+    epochs: dict[int, int] = field(default_factory=dict)
+    bounds: tuple[int, int] = (0, 0)
+    error: int = 0  # of every question for its offsets
+
+
+class StreamRequest:
+    """A fetch that waits for an answer.
+
+    Attributes:
+        offsets: that it names, by partition.
+        request: the whole of it.
+    """
+
+    def __init__(self, sock: socket.socket, request: FetchRequest) -> None:
+        self._sock = sock
+        self.request = request
+        self.partitions = {each.partition: each for topic in request.topics for each in topic.partitions}
+        self.offsets = {number: each.fetch_offset for number, each in self.partitions.items()}
+        self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
+
+    def answer(self, *partitions: OfPartition, topic: UUID = ID, session: int = 0, **rest: Any) -> None:
+        """Send an answer that holds these partitions of one topic."""
+        name = {"topic_id": topic} if self.request.API_VERSION >= 13 else {"topic": "t"}
+        responses = [OfTopic(**name, partitions=list(partitions))] if partitions else []
+        rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
+        _send(self._sock, self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
+
+    def hang_up(self) -> None:
+        """Close the connection instead."""
+        self._sock.shutdown(socket.SHUT_RDWR)
+
+
+def of(
+    partition: int,
+    records: bytes = b"",
+    error: int = 0,
+    replica: int = NOBODY,
+    diverging: tuple[int, int] | None = None,
+    aborted: Sequence[tuple[int, int]] = (),
+) -> OfPartition:
+    """What an answer says of one partition. `diverging`: epoch and end offset."""
+    rest = {}
+    if diverging is not None:
+        rest["diverging_epoch"] = OfPartition.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+    return OfPartition(
+        partition_index=partition, error_code=error, high_watermark=0, last_stable_offset=0, log_start_offset=0,
+        preferred_read_replica=replica, records=records,
+        aborted_transactions=[OfPartition.AbortedTransaction(producer_id=a, first_offset=b) for a, b in aborted], **rest,
+    )  # fmt: skip
+
+
+class FakeBroker:
+    """One broker of a FakeCluster."""
+
+    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+        self.node_id = node_id
+        self._cluster = cluster
+        self._fetches: Queue[StreamRequest] = Queue()
+        self._server = StreamServer((HOST, 0), self._serve)
+        self._server.start()
+        self.port = self._server.server_port
+        self.connections: list[socket.socket] = []  # that have asked for records
+
+    def asked(self) -> StreamRequest:
+        """The next fetch, once it has come."""
+        return self._fetches.get(timeout=PATIENCE_S)
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches have come that no test has taken."""
+        return self._fetches.qsize()
+
+    def close(self) -> None:
+        self._server.stop()
+
+    def _serve(self, sock: socket.socket, _: object) -> None:
+        with suppress(OSError):  # the other side broke off, or a test has ended
+            self._answer_all(sock)
+
+    def _answer_all(self, sock: socket.socket) -> None:
+        reader = sock.makefile("rb")
+        while len(head := reader.read(4)) == 4:
+            data = reader.read(struct.unpack(">i", head)[0])
+            key, version = struct.unpack_from(">hh", data)
+            request = REQUESTS[key].decode(data, version=version, header=True)
+            request.API_VERSION = version
+            self._cluster.questions[key] += 1
+            if key == FETCH:
+                if sock not in self.connections:
+                    self.connections.append(sock)
+                self._fetches.put(StreamRequest(sock, request))
+            else:
+                _send(sock, request, self._cluster.answer(key, request))
+
+
+class FakeCluster:
+    """Brokers and topics. A test changes `topics` as it likes.
+
+    Attributes:
+        topics: by name.
+        questions: how many of each kind were asked.
+    """
+
+    def __init__(self, brokers: int = 1) -> None:
+        self.topics: dict[str, FakeTopic] = {}
+        self.questions: Counter[int] = Counter()
+        self.brokers = [FakeBroker(self, node_id) for node_id in range(brokers)]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.brokers[0].port}"
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.close()
+
+    def answer(self, key: int, request: Any) -> Any:
+        if key == API_VERSIONS:
+            return _versions()
+        return self._metadata(request) if key == METADATA else self._list_offsets(request)
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
+        names = [each.name for each in request.topics] if request.topics is not None else list(self.topics)
+        brokers = [
+            MetadataResponse.MetadataResponseBroker(node_id=each.node_id, host=HOST, port=each.port, rack=None)
+            for each in self.brokers
+        ]
+        return MetadataResponse(
+            version=0, throttle_time_ms=0, brokers=brokers, cluster_id="fake", controller_id=0,
+            topics=[self._topic(name) for name in names], authorized_operations=set(), error_code=0,
+        )  # fmt: skip
+
+    def _topic(self, name: str) -> Any:
+        kind = MetadataResponse.MetadataResponseTopic
+        rest = {"name": name, "is_internal": False, "authorized_operations": set()}
+        topic = self.topics.get(name)
+        if topic is None:
+            return kind(error_code=3, topic_id=UUID(int=0), partitions=[], **rest)
+        partitions = [
+            kind.MetadataResponsePartition(
+                error_code=5 if leader == NOBODY else 0, partition_index=number, leader_id=leader,
+                leader_epoch=topic.epochs.get(number, 0), replica_nodes=[0], isr_nodes=[0], offline_replicas=[],
+            )
+            for number, leader in enumerate(topic.leaders)
+        ]  # fmt: skip
+        return kind(error_code=0, topic_id=topic.id, partitions=partitions, **rest)
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        kind = ListOffsetsResponse.ListOffsetsTopicResponse
+        topics = []
+        for asked in request.topics:
+            topic = self.topics[asked.name]
+            partitions = [
+                kind.ListOffsetsPartitionResponse(
+                    partition_index=each.partition_index, error_code=topic.error, timestamp=-1, leader_epoch=0,
+                    offset=topic.bounds[0 if each.timestamp == EARLIEST else 1],
+                )
+                for each in asked.partitions
+            ]  # fmt: skip
+            topics.append(kind(name=asked.name, partitions=partitions))
+        return ListOffsetsResponse(version=0, throttle_time_ms=0, topics=topics)
+
+
+def _versions() -> ApiVersionsResponse:
+    keys = [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=last) for key, last in VERSIONS.items()
+    ]
+    return ApiVersionsResponse(version=0, error_code=0, api_keys=keys, throttle_time_ms=0)
+
+
+def _send(sock: socket.socket, request: Any, response: Any) -> None:
+    response.API_VERSION = request.API_VERSION
+    response.with_header(correlation_id=request.header.correlation_id)
+    sock.sendall(response.encode(header=True, framed=True))

@@ -1,0 +1,141 @@
+"""Our Fetch messages against kafka-python's codec, which writes and reads them from Kafka's own schema."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import groupby
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from kafkasse.kafka import fetch_protocol
+from kafkasse.kafka.fetch_protocol import BY_NAME, BY_TOPIC_ID, VERSIONS, Answer, Fetched, Terms, Wanted
+
+NAMES = ["t", "u" * 249, "ü"]
+IDS = [UUID(int=each) for each in (1, 2**127, 2**128 - 1)]
+INT32 = st.integers(-1, 2**31 - 1)
+INT64 = st.integers(-1, 2**63 - 1)
+COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around where a length takes a second byte
+TERMS = st.builds(Terms, INT32, INT32, INT32, st.integers(0, 1))
+
+Topic, Response = FetchRequest.FetchTopic, FetchResponse.FetchableTopicResponse
+
+
+def called(version: int, topic: int) -> bytes:
+    return fetch_protocol.topic_name(NAMES[topic]) if version == BY_NAME else fetch_protocol.topic_id(IDS[topic])
+
+
+def of_topic(version: int, topic: int) -> dict:
+    return {"topic": NAMES[topic]} if version == BY_NAME else {"topic_id": IDS[topic]}
+
+
+@given(
+    version=st.sampled_from(VERSIONS),
+    terms=TERMS,
+    session=st.tuples(INT32, INT32),
+    topics=st.lists(st.tuples(st.integers(0, 2), COUNTS), max_size=3, unique_by=lambda each: each[0]),
+    places=st.tuples(INT32, INT64, INT32),
+)
+def test_requests(version, terms, session, topics, places):
+    """What we write is what kafka-python writes."""
+    epoch, offset, last_epoch = places
+    wanted = [
+        Wanted(called(version, topic), each, epoch, offset, last_epoch) for topic, n in topics for each in range(n)
+    ]
+    forgotten = [(called(version, topic), each) for topic, n in topics for each in range(n)]
+
+    written = fetch_protocol.framed(version, 7, "kafkasse", fetch_protocol.request(terms, session, wanted, forgotten))
+
+    def partition(number):
+        return Topic.FetchPartition(
+            partition=number, current_leader_epoch=epoch, fetch_offset=offset, last_fetched_epoch=last_epoch,
+            log_start_offset=-1, partition_max_bytes=terms.partition_bytes_max,
+        )  # fmt: skip
+
+    asked = [(topic, list(range(n))) for topic, n in topics if n]
+    request = FetchRequest(
+        version=version, replica_id=-1, max_wait_ms=terms.wait_ms, min_bytes=1, max_bytes=terms.bytes_max,
+        isolation_level=terms.isolation_level, session_id=session[0], session_epoch=session[1], rack_id="",
+        topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, each))) for topic, each in asked],
+        forgotten_topics_data=[
+            FetchRequest.ForgottenTopic(**of_topic(version, topic), partitions=each) for topic, each in asked
+        ],
+    )  # fmt: skip
+    request.API_VERSION = version
+    request.with_header(correlation_id=7, client_id="kafkasse")
+    assert request.encode(framed=True, header=True) == written
+
+
+FETCHED = st.builds(
+    Fetched,
+    topic=st.integers(0, 2),
+    partition=INT32,
+    error_code=st.integers(-1, 110),
+    records=COUNTS.map(lambda count: b"r" * count),
+    aborted=st.lists(st.tuples(INT64, INT64), max_size=3),
+    diverging=st.none() | st.tuples(st.integers(0, 2**31 - 1), INT64),
+)
+
+
+@given(
+    version=st.sampled_from(VERSIONS),
+    head=st.tuples(INT32, INT32, st.integers(-1, 110), INT32),
+    fetched=st.lists(FETCHED, max_size=5).map(lambda each: sorted(each, key=lambda one: one.topic)),
+)
+def test_answers(version, head, fetched):
+    """What kafka-python writes is what we read."""
+    correlation_id, throttle_ms, error_code, session_id = head
+
+    answer = fetch_protocol.answer(version, memoryview(encoded(version, head, fetched)))
+
+    assert Answer(correlation_id, throttle_ms, error_code, session_id, answer.partitions) == answer
+    assert [each._replace(topic=called(version, each.topic)) for each in fetched] == [
+        each._replace(records=bytes(each.records)) for each in answer.partitions
+    ]
+
+
+def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Fetched]) -> bytes:
+    correlation_id, throttle_ms, error_code, session_id = head
+    response = FetchResponse(
+        version=version, throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id,
+        responses=[
+            Response(**of_topic(version, topic), partitions=list(map(data, each)))
+            for topic, each in groupby(fetched, key=lambda one: one.topic)
+        ],
+    )  # fmt: skip
+    response.API_VERSION = version
+    response.with_header(correlation_id=correlation_id)
+    return response.encode(header=True)
+
+
+def data(fetched: Fetched) -> Response.PartitionData:
+    kind = Response.PartitionData
+    rest = {}
+    if fetched.diverging is not None:
+        rest["diverging_epoch"] = kind.EpochEndOffset(epoch=fetched.diverging[0], end_offset=fetched.diverging[1])
+    return kind(
+        partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
+        log_start_offset=0, preferred_read_replica=4, records=fetched.records,
+        aborted_transactions=[kind.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted],
+        **rest,
+    )  # fmt: skip
+
+
+@given(version=st.sampled_from(VERSIONS), garbage=st.binary(max_size=200))
+def test_garbage(version, garbage):
+    """Whatever comes instead of an answer is an error of a known kind, and never a hang."""
+    with contextlib.suppress(fetch_protocol.MALFORMED):
+        fetch_protocol.answer(version, memoryview(garbage))
+
+
+@pytest.mark.parametrize("version", [BY_NAME, BY_TOPIC_ID])
+def test_an_answer_that_was_cut_short(version):
+    """At whatever byte: never records that are not whole."""
+    whole = encoded(version, (1, 0, 0, 5), [Fetched(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
+
+    for size in range(len(whole)):
+        with pytest.raises(fetch_protocol.MALFORMED):
+            fetch_protocol.answer(version, memoryview(whole[:size]))

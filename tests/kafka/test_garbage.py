@@ -1,0 +1,47 @@
+"""What is closed is gone at once. A worker looks for cycles rarely, and these hold megabytes that were fetched."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+
+import gevent
+import pytest
+
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.kafka.log import KafkaLog
+from kafkasse.log import Partition
+from tests.support.kafka import Cluster
+
+TURNS, TURN_S = 100, 0.001
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_closed_cursor(broker: EmbeddedBroker, fresh_name: str, without_collector: None, tail: bool) -> None:
+    """A cursor that has brought records leaves nothing to the garbage collector."""
+    with (
+        closing(Cluster(broker.bootstrap_servers)) as cluster,
+        closing(KafkaLog({"bootstrap_servers": broker.bootstrap_servers})) as log,
+    ):
+        cluster.send(cluster.create(fresh_name), b"x" * 100_000)
+        cursor = log.cursor({Partition(fresh_name, 0): 0}, tail)
+        while not cursor.poll(1.0):
+            pass
+        gone = weakref.ref(cursor)
+
+        cursor.close()
+        del cursor
+        for _ in range(TURNS):
+            gevent.sleep(TURN_S)
+
+        assert gone() is None

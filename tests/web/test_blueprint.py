@@ -1,0 +1,385 @@
+"""The blueprint in an app that has a life of its own, and the hooks; without Kafka and without a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from flask import Flask, Response, request, session
+from flask.testing import FlaskClient
+from werkzeug.wrappers import Response as BaseResponse
+
+from kafkasse import schemas
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
+from kafkasse.log import Partition, Topic
+from kafkasse.memory_log import MemoryCursor, MemoryLog
+from kafkasse.sse import Event
+from tests.support.events import read_events
+
+
+class CountingLog(MemoryLog):
+    """A log that counts who reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cursors = 0
+
+    def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> MemoryCursor:
+        self.cursors += 1
+        return super().cursor(offsets, tail, shared)
+
+
+@pytest.fixture
+def log() -> CountingLog:
+    log = CountingLog()
+    log.create("t")
+    for n in range(3):
+        log.append("t", b'{"n":%d}' % n, key=b"k%d" % n)
+    return log
+
+
+def client_of(log: MemoryLog, **settings: Any) -> FlaskClient:
+    app = Flask("host")
+    app.register_blueprint(blueprint(Config(heartbeat_s=0.05, **settings), log), url_prefix="/streams")
+    return app.test_client()
+
+
+def take(response: BaseResponse, until: bytes) -> bytes:
+    """The body up to some bytes, or its end."""
+    body = b""
+    for chunk in response.response:
+        body += chunk if isinstance(chunk, bytes) else chunk.encode()
+        if until in body:
+            break
+    response.close()
+    return body
+
+
+def events(client: FlaskClient, path: str, until: bytes, **headers: str) -> list[Event]:
+    with client.get(path, headers=headers, buffered=False) as response:
+        assert 200 == response.status_code
+        return read_events(take(response, until))
+
+
+# In somebody else's app.
+
+
+@pytest.fixture
+def host(log: CountingLog) -> FlaskClient:
+    """An app with routes, error handlers, a session and a look at every request of its own."""
+    app = Flask("host")
+    app.secret_key = "for a test"  # noqa: S105
+
+    @app.before_request
+    def look() -> tuple[str, int] | None:
+        return ("no strangers", 403) if request.headers.get("X-Stranger") else None
+
+    @app.after_request
+    def sign(response: Response) -> Response:
+        response.headers["X-Host"] = "yes"
+        return response
+
+    @app.errorhandler(404)
+    def not_found(error: Exception) -> tuple[str, int]:
+        return "the host's own 404", 404
+
+    @app.errorhandler(Exception)
+    def broken(error: Exception) -> tuple[str, int]:
+        return "the host's own 500", 500
+
+    @app.get("/")
+    def index() -> str:
+        session["visits"] = session.get("visits", 0) + 1
+        return f"visit {session['visits']}"
+
+    app.register_blueprint(blueprint(Config(heartbeat_s=0.05), log), url_prefix="/streams")
+    app.register_blueprint(blueprint(Config(allowed_topics=[]), log, name="other"), url_prefix="/other")
+    return app.test_client()
+
+
+def test_a_host_keeps_what_is_its_own(host: FlaskClient) -> None:
+    """Its routes, its session, its error handlers and its hooks go on as before, beside the streams."""
+    assert "visit 1" == host.get("/").text
+    assert [0, 1, 2] == [json.loads(e.data)["n"] for e in events(host, "/streams/t?timestamp=0", b'"n":2')]
+    assert "visit 2" == host.get("/").text
+
+    assert "the host's own 404" == host.get("/nowhere").text
+    assert "the host's own 404" == host.get("/streams/").text
+    assert 403 == host.get("/streams/t", headers={"X-Stranger": "1"}).status_code
+
+
+def test_a_host_does_not_see_our_errors(host: FlaskClient) -> None:
+    """Our refusals are ours, whatever the host makes of its own; its own last word on every response stays."""
+    refused = host.get("/streams/missing")
+
+    assert ("application/problem+json", "yes") == (refused.mimetype, refused.headers["X-Host"])
+    assert "Set-Cookie" not in refused.headers
+
+
+def test_two_blueprints_in_one_app(host: FlaskClient) -> None:
+    """Each mount has its own settings."""
+    assert (404, 500) == tuple(host.get(f"/{mount}/missing").status_code for mount in ("streams", "other"))
+
+
+# What leaves the log alone.
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
+def test_only_get_reads(log: CountingLog, method: str, path: str) -> None:
+    """No other method makes a consumer, whatever it asks for."""
+    client_of(log).open(path, method=method)
+
+    assert 0 == log.cursors
+
+
+def test_head_is_get_without_a_body(log: CountingLog) -> None:
+    """HEAD has the status and the header that GET would have had, also where GET would be refused."""
+    client = client_of(log)
+
+    for path in ("/streams/t", "/streams/missing", "/streams/t?since=never"):
+        with client.get(path, buffered=False) as got:
+            head = client.head(path)
+            assert (got.status_code, got.content_type) == (head.status_code, head.content_type)
+            assert b"" == head.data
+
+
+def test_options_says_what_can_be_done(log: CountingLog) -> None:
+    """OPTIONS lists the methods."""
+    answer = client_of(log).options("/streams/t")
+
+    assert (204, "GET, HEAD, OPTIONS") == (answer.status_code, answer.headers["Allow"])
+
+
+def test_a_refusal_makes_no_consumer(log: CountingLog) -> None:
+    """An id that is none, an offset beyond the end and a topic that is not there are refused before anything is opened."""
+    client = client_of(log)
+    for last_id in (
+        "[",
+        '[{"topic":"t","partition":0,"offset":9}]',
+        '[{"topic":"t","partition":7,"offset":0}]',
+        '["u"]',
+    ):
+        assert client.get("/streams/t", headers={"Last-Event-ID": last_id}).status_code in (400, 404)
+
+    assert 0 == log.cursors
+
+
+# Refusals.
+
+
+def test_missing_and_forbidden_look_the_same(log: CountingLog) -> None:
+    """But for the name, no byte and no header field tells a topic that may not be read from one that does not exist."""
+    client = client_of(log, allowed_topics=["t", "missing"])
+    log.create("forbid1")
+
+    forbidden, missing = client.get("/streams/t,forbid1"), client.get("/streams/t,missing")
+
+    assert 404 == forbidden.status_code
+    assert forbidden.data == missing.data.replace(b"missing", b"forbid1")
+    assert dict(forbidden.headers) == dict(missing.headers)
+    assert ["forbid1"] == forbidden.get_json()["topics"]
+
+
+def test_the_header_cannot_reach_beyond_what_is_allowed(log: CountingLog) -> None:
+    """An id names the topics in place of the path, and is held to the same permission."""
+    log.create("secret")
+    client = client_of(log, allowed_topics=["t"], routes={"r": {"path": "/r", "topics": ["t"]}})
+
+    for path in ("/streams/t", "/streams/r"):
+        for last_id in ('["secret"]', '["t","secret"]', '[{"topic":"secret","partition":0,"offset":0}]'):
+            refused = client.get(path, headers={"Last-Event-ID": last_id})
+            assert (404, ["secret"]) == (refused.status_code, refused.get_json()["topics"])
+
+
+def test_a_configuration_that_allows_nothing(log: CountingLog) -> None:
+    """It is the operator's mistake, and not the client's."""
+    refused = client_of(log, allowed_topics=[]).get("/streams/t")
+
+    assert (500, "ConfigurationError") == (refused.status_code, refused.get_json()["name"])
+
+
+def test_kafka_away() -> None:
+    """Kafka that cannot be reached is 503, with the time after which to come back and no word of where it was."""
+
+    class Away(MemoryLog):
+        def describe(self, topics: Any) -> dict[str, Topic]:
+            raise KafkaUnavailable("Kafka cannot be reached.") from OSError("kafka-1.internal:9092")
+
+    refused = client_of(Away()).get("/streams/t")
+
+    assert 503 == refused.status_code
+    assert int(refused.headers["Retry-After"]) > 0
+    assert schemas.first_error("problem", refused.get_json()) is None
+    assert "internal" not in refused.text
+
+
+def test_a_bug_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """What nobody foresaw is 500 in the form of all errors, and the log has the rest."""
+
+    class Broken(MemoryLog):
+        def describe(self, topics: Any) -> dict[str, Topic]:
+            raise RuntimeError("secret")
+
+    refused = client_of(Broken()).get("/streams/t")
+
+    assert 500 == refused.status_code
+    assert schemas.first_error("problem", refused.get_json()) is None
+    assert "secret" not in refused.text
+    assert "secret" in caplog.text
+
+
+# Pages of other origins.
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "shown"),
+    [
+        ([], "https://a.example", None),
+        (["https://a.example"], "https://a.example", "https://a.example"),
+        (["https://a.example"], "https://b.example", None),
+        (["https://a.example"], None, None),
+        (["*"], "https://b.example", "*"),
+    ],
+)
+def test_cors(log: CountingLog, allowed: list[str], origin: str | None, shown: str | None) -> None:
+    """Streams, refusals and preflights are shared with the origins that are allowed, and with no other."""
+    client = client_of(log, cors_origins=allowed)
+    headers = {"Origin": origin} if origin else {}
+
+    for method, path in (("HEAD", "/streams/t"), ("GET", "/streams/missing"), ("OPTIONS", "/streams/t")):
+        answer = client.open(path, method=method, headers=headers)
+        assert shown == answer.headers.get("Access-Control-Allow-Origin")
+        assert (shown is not None) == ("Last-Event-ID" in answer.headers.get("Access-Control-Allow-Headers", ""))
+
+
+# Hooks.
+
+
+def test_a_deserializer(log: CountingLog) -> None:
+    """What it makes of a record is sent; where it fails, the record is skipped, logged and counted."""
+    hooks = {"deserializer": lambda record: {"upper": record.value.decode().upper()} if record.offset != 1 else 1 / 0}
+
+    seen = events(client_of(log, **hooks), "/streams/t?timestamp=0", b'"offset":2')
+
+    assert ['{"N":0}', '{"N":2}'] == [json.loads(event.data)["upper"] for event in seen]
+
+
+def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Which, and why, in the logger that was given."""
+    log.append("t", b"{")
+    log.append("t", b'{"last":1}')
+    client = client_of(log, logger=logging.getLogger("mine"))
+
+    events(client, "/streams/t?timestamp=0", b"last")
+
+    assert ["mine"] == [record.name for record in caplog.records]
+    assert "t/0 offset 3" in caplog.text
+    streams = client.application.extensions["kafkasse"]["kafkasse"]
+    assert 1 == streams.metrics.value("records_skipped", topic="t")
+
+
+def test_a_filterer(log: CountingLog) -> None:
+    """It decides by the message; the ids go over what it leaves out."""
+    [event] = events(client_of(log, filterer=lambda message: message["n"] == 1), "/streams/t?timestamp=0", b'"n":1')
+
+    assert 2 == json.loads(event.id)[0]["offset"]
+
+
+def test_a_filterer_that_fails(log: CountingLog) -> None:
+    """The stream ends with an error event, and nothing after it."""
+    client = client_of(log, filterer=lambda message: message["missing"])
+
+    [event] = events(client, "/streams/t?timestamp=0", b"never")
+
+    assert "error" == event.type
+    assert schemas.first_error("problem", json.loads(event.data)) is None
+    assert 500 == json.loads(event.data)["status"]
+
+
+def test_on_connect_error(log: CountingLog) -> None:
+    """It sees the error, and what it returns, if anything, is the answer."""
+    seen: list[Exception] = []
+
+    def hook(error: Exception) -> object:
+        seen.append(error)
+        return ("Nothing here.", 418) if isinstance(error, TopicNotAvailable) else None
+
+    client = client_of(log, on_connect_error=hook)
+
+    assert (418, "Nothing here.") == (client.get("/streams/missing").status_code, client.get("/streams/missing").text)
+    assert 400 == client.get("/streams/t?timestamp=x").status_code
+    assert 3 == len(seen)
+
+
+def test_kafka_event_handlers(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+    """`ready` and `disconnected` come once for each stream, with its topics; a handler that fails harms nobody."""
+    told: list[tuple[str, object]] = []
+
+    def handle(name: str) -> Any:
+        def handler(about: object) -> None:
+            told.append((name, about))
+            raise RuntimeError("a handler's own bug")
+
+        return handler
+
+    names = ("ready", "disconnected", "event.error")
+    client = client_of(log, kafka_event_handlers={name: handle(name) for name in names}, allowed_topics=["t"])
+    events(client, "/streams/t?timestamp=0", b'"n":2')
+
+    assert [("ready", ["t"]), ("disconnected", ["t"])] == told
+    assert "a handler's own bug" in caplog.text
+
+
+def test_errors_of_ours_are_told(log: CountingLog) -> None:
+    """`event.error` hears of what is wrong with the server, and not of what a client did wrong."""
+    told: list[Exception] = []
+    client = client_of(log, kafka_event_handlers={"event.error": told.append}, allowed_topics=[])
+
+    client.get("/streams/t")
+    client.get("/streams/t?timestamp=x")
+
+    assert ["ConfigurationError"] == [type(error).__name__ for error in told]
+
+
+# Formats of routes.
+
+FORMATS = ("kafkasse", "value", "envelope", "cloudevents")
+
+
+@pytest.fixture
+def formats(log: CountingLog) -> FlaskClient:
+    own = {"topics": ["t"], "start": "earliest"}
+    return client_of(log, routes={name: {"path": f"/r/{name}", "format": name, **own} for name in FORMATS})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_formats(formats: FlaskClient, format: str) -> None:
+    """A named route sends its topics in its format, from where it says."""
+    expected: dict[str, Any] = {
+        "kafkasse": {"n": 2, "_kafka": {"topic": "t", "partition": 0, "offset": 2, "key": "k2"}},
+        "value": {"n": 2},
+        "envelope": {"topic": "t", "partition": 0, "offset": 2, "key": "k2", "headers": [], "value": {"n": 2}},
+        "cloudevents": {"specversion": "1.0", "id": "t/0/2", "subject": "k2", "data": {"n": 2}},
+    }
+
+    last = json.loads(events(formats, f"/streams/r/{format}", b'"n":2')[-1].data)
+    for each in (last, last.get("_kafka", {})):
+        each.pop("timestamp", None)
+
+    assert expected[format].items() <= last.items()
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_lines(formats: FlaskClient, accept: str) -> None:
+    """The same records as lines of JSON, for who asks for them."""
+    with formats.get("/streams/r/value", headers={"Accept": accept}, buffered=False) as response:
+        lines = take(response, b'"n":2').splitlines()
+
+    assert accept == response.mimetype
+    assert [{"n": 0}, {"n": 1}, {"n": 2}] == [json.loads(line) for line in lines if line]

@@ -1,0 +1,145 @@
+"""Clients of one feed that are parked: some take everything, some fall short, and none may pay for another."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import weakref
+from collections.abc import Iterator
+
+import gevent
+import pytest
+from gevent import socket as gevent_socket
+from gevent.event import Event
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds
+from kafkasse.feed.tail import Tail
+from kafkasse.frame import Encoder, Wire
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import of_topics
+from kafkasse.route import Route
+from kafkasse.sse import Parser
+from kafkasse.web.stream import Stream
+from tests.web.served import chunked, unchunked
+
+PEERS = 12
+VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
+
+
+class Peer:
+    """A browser at the other end of a small socket, which reads only when it is told to."""
+
+    def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
+        ours, self.socket = gevent_socket.socketpair()
+        self.left = Event()
+        for end in (ours, self.socket):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
+        self.stream = Stream(reader, Wire(), Config(write_timeout_s=20, heartbeat_s=60).web, ours, self.left.set)
+        self.greenlet = gevent.spawn(self.stream.serve, chunked)
+        self.received = b""
+
+    def is_missed(self) -> bool:
+        """Whether its stream ends within a moment."""
+        return self.left.wait(5)
+
+    def read_all(self) -> list[int]:
+        """Everything that is sent within a moment of silence, as the offsets of its records."""
+        self.socket.settimeout(0.5)
+        try:
+            while data := self.socket.recv(65536):
+                self.received += data
+        except TimeoutError:
+            pass
+        return [
+            int(event.data.split('"offset":')[1].split(",")[0])
+            for event in Parser().receive(unchunked(self.received)[0])
+        ]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    made = MemoryLog()
+    made.create("t")
+    return made
+
+
+@pytest.fixture
+def tails() -> list[Tail]:
+    return []
+
+
+@pytest.fixture
+def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
+    feeds = Feeds(log, Config().feed, tails.append)
+    encoder = Encoder()
+    opened = [Peer(feeds, log, encoder) for _ in range(PEERS)]
+    gevent.sleep(0.05)  # all greenlets run until they are parked
+    yield opened
+    for peer in opened:
+        peer.stream.end()
+        peer.socket.close()
+    gevent.joinall([peer.greenlet for peer in opened], timeout=10)
+
+
+def test_clients_that_fall_short_miss_nothing(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
+    """Pushes that come between a full socket and its greenlet are read from the ring: no hole, nothing twice."""
+    for count in range(40):
+        log.append("t", VALUE)
+        tails[0].turn(0)
+        if count % 10 == 9:
+            gevent.sleep(0)
+
+    assert [list(range(40))] * PEERS == [peer.read_all() for peer in peers]
+
+
+def test_a_client_that_takes_nothing_holds_up_nobody(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
+    """The tail never waits for a socket: while one client stalls, the others get everything."""
+    stalled, *others = peers
+
+    for _ in range(30):
+        log.append("t", VALUE)
+        tails[0].turn(0)
+        gevent.sleep(0)
+        for peer in others:
+            peer.socket.settimeout(5)
+            peer.received += peer.socket.recv(65536)
+
+    assert [list(range(30))] * len(others) == [peer.read_all() for peer in others]
+    assert list(range(30)) == stalled.read_all()
+
+
+def test_a_client_that_waits_costs_no_greenlet(peers: list[Peer]) -> None:
+    """Nothing waits for them but the event loop."""
+    assert all(peer.greenlet.ready() for peer in peers)
+
+
+@pytest.mark.parametrize("words", [b"", b"hello", b"x" * 4096 * 10])
+def test_a_parked_client_that_leaves(peers: list[Peer], words: bytes) -> None:
+    """It is missed at once, without a heartbeat, whatever it has said before; others are not."""
+    leaving, *others = peers
+    leaving.socket.sendall(words)
+    gevent.sleep(0.05)
+
+    leaving.socket.close()
+
+    assert leaving.is_missed()
+    assert not any(peer.left.is_set() for peer in others)
+
+
+def test_a_stream_that_is_over(peers: list[Peer]) -> None:
+    """What it held is free at once: no circle waits for the garbage collector."""
+    leaving = peers.pop()
+    stream = weakref.ref(leaving.stream)
+    gc.collect()
+    gc.disable()
+    try:
+        leaving.socket.close()
+        assert leaving.is_missed()
+        del leaving
+        gevent.sleep(0.01)
+        assert stream() is None
+    finally:
+        gc.enable()
