@@ -18,7 +18,7 @@ from kafkasse.kafka.batches import RUN_RECORDS_MAX
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition
-from tests.feed import fake_broker
+from tests.kafka import fake_broker
 from tests.kafka.fake_broker import METADATA, NOBODY, SESSION, FakeBroker, FakeCluster, FakeTopic, batch, of
 from tests.support.certificates import Authority
 from tests.support.waiting import eventually
