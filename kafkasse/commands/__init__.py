@@ -1,58 +1,88 @@
-"""The command line: one small program for each part, useful by itself.
+"""The command line: the group `kafkasse` and its error handling.
 
-Each command is a module with `arguments(parser)` and `run(args) -> int`. A module is imported only when its command is
-asked for, so that `kafkasse cat` needs neither Spark nor Java, and `kafkasse serve` can patch before anything imports
-sockets.
+Each command is a module of this package that defines one click command named `command`. A module is imported only to run
+its command, so that `kafkasse cat` imports neither Spark nor Flask, and `kafkasse serve` starts gunicorn quickly.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
+
+import click
 
 from kafkasse import __version__
 from kafkasse.errors import KafkasseError
 
-COMMANDS = {
-    "serve": ("kafkasse.commands.serve", "stream topics over HTTP: gunicorn with this project's configuration"),
-    "broker": ("kafkasse.commands.broker", "run the embedded Kafka broker in the foreground"),
-    "load": ("kafkasse.commands.load", "put a CSV or JSON-lines file into a topic"),
-    "pipeline": ("kafkasse.commands.pipeline", "run a Spark pipeline in the foreground"),
-    "cat": ("kafkasse.commands.cat", "read a stream in the terminal, resuming by itself"),
-    "demo": (
-        "kafkasse.commands.demo",
-        "all of it: broker, countries, pipeline, server, and a page that shows the Top 3 live",
-    ),
+# A module name in this package and the command's line in `kafkasse --help`, in the order in which a newcomer needs them.
+SUMMARIES = {
+    "demo": "Try everything: Kafka, Spark and a live web page on this machine.",
+    "serve": "Stream topics over HTTP.",
+    "cat": "Print a stream in the terminal.",
+    "load": "Write a CSV or JSON lines file to a topic.",
+    "pipeline": "Run a Spark pipeline.",
+    "broker": "Run a Kafka broker for development.",
 }
+EXTRAS = {"broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}
+
+EPILOG = """\b
+Start here:
+  kafkasse demo            see everything work, without any configuration
+  kafkasse serve --help    stream the topics of your own Kafka
+
+\b
+Complete commands and options with Tab (bash; for zsh and fish, replace bash):
+  eval "$(_KAFKASSE_COMPLETE=bash_source kafkasse)"
+"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code: 0 done, 1 it could not (one sentence says why), 2 wrong usage."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="kafkasse", description="Kafka topics as Server-Sent Events.")
-    parser.add_argument("--version", action="version", version=f"kafkasse {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        if name in words[:1]:
-            import_module(module).arguments(command)
-    args = parser.parse_args(words)
+class _LazyGroup(click.Group):
+    """Lists, suggests and completes commands from SUMMARIES; imports the module of a command only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # click sorts by name
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name:
+            ctx.invoked_subcommand = name  # for the error messages of invoke(), even if the import fails
+            command = import_module(f"{__name__}.{name}").command
+        return name, command, rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KafkasseError as error:
+            problem = error.detail
+        except ImportError as error:
+            extra = EXTRAS.get(ctx.invoked_subcommand or "")
+            if extra is None or (error.name or "").startswith("kafkasse"):
+                raise
+            problem = f"needs {error.name}; run: pip install 'kafkasse[{extra}]'"
+        click.echo(f"kafkasse {ctx.invoked_subcommand}: {problem}", err=True)
+        return ctx.exit(1)
+
+
+@click.group(
+    cls=_LazyGroup,
+    commands={name: click.Command(name, short_help=summary) for name, summary in SUMMARIES.items()},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.version_option(__version__, message="kafkasse %(version)s")
+def _kafkasse() -> None:
+    """Stream Kafka topics to browsers and scripts as Server-Sent Events."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0 done, 1 failed with one sentence on stderr, 2 wrong usage, 130 Ctrl-C."""
     try:
-        return int(import_module(COMMANDS[args.command][0]).run(args))
-    except KafkasseError as error:
-        print(f"kafkasse {args.command}: {error.detail}", file=sys.stderr)
-        return 1
-    except ImportError as error:
-        extra = _extra_for(args.command)
-        if extra is None or (error.name or "").startswith("kafkasse"):
-            raise
-        print(f"kafkasse {args.command}: needs {error.name}; run: pip install 'kafkasse[{extra}]'", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
+        return int(_kafkasse.main(args, prog_name="kafkasse", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
         return 130
-
-
-def _extra_for(command: str) -> str | None:
-    return {"broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}.get(command)

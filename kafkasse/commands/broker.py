@@ -1,37 +1,41 @@
-"""`kafkasse broker`: the embedded broker in the foreground."""
+"""`kafkasse broker`: run the embedded broker in the foreground."""
 
 from __future__ import annotations
 
-import argparse
 import signal
 from pathlib import Path
-from typing import Any
+
+import click
 
 from kafkasse.broker.embedded import EmbeddedBroker
 from kafkasse.errors import CommandError
-from kafkasse.progress import say
 
-DEFAULT_PORT = 9092
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="where clients connect; 0: any free port")
-    parser.add_argument("--dir", type=Path, help="keep the data there; without it they are thrown away at the end")
+EPILOG = """\b
+Example:
+  kafkasse broker --dir kafka-data
+"""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run a broker until Ctrl-C or SIGTERM, which end it cleanly."""
-    signal.signal(signal.SIGTERM, _interrupt)
+@click.command(epilog=EPILOG)
+@click.option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True, help="Port; 0: any free port.")
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Keep the data here (default: delete it at the end).",
+)
+def command(port: int, directory: Path | None) -> None:
+    """Run a Kafka broker for development.
+
+    It is a real Apache Kafka broker that listens on 127.0.0.1 without authentication. Ctrl-C or SIGTERM stops it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with EmbeddedBroker(args.port, args.dir) as broker:
-            say(f"kafkasse broker: ready at {broker.bootstrap_servers}")
-            say(f"data: {args.dir.absolute() if args.dir else 'thrown away at the end'}; Ctrl-C ends it")
+        with EmbeddedBroker(port, directory) as broker:
+            click.echo(f"kafkasse broker: ready at {broker.bootstrap_servers}")
+            click.echo(f"Data: {directory.absolute() if directory else 'deleted at the end'}. Press Ctrl-C to stop.")
             code = broker.wait()
     except KeyboardInterrupt:
-        return 0
-    raise CommandError(f"the broker ended by itself (exit code {code})")
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+        return
+    raise CommandError(f"the broker exited unexpectedly (exit code {code})")

@@ -6,7 +6,6 @@ them in the right order, says what runs where, and ends them all, whatever happe
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
@@ -19,16 +18,14 @@ from http.client import HTTPConnection, HTTPException
 from math import inf
 from pathlib import Path
 
+import click
 from kafka import KafkaAdminClient
 
 from kafkasse.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
 from kafkasse.broker.keeper import Kept
 from kafkasse.errors import CommandError
 from kafkasse.java import jars
-from kafkasse.progress import say
 
-DEFAULT_PORT = 6917
-DEFAULT_RATE = 8.0  # countries a second, so that one can watch
 COUNTRIES = Path(__file__).parents[1] / "data" / "countries.csv"
 TOPICS = {
     "countries": {"num_partitions": 1},
@@ -39,34 +36,41 @@ READY_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 1.0
 LOOK_AGAIN_AFTER_S = 0.1
 STOP_TIMEOUT_S = 15.0
+EPILOG = """\b
+Example:
+  kafkasse demo --port 8080
+"""
 OUR_VARIABLES = ("KAFKASSE_", "KAFKA_")  # they say where somebody's real Kafka is; the demo has its own
 KEPT_VARIABLES = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="where the page is (%(default)s)")
-    parser.add_argument(
-        "--rate", metavar="R", type=float, default=DEFAULT_RATE, help="countries loaded each second (%(default)s)"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@click.command(epilog=EPILOG)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=6917, show_default=True, help="The port of the web page."
+)
+@click.option(
+    "--rate",
+    metavar="R",
+    type=click.FloatRange(min=0, min_open=True),
+    default=8.0,  # slow enough to watch
+    show_default=True,
+    help="Countries loaded per second.",
+)
+def command(port: int, rate: float) -> None:
     """Run the demo until Ctrl-C or SIGTERM."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    require_free(args.port)
+    require_free(port)
     try:
         for group in ("kafka", "spark-kafka"):
             jars.fetch(group)
-        say("Starting Kafka ...")
+        click.echo("Starting Kafka ...")
         with EmbeddedBroker() as broker:
             _create_topics(broker.bootstrap_servers)
             with _Children(broker) as children:
-                _play(children, args.port, args.rate)
+                _play(children, port, rate)
     except KeyboardInterrupt:
-        say("\nAll ended; nothing is left.")
-    return 0
+        click.echo("\nAll ended; nothing is left.")
 
 
 def _create_topics(bootstrap_servers: str) -> None:
@@ -77,18 +81,18 @@ def _create_topics(bootstrap_servers: str) -> None:
 
 def _play(children: _Children, port: int, rate: float) -> None:
     """The demo itself. Returns only by Ctrl-C, or by an error when a child has died."""
-    say("Starting Spark and the web server ...")
+    click.echo("Starting Spark and the web server ...")
     pipeline = children.start("pipeline", "pipeline", "run", "topn")
     children.start("server", "serve", "--bind", f"{HOST}:{port}")
     children.wait_until(lambda: _answers(port))
-    say(_what_runs_where(children, port))
+    click.echo(_what_runs_where(children, port))
     children.wait_until(lambda: PIPELINE_READY in pipeline.said())
-    say(f"Spark is ready. Loading countries, {rate:g} a second:")
+    click.echo(f"Spark is ready. Loading countries, {rate:g} a second:")
     words = str(COUNTRIES), "--topic", "countries", "--key", "code", "--rate", str(rate)
     load = children.start("load", "load", *words, ends=True)
     children.wait_until(load.process.ended, timeout_s=inf)
     load.check()
-    say(f"{load.said().splitlines()[0]}. The page stays until Ctrl-C.")
+    click.echo(f"{load.said().splitlines()[0]}. The page stays until Ctrl-C.")
     children.wait_until(lambda: False, timeout_s=inf)
 
 

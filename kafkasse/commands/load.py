@@ -1,14 +1,12 @@
-"""`kafkasse load`: a CSV or JSON-lines file into a topic, row by row, and what became of it.
+"""`kafkasse load`: write the rows of a CSV or JSON lines file to a topic and report what Kafka acknowledged.
 
-Rows become JSON without being rewritten: a CSV field that is a JSON number goes out digit by digit as it stood in the
-file, any other is text (so `007` and Namibia's code `NA` stay what they are), and a JSON line is sent as it is. A row
-that cannot be sent as meant stops everything before it; what was acknowledged until then is told. Nothing is made up:
-a topic that does not exist is created only when asked for.
+Values are not rewritten. A CSV field that is a JSON number keeps its digits; any other field becomes a JSON string, so that
+`007` and Namibia's code `NA` survive. A JSON line is sent as it is. The command stops before the first invalid row. It
+creates a missing topic only if --create is given.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import logging
@@ -23,17 +21,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
+import click
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from kafkasse.config import Config
 from kafkasse.errors import CommandError
-from kafkasse.progress import Progress, say
+from kafkasse.progress import Progress
 
-LINE_BYTES_MAX = (
-    1_000_000  # brokers take records of about that size, and a file without line breaks must not fill memory
+MAX_LINE_BYTES = (
+    1_000_000  # about the largest record that a broker accepts; protects memory from a file without newlines
 )
-UNACKNOWLEDGED_MAX = 10_000
+MAX_IN_FLIGHT = 10_000
 BOOTSTRAP_TIMEOUT_S = 5.0
 DELIVERY_TIMEOUT_S = 30.0
 FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_S + 5.0
@@ -44,96 +43,126 @@ PRODUCER_SETTINGS = {
     "linger_ms": 5,
     "batch_size": 65_536,
     "delivery_timeout_ms": int(DELIVERY_TIMEOUT_S * 1000),
-    "request_timeout_ms": int(DELIVERY_TIMEOUT_S * 1000) - 10,  # kafka-python wants it below the delivery's
+    "request_timeout_ms": int(DELIVERY_TIMEOUT_S * 1000) - 10,  # kafka-python requires less than the delivery timeout
 }
 JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
+EPILOG = """\b
+Examples:
+  kafkasse load countries.csv --topic countries --key code --create
+  jq -c .items[] shop.json | kafkasse load - --topic items
+"""
+
 
 class BadRow(Exception):
-    """A row that cannot be sent as meant: in which line, and why."""
+    """A row that cannot be sent: its line number and the reason."""
 
-    def __init__(self, line: int, why: str) -> None:
-        super().__init__(f"line {line} {why}")
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line} {reason}")
 
 
 class Row(NamedTuple):
-    """A row as it goes to Kafka, and the line where it begins. A key of None is no key at all, not the empty one."""
+    """The key and value of a record, and the number of the row's first line. The key may be None (no key) or empty."""
 
     line: int
     key: bytes | None
     value: bytes
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("file", metavar="FILE", help="CSV with a header, or JSON lines (.jsonl, .ndjson, - for stdin)")
-    parser.add_argument("--topic", required=True, help="where the rows go")
-    parser.add_argument("--key", metavar="COLUMN", help="the column whose text is the key; without it there is no key")
-    parser.add_argument(
-        "--rate", metavar="R", type=_rate, help="rows a second; without it, as fast as Kafka takes them"
-    )
-    parser.add_argument("--bootstrap-servers", metavar="H:P", help="Kafka (KAFKASSE_BOOTSTRAP_SERVERS; localhost:9092)")
-    parser.add_argument(
-        "--create", metavar="PARTITIONS", nargs="?", type=int, const=1, help="create the topic if it does not exist"
-    )
+@click.command(epilog=EPILOG)
+@click.argument("file")
+@click.option("--topic", required=True, help="The topic to write to.")
+@click.option(
+    "--key", metavar="COLUMN", help="The column that becomes the record's key. Without it, records have no key."
+)
+@click.option(
+    "--rate",
+    metavar="R",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Rows per second. Without it, as fast as Kafka accepts them.",
+)
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
+)
+@click.option(
+    "--create",
+    metavar="[PARTITIONS]",
+    is_flag=False,
+    flag_value=1,
+    type=click.IntRange(min=1),
+    help="Create the topic if it does not exist, with one partition unless you say how many.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    topic: str,
+    key: str | None,
+    rate: float | None,
+    bootstrap_servers: str | None,
+    create: int | None,
+) -> None:
+    """Write FILE to a topic, one record for each row.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Load a file; tell how many of its rows were acknowledged, and where they are. 130 when it was interrupted."""
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it says in thirty lines what we say in one
+    FILE is CSV with a header line (.csv), JSON lines (.jsonl, .ndjson), or - for JSON lines on stdin. The exit code is 130
+    if Ctrl-C or SIGTERM interrupted the command.
+    """
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # we report in one sentence what it logs in thirty lines
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    read_rows = _reader(args.file)
-    settings = Config.load(
-        kafka={"bootstrap_servers": args.bootstrap_servers} if args.bootstrap_servers else {}
-    ).kafka_settings()
-    with _open(args.file) as file, ExitStack() as stack:
-        _ensure_topic(args.topic, args.create, settings)
-        delivery = _Delivery(_client(KafkaProducer, settings, **PRODUCER_SETTINGS), args.topic)
+    read_rows = _row_reader(file)
+    settings = Config.load(kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {}).kafka_settings()
+    with _open(file) as lines_of_file, ExitStack() as stack:
+        _ensure_topic(topic, create, settings)
+        delivery = _Delivery(_client(KafkaProducer, settings, **PRODUCER_SETTINGS), topic)
         stack.callback(delivery.close)
-        lines, pace = Lines(file), _Pace(args.rate)
-        progress = stack.enter_context(Progress(f"loading {Path(args.file).name}", os.fstat(file.fileno()).st_size))
+        lines, pace = Lines(lines_of_file), _Pace(rate)
+        size_bytes = os.fstat(lines_of_file.fileno()).st_size
+        progress = stack.enter_context(Progress(f"loading {Path(file).name}", size_bytes))
 
         def show() -> None:
-            done = lines.read_bytes * delivery.acknowledged // max(delivery.sent, 1)
-            progress.show(done, f"{delivery.acknowledged} acknowledged, {pace.reached():.0f}/s")
+            done_bytes = lines.read_bytes * delivery.acknowledged // max(delivery.sent, 1)
+            progress.show(done_bytes, f"{delivery.acknowledged} acknowledged, {pace.rows_per_s():.0f}/s")
 
-        stopped = _send_all(read_rows(lines, args.key), delivery, pace, show)
+        stopped_by = _send_all(read_rows(lines, key), delivery, pace, show)
         delivery.finish()
         show()
-    return _report(args, delivery, stopped)
+    _report(file, topic, delivery, stopped_by)
+    if stopped_by:
+        ctx.exit(130)
 
 
 def _send_all(rows: Iterator[Row], delivery: _Delivery, pace: _Pace, show: Callable[[], None]) -> BaseException | None:
-    """Send until the end, a bad row, a failed delivery or Ctrl-C. Returns what stopped it."""
+    """Send rows until the end, an invalid row, a failed delivery or Ctrl-C. Returns the reason for stopping early."""
     try:
         for row in rows:
             pace.wait()
             delivery.send(row)
             show()
-    except (BadRow, KafkaError, KeyboardInterrupt) as stopped:
-        return stopped
+    except (BadRow, KafkaError, KeyboardInterrupt) as stopped_by:
+        return stopped_by
     return None
 
 
-def _report(args: argparse.Namespace, delivery: _Delivery, stopped: BaseException | None) -> int:
-    done = f"{delivery.acknowledged} rows acknowledged in topic {args.topic}"
-    say(done)
+def _report(file: str, topic: str, delivery: _Delivery, stopped_by: BaseException | None) -> None:
+    done = f"{delivery.acknowledged} rows acknowledged in topic {topic}"
+    click.echo(done)
     for partition, (first, last) in sorted(delivery.offsets.items()):
-        say(f"  partition {partition}: offsets {first} to {last}")
-    if isinstance(stopped, BadRow):
-        raise CommandError(f"{args.file}: {stopped}; stopped before sending it, {done}")
+        click.echo(f"  partition {partition}: offsets {first} to {last}")
+    if isinstance(stopped_by, BadRow):
+        raise CommandError(f"{file}: {stopped_by}; stopped before sending this row, {done}")
     missing = delivery.sent - delivery.acknowledged
-    if missing or isinstance(stopped, KafkaError):
-        why = _said(delivery.failure or stopped or KafkaTimeoutError())
-        raise CommandError(f"Kafka did not acknowledge {missing} more rows ({why}): {done}")
-    return 130 if stopped else 0
+    if missing or isinstance(stopped_by, KafkaError):
+        reason = _message(delivery.failure or stopped_by or KafkaTimeoutError())
+        raise CommandError(f"Kafka did not acknowledge {missing} more rows ({reason}): {done}")
 
 
 class Lines:
-    """The lines of a UTF-8 file, as text. `read_bytes` tells how far the reading is.
+    """The lines of a UTF-8 file, as text. `read_bytes` is the number of bytes read so far.
 
     Raises:
-        BadRow: a line is not UTF-8, or longer than LINE_BYTES_MAX.
+        BadRow: a line is not UTF-8, or longer than MAX_LINE_BYTES.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -142,33 +171,35 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         number = 0
-        while raw := self._file.readline(LINE_BYTES_MAX + 1):
+        while raw := self._file.readline(MAX_LINE_BYTES + 1):
             number += 1
             self.read_bytes += len(raw)
-            if len(raw) > LINE_BYTES_MAX:
-                raise BadRow(number, f"is longer than {LINE_BYTES_MAX} bytes")
+            if len(raw) > MAX_LINE_BYTES:
+                raise BadRow(number, f"is longer than {MAX_LINE_BYTES} bytes")
             try:
-                # Spreadsheets begin their files with a byte order mark.
+                # Spreadsheets write a byte order mark at the start of a file.
                 yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
                 raise BadRow(number, "is not UTF-8") from None
 
 
 def csv_rows(lines: Iterable[str], key: str | None) -> Iterator[Row]:
-    """Rows of a CSV file as JSON objects with the header's names, each field a number if JSON calls it one, else text.
+    """Convert each row of a CSV file to a JSON object with the names of the header.
+
+    A field that is a valid JSON number becomes a number, any other field a string.
 
     Args:
-        lines: the file's lines, the header first.
-        key: the column whose text is the key, or None.
+        lines: the file's lines, starting with the header.
+        key: the column that becomes the record's key, or None.
 
     Raises:
-        BadRow: not CSV, not as many fields as the header, or a header that lacks the key or has a name twice.
+        BadRow: not CSV, the wrong number of fields, or a header that lacks the key or has a duplicate name.
     """
     reader = csv.reader(lines, strict=True)
     line = 1
     try:
         header = next(reader, [])
-        at = _check_header(header, key)
+        key_index = _key_index(header, key)
         names = [json.dumps(name, ensure_ascii=False) for name in header]
         line = reader.line_num + 1
         for fields in reader:
@@ -176,38 +207,38 @@ def csv_rows(lines: Iterable[str], key: str | None) -> Iterator[Row]:
                 if len(fields) != len(names):
                     raise BadRow(line, f"has {len(fields)} fields where the header has {len(names)}")
                 members = ",".join(f"{name}:{_as_json(field)}" for name, field in zip(names, fields, strict=True))
-                yield Row(line, None if at is None else fields[at].encode(), f"{{{members}}}".encode())
+                yield Row(line, None if key_index is None else fields[key_index].encode(), f"{{{members}}}".encode())
             line = reader.line_num + 1
     except csv.Error as error:
         raise BadRow(line, f"is not CSV: {error}") from None
 
 
-def _check_header(header: list[str], key: str | None) -> int | None:
-    """Where the key stands."""
+def _key_index(header: list[str], key: str | None) -> int | None:
+    """Check the header and return the index of the key's column."""
     if not header:
-        raise BadRow(1, "should name the columns")
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        raise BadRow(1, f"names the column {twice[0]!r} twice")
+        raise BadRow(1, "must name the columns")
+    duplicates = [name for name in header if header.count(name) > 1]
+    if duplicates:
+        raise BadRow(1, f"names the column {duplicates[0]!r} twice")
     if key is not None and key not in header:
         raise BadRow(1, f"has no column {key!r}, only {', '.join(header)}")
     return None if key is None else header.index(key)
 
 
 def _as_json(field: str) -> str:
-    """The field's own digits if it is a number, so that neither 25.00 nor 9007199254740993 is rewritten."""
+    """Return a number with its original digits, because json.dumps() would change 25.00 and 9007199254740993."""
     return field if JSON_NUMBER.fullmatch(field) else json.dumps(field, ensure_ascii=False)
 
 
 def json_rows(lines: Iterable[str], key: str | None) -> Iterator[Row]:
-    """Lines of JSON, each sent as it stands; empty ones are left out.
+    """Yield each JSON line unchanged and skip empty lines.
 
     Args:
         lines: the file's lines.
-        key: the member whose text is the key, or None. A member that is null makes no key.
+        key: the member that becomes the record's key, or None. If the member is null, the record has no key.
 
     Raises:
-        BadRow: not JSON, or no such member, or one that is neither text, number, true, false nor null.
+        BadRow: not JSON, or the key's member is missing, an object or an array.
     """
     for number, text in enumerate(lines, 1):
         if text := text.strip():
@@ -229,62 +260,62 @@ def _member(document: Any, name: str) -> bytes | None:
         raise LookupError(f"has no {name!r}")
     value = document[name]
     if isinstance(value, (dict, list)):
-        raise LookupError(f"has no text in {name!r} but more JSON")
+        raise LookupError(f"has an object or array in {name!r}, which cannot be a key")
     if isinstance(value, bool):
         return b"true" if value else b"false"
     return None if value is None else str(value).encode()
 
 
 class _Pace:
-    """So many rows a second, and how many it has really been."""
+    """Limits the rate to `rate` rows per second, and measures it. None means no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._rows = 0
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def wait(self) -> None:
-        """Until the next row is due."""
+        """Sleep until the next row is due."""
         if self._rate:
-            time.sleep(max(0.0, self._began_s + self._rows / self._rate - time.monotonic()))
+            time.sleep(max(0.0, self._started_s + self._rows / self._rate - time.monotonic()))
         self._rows += 1
 
-    def reached(self) -> float:
-        """Rows a second since the beginning."""
-        return self._rows / max(time.monotonic() - self._began_s, 0.001)
+    def rows_per_s(self) -> float:
+        """Return the average rate since the start."""
+        return self._rows / max(time.monotonic() - self._started_s, 0.001)
 
 
 class _Delivery:
-    """What was sent, and what Kafka said to it. The producer's own thread calls back."""
+    """Sends rows and counts Kafka's acknowledgments. The producer's thread runs the callbacks."""
 
     def __init__(self, producer: KafkaProducer, topic: str) -> None:
         self._producer, self._topic = producer, topic
-        self._room = threading.Semaphore(UNACKNOWLEDGED_MAX)  # the producer itself takes whatever memory can hold
+        self._in_flight = threading.Semaphore(MAX_IN_FLIGHT)  # the producer's own buffer has no limit
         self.sent = 0
         self.acknowledged = 0
         self.offsets: dict[int, tuple[int, int]] = {}
         self.failure: BaseException | None = None
 
     def send(self, row: Row) -> None:
-        """Hand a row to the producer; waits while UNACKNOWLEDGED_MAX are on their way."""
+        """Pass a row to the producer. Blocks while MAX_IN_FLIGHT rows are unacknowledged."""
         if self.failure:
             raise self.failure
-        self._room.acquire()
+        self._in_flight.acquire()
         try:
             future = self._producer.send(self._topic, row.value, row.key)
         except MessageSizeTooLargeError:
-            raise BadRow(row.line, f"makes a record of {len(row.value)} bytes, which is too large") from None
+            raise BadRow(row.line, f"is a record of {len(row.value)} bytes, which is too large") from None
         self.sent += 1
         future.add_callback(self._on_acknowledged)
         future.add_errback(self._on_failed)
 
     def finish(self) -> None:
-        """Wait until all that was sent is acknowledged or has failed; after a failure the rest will fail as well."""
+        """Wait until every row is acknowledged or has failed. After a failure, do not wait: the other rows fail too."""
         with suppress(KafkaTimeoutError):
             self._producer.flush(0 if self.failure else FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
-        """Let go of Kafka, and of what it has not acknowledged."""
+        """Close the producer and discard unacknowledged rows."""
         with suppress(KafkaTimeoutError):
             self._producer.close(timeout=0)
 
@@ -292,21 +323,21 @@ class _Delivery:
         first, last = self.offsets.get(record.partition, (record.offset, record.offset))
         self.offsets[record.partition] = (min(first, record.offset), max(last, record.offset))
         self.acknowledged += 1
-        self._room.release()
+        self._in_flight.release()
 
     def _on_failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
-        self._room.release()
+        self._in_flight.release()
 
 
-def _reader(file: str) -> Callable[[Iterable[str], str | None], Iterator[Row]]:
+def _row_reader(file: str) -> Callable[[Iterable[str], str | None], Iterator[Row]]:
     suffix = Path(file).suffix.lower()
     if file == "-" or suffix in (".jsonl", ".ndjson"):
         return json_rows
     if suffix == ".csv":
         return csv_rows
     raise CommandError(
-        f"cannot tell what {file} holds: it must be .csv, .jsonl or .ndjson, or - for JSON lines on stdin"
+        f"the format of {file} is unknown: use a .csv, .jsonl or .ndjson file, or - for JSON lines on stdin"
     )
 
 
@@ -322,35 +353,28 @@ def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) 
     try:
         if topic not in admin.list_topics():
             if partitions is None:
-                raise CommandError(f"there is no topic {topic}; create it, or have it created by --create [PARTITIONS]")
+                raise CommandError(f"topic {topic} does not exist; create it, or add --create [PARTITIONS]")
             admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
     except KafkaError as error:
-        raise CommandError(f"cannot create topic {topic}: {_said(error)}") from error
+        raise CommandError(f"cannot create topic {topic}: {_message(error)}") from error
     finally:
         admin.close()
 
 
-def _client(kind: Any, settings: dict[str, Any], **own: Any) -> Any:
-    """A client of kafka-python's, given those of our settings that its kind knows."""
+def _client(kind: Any, settings: dict[str, Any], **client_settings: Any) -> Any:
+    """Create a kafka-python client. It rejects settings of other client types, so pass only those that `kind` knows."""
     known = {name: value for name, value in settings.items() if name in kind.DEFAULT_CONFIG}
     try:
-        return kind(**{**known, **own, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
+        return kind(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
     except KafkaTimeoutError:
         servers = settings["bootstrap_servers"]
         raise CommandError(
             f"cannot reach Kafka at {servers if isinstance(servers, str) else ','.join(servers)} within "
-            f"{BOOTSTRAP_TIMEOUT_S:.0f} s; see that it runs, or name another by --bootstrap-servers"
+            f"{BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another address with --bootstrap-servers"
         ) from None
     except (KafkaError, ValueError, OSError) as error:
-        raise CommandError(f"cannot use these settings for Kafka: {_said(error)}") from error
+        raise CommandError(f"invalid Kafka settings: {_message(error)}") from error
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-def _rate(text: str) -> float:
-    rate = float(text)
-    if not 0 < rate < float("inf"):
-        raise ValueError
-    return rate

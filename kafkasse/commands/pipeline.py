@@ -1,112 +1,130 @@
-"""`kafkasse pipeline`: run a pipeline in the foreground, or list them.
+"""`kafkasse pipeline`: list the pipelines, or run one in the foreground.
 
-Spark is imported only when a pipeline is asked for: the command line must be able to say that it is missing.
+PySpark is imported only when a command runs, so that `--help` works without it.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+import click
+
 from kafkasse.errors import CommandError
-from kafkasse.progress import say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kafkasse.pipelines.catalog import Pipeline
 
-BOOTSTRAP_DEFAULT = "localhost:9092"
+EPILOG = """\b
+Example:
+  kafkasse pipeline list
+  kafkasse pipeline run topn --bootstrap-servers localhost:9092
+"""
+RUN_EPILOG = """\b
+Example:
+  kafkasse pipeline run topn --bootstrap-servers localhost:9092 --checkpoint /var/lib/kafkasse/topn
+"""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="say which pipelines there are").set_defaults(act=_list)
-    run = actions.add_parser("run", help="run one until Ctrl-C")
-    run.set_defaults(act=_run)
-    run.add_argument("name", metavar="NAME", help="as `kafkasse pipeline list` says")
-    run.add_argument(
-        "--bootstrap-servers",
-        metavar="H:P,…",
-        default=os.environ.get("KAFKASSE_BOOTSTRAP_SERVERS", BOOTSTRAP_DEFAULT),
-        help="Kafka's addresses; also KAFKASSE_BOOTSTRAP_SERVERS (%(default)s)",
-    )
-    run.add_argument(
-        "--kafka-config",
-        type=Path,
-        metavar="FILE",
-        help="client settings (TLS, SASL, …) as Kafka's own tools take them",
-    )
-    run.add_argument("--source", metavar="TOPIC", help="read this topic instead of the pipeline's usual one")
-    run.add_argument("--sink", metavar="TOPIC", help="write this one")
-    run.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        help="keep state and positions there, and go on from there; without it the source is read from its start again",
-    )
-    run.add_argument(
-        "--master", help="where Spark runs: local[16], the default, or spark://…; needs a slot for each partition"
-    )
-    run.add_argument(
-        "--log-level",
-        default="OFF",
-        choices=("OFF", "ERROR", "WARN", "INFO", "DEBUG"),
-        help="Spark's own log, on stderr",
-    )
+@click.group(epilog=EPILOG)
+def command() -> None:
+    """Run a Spark pipeline, which reads topics and writes its results to topics."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """List the pipelines, or run one until Ctrl-C or SIGTERM, which end it and its JVM."""
-    act: Callable[[argparse.Namespace], int] = args.act
-    return act(args)
-
-
-def _list(_: argparse.Namespace) -> int:
+@command.command("list")
+def list_pipelines() -> None:
+    """List the pipelines."""
     from kafkasse.pipelines.catalog import PIPELINES
 
     for pipeline in PIPELINES.values():
-        say(f"{pipeline.name}: {pipeline.source} -> {pipeline.sink}: {pipeline.summary}")
-    return 0
+        click.echo(f"{pipeline.name}: {pipeline.source} -> {pipeline.sink}: {pipeline.summary}")
 
 
-def _run(args: argparse.Namespace) -> int:
+@command.command(epilog=RUN_EPILOG)
+@click.argument("name")
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT,...",
+    envvar="KAFKASSE_BOOTSTRAP_SERVERS",
+    default="localhost:9092",
+    show_envvar=True,
+    show_default=True,
+    help="Kafka's addresses.",
+)
+@click.option(
+    "--kafka-config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Client settings (TLS, SASL, ...) in the properties format of Kafka's own tools.",
+)
+@click.option("--source", metavar="TOPIC", help="Read this topic instead of the pipeline's default.")
+@click.option("--sink", metavar="TOPIC", help="Write to this topic instead of the pipeline's default.")
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Where to keep the state and the positions. Without it, the pipeline starts at the beginning of the source.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark runs: local[16] (the default) or spark://... The pipeline needs one slot for each partition.",
+)
+@click.option(
+    "--log-level",
+    default="OFF",
+    show_default=True,
+    type=click.Choice(["OFF", "ERROR", "WARN", "INFO", "DEBUG"]),
+    help="The level of Spark's log, which goes to stderr.",
+)
+def run(
+    name: str,
+    bootstrap_servers: str,
+    kafka_config: Path | None,
+    source: str | None,
+    sink: str | None,
+    checkpoint: str | None,
+    master: str | None,
+    log_level: str,
+) -> None:
+    """Run the pipeline NAME until Ctrl-C or SIGTERM.
+
+    It prints "kafkasse pipeline: ready" when the query is running. `kafkasse pipeline list` shows the names.
+    """
     from kafkasse.pipelines import running, topics
     from kafkasse.pipelines.session import session
 
-    asked_to_end: SimpleQueue[int] = SimpleQueue()
-    _note_signals(asked_to_end)
-    logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger what it raises as well
-    pipeline = _pipeline(args)
-    kafka_config = _read(args.kafka_config) if args.kafka_config else ""
-    topics.reach(args.bootstrap_servers)
-    with session(f"kafkasse {args.name}", args.master) as spark, _checkpoint(args, spark) as checkpoint:
-        spark.sparkContext.setLogLevel(args.log_level)
-        _note_signals(asked_to_end)  # again, because PySpark has put a handler of its own there
-        kafka = topics.settings(spark, kafka_config, args.bootstrap_servers)
-        with running.started(spark, pipeline, kafka, checkpoint) as query:
-            if running.await_running(spark, query, asked_to_end):
-                say("kafkasse pipeline: ready")
-                running.follow(query, asked_to_end)
-    return 0
+    stop_signals: SimpleQueue[int] = SimpleQueue()
+    _queue_signals(stop_signals)
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
+    pipeline = _pipeline(name, source, sink)
+    properties = _read(kafka_config) if kafka_config else ""
+    topics.reach(bootstrap_servers)
+    with session(f"kafkasse {name}", master) as spark, _checkpoint(checkpoint, spark) as directory:
+        spark.sparkContext.setLogLevel(log_level)
+        _queue_signals(stop_signals)  # again, because PySpark has installed its own handler
+        kafka = topics.settings(spark, properties, bootstrap_servers)
+        with running.started(spark, pipeline, kafka, directory) as query:
+            if running.await_running(spark, query, stop_signals):
+                click.echo("kafkasse pipeline: ready")
+                running.follow(query, stop_signals)
 
 
-def _pipeline(args: argparse.Namespace) -> Pipeline:
+def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
     from kafkasse.pipelines.catalog import PIPELINES
 
-    if args.name not in PIPELINES:
-        raise CommandError(f"there is no pipeline {args.name}; there is: {', '.join(PIPELINES)}")
-    usual = PIPELINES[args.name]
-    return replace(usual, source=args.source or usual.source, sink=args.sink or usual.sink)
+    if name not in PIPELINES:
+        raise CommandError(f"there is no pipeline {name}; choose one of: {', '.join(PIPELINES)}")
+    pipeline = PIPELINES[name]
+    return replace(pipeline, source=source or pipeline.source, sink=sink or pipeline.sink)
 
 
 def _read(file: Path) -> str:
@@ -117,23 +135,25 @@ def _read(file: Path) -> str:
 
 
 @contextmanager
-def _checkpoint(args: argparse.Namespace, spark: SparkSession) -> Iterator[str]:
+def _checkpoint(directory: str | None, spark: SparkSession) -> Iterator[str]:
     from kafkasse.pipelines.session import is_local
 
-    if args.checkpoint:
-        yield args.checkpoint
+    if directory:
+        yield directory
     elif is_local(str(spark.sparkContext.master)):
-        with tempfile.TemporaryDirectory(prefix="kafkasse-checkpoint-", ignore_cleanup_errors=True) as directory:
-            yield directory
+        with tempfile.TemporaryDirectory(prefix="kafkasse-checkpoint-", ignore_cleanup_errors=True) as temporary:
+            yield temporary
     else:
-        raise CommandError("a cluster needs a --checkpoint that all its machines see, such as hdfs://… or s3a://…")
+        raise CommandError(
+            "a Spark cluster needs a --checkpoint directory that all of its machines can access, such as hdfs://... or s3a://..."
+        )
 
 
-def _note_signals(arrived: SimpleQueue[int]) -> None:
-    """Ctrl-C and SIGTERM are noted, and looked for where it is safe to end.
+def _queue_signals(signals: SimpleQueue[int]) -> None:
+    """Queue SIGINT and SIGTERM, so that the pipeline can stop at a safe point.
 
-    Raised as exceptions they would hit PySpark while it starts its JVM, which then nobody knows and nobody ends, or in
-    the middle of a call to it. A queue, because its put() may be called by a signal handler, and an Event's set() not.
+    An exception raised by a signal handler could interrupt PySpark while it starts its JVM, which nothing would then stop,
+    or in the middle of a call to the JVM. A SimpleQueue, because a signal handler may call its put() but not Event.set().
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: arrived.put(number))
+        signal.signal(number, lambda number, _: signals.put(number))

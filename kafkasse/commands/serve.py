@@ -1,16 +1,17 @@
-"""`kafkasse serve`: gunicorn with this project's configuration.
+"""`kafkasse serve`: run gunicorn with this project's configuration.
 
-Settings go on to gunicorn through the environment, so that the Procfile, `gunicorn -c gunicorn.conf.py wsgi:app` and this
-command do the same thing. What can be checked is checked before, to say it in one sentence.
+The options reach gunicorn as environment variables, so that the Procfile, `gunicorn -c gunicorn.conf.py wsgi:app` and this
+command behave the same. This module checks what it can before gunicorn starts, to report a problem in one sentence.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import sys
 from pathlib import Path
+
+import click
 
 from kafkasse.config import FILE_VARIABLE, Config
 from kafkasse.errors import CommandError
@@ -18,23 +19,32 @@ from kafkasse.errors import CommandError
 BIND_DEFAULT = "127.0.0.1:6917"
 APP = "kafkasse.app:create_app()"
 
+EPILOG = f"""\b
+Example:
+  kafkasse serve --bootstrap-servers kafka-1.example:9092 --config kafkasse.yaml
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--bootstrap-servers", metavar="H:P", help="Kafka (KAFKASSE_BOOTSTRAP_SERVERS)")
-    parser.add_argument("--bind", metavar="H:P", help=f"where to listen (KAFKASSE_BIND, or PORT; {BIND_DEFAULT})")
-    parser.add_argument("--workers", metavar="N", type=int, help="worker processes (WEB_CONCURRENCY; 1)")
-    parser.add_argument("--config", metavar="FILE", type=Path, help=f"a YAML file of settings ({FILE_VARIABLE})")
+Every setting can also be an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file
+that --config or {FILE_VARIABLE} names. docs/configuration.md describes all settings.
+"""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Become gunicorn. Returns only by an error.
+@click.command(epilog=EPILOG)
+@click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS).")
+@click.option(
+    "--bind", metavar="HOST:PORT", help=f"The address to listen on (KAFKASSE_BIND or PORT) [default: {BIND_DEFAULT}]"
+)
+@click.option(
+    "--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes (WEB_CONCURRENCY) [default: 1]"
+)
+@click.option(
+    "--config", metavar="FILE", type=click.Path(path_type=Path), help=f"A YAML file of settings ({FILE_VARIABLE})."
+)
+def command(bootstrap_servers: str | None, bind: str | None, workers: int | None, config: Path | None) -> None:
+    """Stream topics over HTTP as Server-Sent Events.
 
-    Raises:
-        CommandError: the address cannot be listened on.
-        ConfigurationError: a setting is not valid.
+    This runs gunicorn, a web server for production. Ctrl-C or SIGTERM stops it.
     """
-    environ = _environment(args)
+    environ = _environment(bootstrap_servers, bind, workers, config)
     Config.load(environ)
     if "KAFKASSE_BIND" in environ:
         _check_free(environ["KAFKASSE_BIND"])
@@ -42,21 +52,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def gunicorn_conf() -> Path:
-    """This project's gunicorn.conf.py: beside this module in the wheel, at the top level of a checkout."""
+    """Return the path of gunicorn.conf.py: in kafkasse/server in the wheel, in the root directory of a checkout."""
     packaged = Path(__file__).parents[1] / "server" / "gunicorn.conf.py"
     return packaged if packaged.exists() else Path(__file__).parents[2] / "gunicorn.conf.py"
 
 
-def _environment(args: argparse.Namespace) -> dict[str, str]:
+def _environment(
+    bootstrap_servers: str | None, bind: str | None, workers: int | None, config: Path | None
+) -> dict[str, str]:
     environ = dict(os.environ)
-    if args.bind or ("PORT" not in environ and "KAFKASSE_BIND" not in environ):
-        environ["KAFKASSE_BIND"] = args.bind or BIND_DEFAULT
-    if args.bootstrap_servers:
-        environ["KAFKASSE_BOOTSTRAP_SERVERS"] = args.bootstrap_servers
-    if args.workers is not None:
-        environ["WEB_CONCURRENCY"] = str(args.workers)
-    if args.config:
-        environ[FILE_VARIABLE] = str(args.config)
+    if bind or ("PORT" not in environ and "KAFKASSE_BIND" not in environ):
+        environ["KAFKASSE_BIND"] = bind or BIND_DEFAULT
+    if bootstrap_servers:
+        environ["KAFKASSE_BOOTSTRAP_SERVERS"] = bootstrap_servers
+    if workers is not None:
+        environ["WEB_CONCURRENCY"] = str(workers)
+    if config:
+        environ[FILE_VARIABLE] = str(config)
     return environ
 
 
@@ -65,7 +77,7 @@ def _check_free(bind: str) -> None:
     if bind.startswith("unix:"):
         return
     if not host or not port.isdigit():
-        raise CommandError(f"--bind takes HOST:PORT, such as {BIND_DEFAULT}; {bind!r} is none.")
+        raise CommandError(f"{bind!r} is not an address to listen on. Pass --bind HOST:PORT, such as {BIND_DEFAULT}.")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -225,7 +225,7 @@ def test_waits_for_a_server_that_is_not_ready(serve: Callable[..., Server]) -> N
     done = cat_of(server.url, "--count", "1")
 
     assert "0\n" == done.stdout
-    assert "answered 503: Kafka is away. \N{REPLACEMENT CHARACTER}[31m; trying again in 1." in done.stderr
+    assert "answered 503: Kafka is away. \N{REPLACEMENT CHARACTER}[31m; retrying in 1." in done.stderr
 
 
 def test_waits_for_a_server_that_is_not_there(serve: Callable[..., Server]) -> None:
@@ -238,7 +238,7 @@ def test_waits_for_a_server_that_is_not_there(serve: Callable[..., Server]) -> N
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
 
-    assert "cannot be reached: Connection refused; trying again in " in said[2]
+    assert f"cannot connect to {server.url}: Connection refused; retrying in " in said[2]
     assert (0, False) == (process.returncode, "Traceback" in rest)
 
 
@@ -268,7 +268,7 @@ def test_an_error_event_that_the_client_must_mend(serve: Callable[..., Server]) 
     done = cat_of(server.url)
 
     assert (1, "0\n") == (done.returncode, done.stdout)
-    assert done.stderr.endswith("kafkasse cat: the stream ended: Topic t was deleted.\n")
+    assert done.stderr.endswith("kafkasse cat: the server ended the stream: Topic t was deleted.\n")
 
 
 @pytest.mark.parametrize("data", [b'{"status":503,"detail":"stopping"}', b"oops", b"[]", b'{"status":"?"}'])
@@ -290,7 +290,7 @@ def test_a_gap_is_told_and_not_printed(serve: Callable[..., Server]) -> None:
     done = cat_of(server.url, "--count", "1")
 
     assert "9\n" == done.stdout
-    assert 'records are gone: {"partition":0,"from":1,"to":9}\n' in done.stderr
+    assert 'records are missing: {"partition":0,"from":1,"to":9}\n' in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_ctrl_c_ends_well(serve: Callable[..., Server]) -> None:
 
     assert 0 == process.returncode
     # The signal may come between an event's line and the noting of its id: then the event comes again.
-    ways = ["go on with: " + shlex.join(["kafkasse", "cat", server.url, "--last-event-id", ID % n]) for n in (1, 2)]
+    ways = ["resume with: " + shlex.join(["kafkasse", "cat", server.url, "--last-event-id", ID % n]) for n in (1, 2)]
     assert last in ways
 
 
@@ -354,7 +354,7 @@ def test_an_answer_that_is_no_stream(serve: Callable[..., Server]) -> None:
     """200 with something else, as from the wrong server, is said at once."""
     server = serve(Answer(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"))
 
-    assert f"kafkasse cat: {server.url} answered 200 with text/html, which is no event stream\n" == (
+    assert f"kafkasse cat: {server.url} answered 200 with text/html, not with an event stream. Check the URL.\n" == (
         cat_of(server.url).stderr
     )
 
@@ -378,7 +378,7 @@ def test_an_address_that_is_none(url: str) -> None:
     assert done.stderr.startswith(f"kafkasse cat: {url}")
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "x", "٣"])
+@pytest.mark.parametrize("count", ["0", "-1", "x"])
 def test_a_count_that_is_none(count: str) -> None:
     """--count takes a number from 1."""
     assert 2 == cat_of("http://127.0.0.1/t", f"--count={count}").returncode
@@ -432,7 +432,9 @@ def test_https(serve: Callable[..., Server], certificate: Path, trusted: bool) -
     done = cat_of(url, "--count", "1", **({"SSL_CERT_FILE": str(certificate)} if trusted else {}))
 
     assert ("0\n", 0) == (done.stdout, done.returncode) if trusted else ("", 1) == (done.stdout, done.returncode)
-    assert trusted or re.fullmatch(r"kafkasse cat: https://\S+ is not to be trusted: [^\n]+\n", done.stderr)
+    assert trusted or re.fullmatch(
+        r"kafkasse cat: the certificate of https://\S+ cannot be verified: [^\n]+\n", done.stderr
+    )
 
 
 def test_the_example_for_python(serve: Callable[..., Server]) -> None:
@@ -474,7 +476,7 @@ def test_waits_within_bounds(failures: int, retry_s: float, retry_after_s: float
     """A wait is at least what was asked for within reason, and never longer than one can understand."""
     wait_s = cat._wait_s(failures, retry_s, retry_after_s)
 
-    assert min(cat.ASKED_S_MAX, max(retry_s, retry_after_s)) <= wait_s <= 1.5 * cat.ASKED_S_MAX
+    assert min(cat.MAX_RETRY_S, max(retry_s, retry_after_s)) <= wait_s <= 1.5 * cat.MAX_RETRY_S
 
 
 def test_waits_longer_with_each_failure() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.commands.load import LINE_BYTES_MAX, BadRow, Lines, csv_rows, json_rows
+from kafkasse.commands.load import MAX_LINE_BYTES, BadRow, Lines, csv_rows, json_rows
 
 COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
 
@@ -96,7 +96,10 @@ def test_a_bad_row_stops_before_it(broker: EmbeddedBroker, topic: str, tmp_path:
     done = load(broker, str(file), "--topic", topic)
 
     assert done.returncode == 1
-    assert b"line 4 has 1 fields where the header has 2; stopped before sending it, 1 rows acknowledged" in done.stderr
+    assert (
+        b"line 4 has 1 fields where the header has 2; stopped before sending this row, 1 rows acknowledged"
+        in done.stderr
+    )
     assert [json.loads(record.value) for record in records(broker, topic)] == [{"a": 1, "b": "two\nlines"}]
 
 
@@ -120,7 +123,7 @@ def test_a_topic_that_does_not_exist(broker: EmbeddedBroker, fresh_name: str) ->
     words = str(COUNTRIES), "--topic", fresh_name
     done = load(broker, *words)
     assert done.returncode == 1
-    assert f"there is no topic {fresh_name}".encode() in done.stderr
+    assert f"topic {fresh_name} does not exist".encode() in done.stderr
 
     done = load(broker, *words, "--create", "3")
 
@@ -163,7 +166,7 @@ def test_no_kafka(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "sentence"),
-    [("nowhere.csv", b"cannot read nowhere.csv: No such file"), ("x.xlsx", b"it must be .csv, .jsonl or .ndjson")],
+    [("nowhere.csv", b"cannot read nowhere.csv: No such file"), ("x.xlsx", b"use a .csv, .jsonl or .ndjson file")],
 )
 def test_files_that_cannot_be(file: str, sentence: bytes) -> None:
     """A file that is not there, or is neither CSV nor JSON lines, is refused before Kafka is asked."""
@@ -237,12 +240,12 @@ def test_keys_of_json_lines(text: str, key: str | None, expected: bytes | None) 
     ("text", "key", "sentence"),
     [
         (b"a,b\n1,2\n1,2,3\n", None, "line 3 has 3 fields where the header has 2"),
-        (b"", None, "line 1 should name the columns"),
+        (b"", None, "line 1 must name the columns"),
         (b"a,a\n", None, "line 1 names the column 'a' twice"),
         (b"a,b\n1,2\n", "c", "line 1 has no column 'c', only a, b"),
         (b'a,b\n1,2\n3,"4\n', None, "line 3 is not CSV: unexpected end of data"),
         (b"a,b\n1,\xff\n", None, "line 2 is not UTF-8"),
-        (b"a\n" + b"x" * (LINE_BYTES_MAX + 1), None, f"line 2 is longer than {LINE_BYTES_MAX} bytes"),
+        (b"a\n" + b"x" * (MAX_LINE_BYTES + 1), None, f"line 2 is longer than {MAX_LINE_BYTES} bytes"),
     ],
 )
 def test_bad_csv(text: bytes, key: str | None, sentence: str) -> None:
@@ -261,7 +264,7 @@ def test_bad_csv(text: bytes, key: str | None, sentence: str) -> None:
         (b"[" * 100_000, None, "line 1 is not JSON"),
         (b'\n{"a":1}\n', "b", "line 2 has no 'b'"),
         (b"1\n", "b", "line 1 has no 'b'"),
-        (b'{"b":[1]}\n', "b", "line 1 has no text in 'b'"),
+        (b'{"b":[1]}\n', "b", "line 1 has an object or array in 'b'"),
         (b'{"b":"\\ud800"}\n', "b", "line 1 is not JSON"),
     ],
 )

@@ -125,4 +125,4 @@ def test_says_that_there_is_no_kafka() -> None:
 def test_says_which_pipelines_there_are() -> None:
     """To those who ask, and to those who ask for another."""
     assert "topn: countries -> topn" in output("list")[1]
-    assert (1, "", "kafkasse pipeline: there is no pipeline nix; there is: topn\n") == output("run", "nix")
+    assert (1, "", "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n") == output("run", "nix")
