@@ -1,7 +1,7 @@
 # The web process alone, as a PaaS would install it: no Spark, no Java, no compiler.
 #
 #     docker build -t kafkasse .
-#     docker run -p 6917:6917 -e KAFKASSE_BOOTSTRAP_SERVERS=broker.example:9092 kafkasse
+#     docker run -p 6917:6917 -e KAFKASSE_BOOTSTRAP_SERVERS=broker.example:9092 -e KAFKASSE_ALLOWED_TOPICS=orders kafkasse
 
 ARG PYTHON=3.13
 

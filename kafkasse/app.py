@@ -25,9 +25,10 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:
-        ConfigurationError: a setting is not valid.
+        ConfigurationError: a setting is not valid, or there is nothing to serve.
     """
     config = config or Config.load()
+    config.require_topics()
     open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
     return web.blueprint(config, open_log, name)
 

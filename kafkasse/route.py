@@ -1,4 +1,7 @@
-"""Which topics a client may read, and how their records become events. Pure: it is told, it asks nobody."""
+"""Routes: which topics a client may read, and how their records become events.
+
+No I/O: the caller passes in the list of existing topics.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from kafkasse.errors import ConfigurationError, TopicNotAvailable
+from kafkasse.errors import TopicNotAvailable
 from kafkasse.position import IdType
 
 INTERNAL_PREFIX = "__"
 
 
 class StartAt(Enum):
-    """Where a client without an id begins."""
+    """Where a client without an event ID starts."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
@@ -23,37 +26,46 @@ class StartAt(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A named stream, or, with `topics` None, the open one at /{topics}."""
+    """A stream's settings.
+
+    Args:
+        name: the name in the configuration.
+        path: the URL path below the blueprint's prefix.
+        topics: the topics of a named route; None for the open route, /{topics}, whose topics the client chooses.
+        allowed: on the open route, the names and patterns of the topics that clients may read. A pattern is matched by
+            fnmatch, with `*`, `?` and `[abc]`, and its case matters.
+        topic_prefix: the prefix that the topics have in Kafka; see the setting of the same name.
+        format: how a record becomes an event; see frame.FORMATS.
+        start: where a client without an event ID starts.
+        id_type: what event IDs contain.
+        compact_ids: whether event IDs have the compact form; None means only if the stream has many partitions.
+    """
 
     name: str
     path: str
     topics: tuple[str, ...] | None
-    allowed: tuple[str, ...] | None = None
+    allowed: tuple[str, ...] = ()
+    topic_prefix: str = ""
     format: str = "kafkasse"
     start: StartAt = StartAt.LATEST
     id_type: IdType = IdType.OFFSET
     compact_ids: bool | None = None
 
     def allows(self, topic: str) -> bool:
-        """Whether this route shows `topic`. Internal topics must be named, not just matched by a glob."""
+        """Return whether clients may read `topic` on this route. A pattern never matches an internal topic."""
         if self.topics is not None:
             return topic in self.topics
-        if self.allowed is None:
-            return not topic.startswith(INTERNAL_PREFIX)
-        if topic.startswith(INTERNAL_PREFIX):
+        if (self.topic_prefix + topic).startswith(INTERNAL_PREFIX):
             return topic in self.allowed
         return any(fnmatchcase(topic, pattern) for pattern in self.allowed)
 
     def check(self, topics: Sequence[str], existing: Iterable[str]) -> None:
-        """Pass `topics` only if this route allows each and each exists.
+        """Check that this route allows each of `topics` and that each exists.
 
         Raises:
-            ConfigurationError: the configuration allows nothing at all.
-            TopicNotAvailable: with all bad ones, and no hint whether they exist.
+            TopicNotAvailable: names all topics that fail, without saying whether they exist.
         """
-        if self.topics is None and self.allowed is not None and not self.allowed:
-            raise ConfigurationError("This server's configuration allows no topic at all: its allowed_topics is empty.")
-        there = set(existing)
-        missing = [topic for topic in topics if topic not in there or not self.allows(topic)]
+        known = set(existing)
+        missing = [topic for topic in topics if topic not in known or not self.allows(topic)]
         if missing:
             raise TopicNotAvailable(f"Not available: {', '.join(missing)}.", topics=missing)

@@ -20,7 +20,7 @@ def app() -> Flask:
     log.create("t")
     log.append("t", b"{")
     log.append("t", b'{"n":1}')
-    return create_app(Config(heartbeat_s=0.05), log)
+    return create_app(Config(heartbeat_s=0.05, allowed_topics=["*"]), log)
 
 
 @pytest.fixture
@@ -109,7 +109,9 @@ def test_metrics_that_have_not_happened_stand_there(client: FlaskClient) -> None
 @pytest.mark.parametrize("path", ["/", "/about"])
 def test_pages_can_be_left_out(path: str) -> None:
     """The demo's pages are there unless somebody does not want them; then their paths mean nothing, or a topic."""
-    with_pages, without = (create_app(Config(pages=pages), MemoryLog()).test_client() for pages in (True, False))
+    with_pages, without = (
+        create_app(Config(pages=pages, allowed_topics=["*"]), MemoryLog()).test_client() for pages in (True, False)
+    )
 
     assert "text/html" == with_pages.get(path).mimetype
     problem(without.get(path), 404)
@@ -118,4 +120,4 @@ def test_pages_can_be_left_out(path: str) -> None:
 def test_a_wrong_setting_stops_the_start() -> None:
     """An app that could not work is not made."""
     with pytest.raises(ConfigurationError, match="heartbeat_s"):
-        create_app(Config(heartbeat_s=0))
+        create_app(Config(heartbeat_s=0, allowed_topics=["*"]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.errors import ConfigurationError, TopicNotAvailable
+from kafkasse.errors import TopicNotAvailable
 from kafkasse.route import Route
 
 
@@ -14,7 +14,7 @@ def open_route(*allowed: str) -> Route:
     return Route("topics", "/<topics>", None, allowed)
 
 
-EVERYTHING = Route("topics", "/<topics>", None)
+EVERYTHING = Route("topics", "/<topics>", None, ("*",))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,13 @@ def test_what_is_allowed_and_there_passes() -> None:
     open_route("a*").check(["a1", "a2"], ["a1", "a2", "b"])
 
 
-def test_a_route_that_allows_nothing() -> None:
-    """An empty list of allowed topics is the operator's mistake, and the refusal says which setting."""
-    with pytest.raises(ConfigurationError, match="allowed_topics"):
-        open_route().check(["t"], ["t"])
+def test_topics_are_internal_by_their_name_in_kafka() -> None:
+    """A topic prefix cannot turn an allowed name into that of an internal topic, but the exact name opens it."""
+
+    def route(prefix: str, *allowed: str) -> Route:
+        return Route("topics", "/<topics>", None, allowed, prefix)
+
+    assert not route("__", "*").allows("consumer_offsets")
+    assert not route("_", "*").allows("_consumer_offsets")
+    assert route("__", "consumer_offsets").allows("consumer_offsets")
+    assert route("shop.", "*").allows("__t")

@@ -92,7 +92,7 @@ def _prepared(cluster: Cluster, write_timeout_s: float) -> Iterator[tuple[Server
         cluster.create(topic, PARTITIONS, **RETENTION)
     places = [(topic, each) for topic in TOPICS for each in range(PARTITIONS)]
     kafka = {"bootstrap_servers": cluster.bootstrap_servers}
-    settings = {"kafka": kafka, "write_timeout_s": write_timeout_s, **SETTINGS}
+    settings = {"kafka": kafka, "allowed_topics": ["*"], "write_timeout_s": write_timeout_s, **SETTINGS}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(settings, file)
         file.flush()

@@ -6,6 +6,7 @@ them in the right order, says what runs where, and ends them all, whatever happe
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -30,6 +31,11 @@ COUNTRIES = Path(__file__).parents[1] / "data" / "countries.csv"
 TOPICS = {
     "countries": {"num_partitions": 1},
     "topn": {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}},
+}
+SETTINGS = {
+    "allowed_topics": list(TOPICS),
+    "pages": True,
+    "routes": {"topn": {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}},
 }
 PIPELINE_READY = "kafkasse pipeline: ready"
 READY_TIMEOUT_S = 120.0
@@ -83,7 +89,9 @@ def _play(children: _Children, port: int, rate: float) -> None:
     """The demo itself. Returns only by Ctrl-C, or by an error when a child has died."""
     click.echo("Starting Spark and the web server ...")
     pipeline = children.start("pipeline", "pipeline", "run", "topn")
-    children.start("server", "serve", "--bind", f"{HOST}:{port}")
+    settings = children.logs / "kafkasse.yaml"
+    settings.write_text(json.dumps(SETTINGS))  # JSON is YAML too
+    children.start("server", "serve", "--bind", f"{HOST}:{port}", "--config", str(settings))
     children.wait_until(lambda: _answers(port))
     click.echo(_what_runs_where(children, port))
     children.wait_until(lambda: PIPELINE_READY in pipeline.said())

@@ -45,7 +45,7 @@ def command(bootstrap_servers: str | None, bind: str | None, workers: int | None
     This runs gunicorn, a web server for production. Ctrl-C or SIGTERM stops it.
     """
     environ = _environment(bootstrap_servers, bind, workers, config)
-    Config.load(environ)
+    Config.load(environ).require_topics()
     if "KAFKASSE_BIND" in environ:
         _check_free(environ["KAFKASSE_BIND"])
     os.execve(sys.executable, [sys.executable, "-m", "gunicorn", "-c", str(gunicorn_conf()), APP], environ)  # noqa: S606 - no shell is wanted

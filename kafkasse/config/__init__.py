@@ -42,7 +42,6 @@ KAFKA_NOT_YOURS = frozenset({
 })  # fmt: skip
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-TOPN_ROUTE = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +104,16 @@ class Config:
         environment = _from_environment(environ)
         kafka = _merged(settings.get("kafka"), environment.pop("kafka"), settings_and_hooks.pop("kafka", None))
         given = {name: value for name, value in settings_and_hooks.items() if value is not None}
-        routes = settings.pop("routes", {"topn": TOPN_ROUTE})
-        return cls(**{"routes": routes, **settings, **environment, **given, "kafka": kafka})
+        return cls(**{**settings, **environment, **given, "kafka": kafka})
+
+    def require_topics(self) -> None:
+        """Raise ConfigurationError if there is nothing to serve: neither allowed topics nor routes."""
+        if not any(route.topics or route.allowed for route in self.routes):
+            raise ConfigurationError(
+                "There is nothing to serve: set allowed_topics to the topics that clients may read, "
+                'such as allowed_topics: [orders, "events.*"] in the file or KAFKASSE_ALLOWED_TOPICS=orders,events.*, '
+                "or configure routes."
+            )
 
     def kafka_settings(self) -> dict[str, Any]:
         """Settings for a kafka-python client; makes the TLS context that in-memory certificates need."""
@@ -164,8 +171,8 @@ def _routes(settings: Mapping[str, Any]) -> tuple[Route, ...]:
             "compact_ids": own.get("compact_ids", settings["compact_ids"]),
         }
 
-    allowed = settings["allowed_topics"]
-    open_route = Route(_OPEN_ROUTE, "/<topics>", None, None if allowed is None else tuple(allowed), **shared({}))
+    allowed = tuple(settings["allowed_topics"])
+    open_route = Route(_OPEN_ROUTE, "/<topics>", None, allowed, settings["topic_prefix"], **shared({}))
     named = [
         Route(
             name,

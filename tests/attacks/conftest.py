@@ -31,7 +31,9 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
         def serve(gunicorn: str = "", **settings: Any) -> Server:
             file = tmp_path_factory.mktemp("settings") / "kafkasse.yaml"
             kafka = {"bootstrap_servers": broker.bootstrap_servers}
-            file.write_text(yaml.safe_dump({"kafka": kafka, "idle_feed_timeout_s": 0, **settings}))
+            file.write_text(
+                yaml.safe_dump({"kafka": kafka, "allowed_topics": ["*"], "idle_feed_timeout_s": 0, **settings})
+            )
             return servers.enter_context(Server(KAFKASSE_CONFIG=str(file), GUNICORN_CMD_ARGS=gunicorn))
 
         yield serve

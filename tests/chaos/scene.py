@@ -237,7 +237,7 @@ class Scene:
         self._lives: dict[str, tuple[int, int]] = {}
         self._count = servers
         self._file = directory / "kafkasse.yaml"
-        self._settings = {"kafka": cluster.settings, **SETTINGS, **settings}
+        self._settings = {"kafka": cluster.settings, "allowed_topics": ["*"], **SETTINGS, **settings}
         self._stack = ExitStack()
 
     def __enter__(self) -> Scene:

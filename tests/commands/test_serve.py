@@ -45,8 +45,12 @@ def refusal(*words: str, **environment: str) -> str:
 @pytest.mark.parametrize(
     "start",
     [
-        lambda bootstrap, port: serve("--bootstrap-servers", bootstrap, "--bind", f"127.0.0.1:{port}"),
-        lambda bootstrap, port: serve(KAFKASSE_BOOTSTRAP_SERVERS=bootstrap, PORT=str(port)),
+        lambda bootstrap, port: serve(
+            "--bootstrap-servers", bootstrap, "--bind", f"127.0.0.1:{port}", KAFKASSE_ALLOWED_TOPICS="*"
+        ),
+        lambda bootstrap, port: serve(
+            KAFKASSE_BOOTSTRAP_SERVERS=bootstrap, PORT=str(port), KAFKASSE_ALLOWED_TOPICS="*"
+        ),
     ],
     ids=["options", "variables"],
 )
@@ -68,7 +72,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
 
-        said = refusal("--bind", address)
+        said = refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
 
     assert 1 == said.count("\n")
     assert address in said
@@ -78,7 +82,7 @@ def test_a_port_that_is_taken() -> None:
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"])
 def test_an_address_that_is_none(address: str) -> None:
     """One sentence with the address in it."""
-    said = refusal("--bind", address)
+    said = refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
 
     assert (1, True) == (said.count("\n"), address in said)
 

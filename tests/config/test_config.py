@@ -108,11 +108,13 @@ def test_kafka_settings_are_merged(write: Callable[[str], Path]) -> None:
 
 
 def test_without_anything() -> None:
-    """Kafka is looked for on this machine, and the demo's route is there."""
+    """Without settings, Kafka is expected on this machine, and there is nothing to serve."""
     config = Config.load({})
 
     assert "localhost:9092" == config.kafka_settings()["bootstrap_servers"]
-    assert ["/topn/updates", "/<topics>"] == [route.path for route in config.routes]
+    assert ["/<topics>"] == [route.path for route in config.routes]
+    with pytest.raises(ConfigurationError, match="KAFKASSE_ALLOWED_TOPICS="):
+        config.require_topics()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,7 @@ def test_routes(write: Callable[[str], Path]) -> None:
         a.id_type,
     )
     assert ("kafkasse", StartAt.LATEST, IdType.OFFSET, True) == (b.format, b.start, b.id_type, b.compact_ids)
-    assert (None, None, IdType.BOTH) == (open_route.topics, open_route.allowed, open_route.id_type)
+    assert (None, (), IdType.BOTH) == (open_route.topics, open_route.allowed, open_route.id_type)
 
 
 # Heroku's Kafka add-on. That the certificates open a connection is tested in tests/server/test_secured.py.

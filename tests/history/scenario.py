@@ -159,7 +159,7 @@ class World:
             "metadata_refresh_s": 0.2,
         }
         kafka = {"bootstrap_servers": self._bootstrap}
-        told = {"kafka": kafka, "pages": False, "max_chunk_bytes": 2048, "retry_ms": 1, **usual, **settings}
+        told = {"kafka": kafka, "allowed_topics": ["*"], "max_chunk_bytes": 2048, "retry_ms": 1, **usual, **settings}
         self._file.write_text(yaml.safe_dump({**told, "routes": routes(self.topic, self.table)}))
 
     @contextmanager

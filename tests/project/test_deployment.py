@@ -36,7 +36,7 @@ def run_procfile(procfile: str, tree: Path, web_venv: Path, start: Callable[...,
 def test_streams_from_two_variables(run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str) -> None:
     """The Procfile's command, with PORT and the brokers' address alone, streams what Kafka holds."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
-    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers)
+    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, KAFKASSE_ALLOWED_TOPICS="*")
 
     with Client(server.port, f"/{fresh_name}?timestamp=0") as stream:
         events = stream.events(3)
@@ -47,7 +47,8 @@ def test_streams_from_two_variables(run_procfile: Callable[..., Any], cluster: C
 def test_another_instance_goes_on(run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str) -> None:
     """An instance that the platform stops ends its streams politely, and any other goes on with them."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
-    first, second = (run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers) for _ in range(2))
+    variables = {"KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers, "KAFKASSE_ALLOWED_TOPICS": "*"}
+    first, second = (run_procfile(**variables) for _ in range(2))
 
     with Client(first.port, f"/{fresh_name}?timestamp=0") as stream:
         seen = stream.events(2)
@@ -63,7 +64,9 @@ def test_another_instance_goes_on(run_procfile: Callable[..., Any], cluster: Clu
 
 def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
     """While Kafka is away the health check passes, and streams are refused: when to come back, and no address."""
-    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_KAFKA_TIMEOUT_S="1")
+    server = run_procfile(
+        KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_ALLOWED_TOPICS="*", KAFKASSE_KAFKA_TIMEOUT_S="1"
+    )
 
     health, refused = ask(server.port, "/-/health"), ask(server.port, "/anything")
 
@@ -115,7 +118,8 @@ def test_image_holds_what_the_server_needs(
 ) -> None:
     """What the Dockerfile copies and installs is enough to serve, and the health check tells a live server from none."""
     check = json.loads(image.last("HEALTHCHECK").partition("CMD ")[2])
-    server = start(shlex.join(json.loads(image.last("CMD"))), image.app, web_venv, KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER)
+    variables = {"KAFKASSE_BOOTSTRAP_SERVERS": NO_BROKER, "KAFKASSE_ALLOWED_TOPICS": "*"}
+    server = start(shlex.join(json.loads(image.last("CMD"))), image.app, web_venv, **variables)
     look = ["env", f"PORT={server.port}", web_venv / "bin" / check[0], *check[1:]]
 
     run(*look)

@@ -29,12 +29,14 @@ NO_ERRORS_OF_THEIR_OWN = {"UnavailableError", "CommandError"}  # a family's name
 TOPN = """
 from gevent import monkey; monkey.patch_all()
 from kafkasse.app import create_app
+from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 
 log = MemoryLog()
 log.create("topn")
 log.append("topn", b'{"continent": "Europe"}', key=b"Europe")
-app = create_app(log=log)
+route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
+app = create_app(Config(routes={"topn": route}), log)
 """
 
 

@@ -28,7 +28,7 @@ log = MemoryLog()
 log.create("greetings")
 log.append("greetings", b'{"hello": "world"}')
 app = Flask(__name__)
-app.register_blueprint(kafkasse.blueprint(kafkasse.Config(), log), url_prefix="/streams")
+app.register_blueprint(kafkasse.blueprint(kafkasse.Config(allowed_topics=["*"]), log), url_prefix="/streams")
 """
 
 

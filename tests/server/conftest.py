@@ -24,7 +24,9 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
         def serve(app: str = "wsgi:app", **settings: Any) -> Server:
             file = tmp_path_factory.mktemp("settings") / "kafkasse.yaml"
             kafka = {"bootstrap_servers": broker.bootstrap_servers}
-            file.write_text(yaml.safe_dump({"kafka": kafka, "metadata_refresh_s": 0.2, **settings}))
+            file.write_text(
+                yaml.safe_dump({"kafka": kafka, "allowed_topics": ["*"], "metadata_refresh_s": 0.2, **settings})
+            )
             started.append(servers.enter_context(Server(app, KAFKASSE_CONFIG=str(file))))
             return started[-1]
 

@@ -118,10 +118,11 @@ def test_a_row_that_is_deleted(connect: Connect, cluster: Cluster, table: Table)
     assert 1 == late.body.count(b"event: ")
 
 
-def test_the_demos_route_behind_a_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:
-    """Without any settings /topn/updates is there; and what a prefix makes of its topic neither ids nor errors show."""
+def test_a_table_behind_a_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:
+    """A route names its topics without the prefix, and neither IDs nor errors show it."""
     prefix = f"p-{secrets.token_hex(4)}."
-    server = serve(topic_prefix=prefix)
+    topn = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
+    server = serve(topic_prefix=prefix, routes={"topn": topn})
     europe = write(cluster, cluster.create(f"{prefix}topn", 2), "Europe", "DE")
 
     with Client(server.port, "/topn/updates") as stream:

@@ -22,10 +22,12 @@ class Server:
 
     Args:
         app: what gunicorn is to serve.
-        environment: the variables that it is given, beside those of PLATFORM.
+        environment: the variables that it is given, beside those of PLATFORM. Without a file, all topics are allowed.
     """
 
     def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
+        if "KAFKASSE_CONFIG" not in environment:
+            environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
         inherited = {name: os.environ[name] for name in PLATFORM if name in os.environ}
         words = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "--bind", "127.0.0.1:0", app]
         self.log = ""

@@ -19,7 +19,7 @@ def client_of(**settings: object) -> FlaskClient:
     log = MemoryLog()
     log.create("t")
     app = Flask(__name__)
-    app.register_blueprint(blueprint(Config(**settings), log))
+    app.register_blueprint(blueprint(Config(allowed_topics=["*"], **settings), log))
     return app.test_client()
 
 
