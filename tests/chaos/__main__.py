@@ -36,21 +36,21 @@ def main() -> int:
         found = run(args.seed, args.seconds, args.readers, directory)
     for each in found:
         say(each)
-    say(f"{len(found)} complaints; again with: make chaos SECONDS={args.seconds:.0f} SEED={args.seed}")
+    say(f"{len(found)} violations; again with: make chaos SECONDS={args.seconds:.0f} SEED={args.seed}")
     return 1 if found else 0
 
 
 def run(seed: int, seconds: float, readers: int, directory: Path) -> list[str]:
-    """The complaints of a storm."""
+    """The violations of a storm."""
     with EmbeddedCluster() as cluster, Scene(cluster, directory, seed, servers=2) as scene:
         storm = Storm(scene, seed, say)
         storm.prepare("chaos", readers)
         storm.rage(seconds)
         say("all is healed; the clients come to the end, and what they had is checked")
-        found = storm.complaints()
+        found = storm.violations()
         events = sum(each.body.count(b"event: ") for each in scene.readers)
-        attempts = sum(each.attempts for each in scene.readers)
-        say(f"{len(scene.readers)} clients had {events} events over {attempts} connections")
+        connections = sum(each.connections for each in scene.readers)
+        say(f"{len(scene.readers)} clients had {events} events over {connections} connections")
         return found
 
 

@@ -49,7 +49,7 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "auto.leader.rebalance.enable": "false",  # leaders move when a test wants it
-    # Compaction and retention at once in place of within minutes.
+    # Compaction and retention at once in partition of within minutes.
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "200",
     "log.cleaner.backoff.ms": "200",

@@ -17,7 +17,7 @@ from gevent.event import Event
 
 HOST = "127.0.0.1"
 BACKLOG = 1000
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() sends RST in place of FIN
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() sends RST in partition of FIN
 
 
 class Weather(NamedTuple):

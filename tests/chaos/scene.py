@@ -24,10 +24,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Network
-from tests.history.checker import Acknowledged, History, Written, complaints, last_id
+from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
 from tests.history.cluster import Witness, Writer
 from tests.history.recorder import Recorder
-from tests.history.wire import Place, read_id
+from tests.history.wire import Partition, parse_id
 from tests.support.kafka import Cluster, patiently
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -172,17 +172,17 @@ class Reader:
     @property
     def body(self) -> bytes:
         """All that it was sent."""
-        return b"".join(each.body for each in self._recorder.attempts) + bytes(self._recorder.body)
+        return b"".join(each.body for each in self._recorder.connections) + bytes(self._recorder.body)
 
     @property
-    def attempts(self) -> int:
+    def connections(self) -> int:
         """How many of its connections are over."""
-        return len(self._recorder.attempts)
+        return len(self._recorder.connections)
 
     @property
     def statuses(self) -> set[int]:
         """What it was answered in connections that are over; 0 where there was no answer."""
-        return {each.status for each in self._recorder.attempts}
+        return {each.status for each in self._recorder.connections}
 
     def close(self) -> None:
         """Come back no more."""
@@ -191,20 +191,20 @@ class Reader:
             self._reading.join()
         self._reading.kill()
 
-    def has_reached(self, ends: dict[Place, int]) -> bool:
+    def has_reached(self, ends: dict[Partition, int]) -> bool:
         """Whether its last id says that it has had all before these ends."""
         if self.last_id is None:
             return False
-        told = read_id(self.last_id)
-        wanted = [place for place in ends if place[0] in self.topics and place[0] not in told.only]
+        told = parse_id(self.last_id)
+        wanted = [partition for partition in ends if partition[0] in self.topics and partition[0] not in told.only]
         return all(
-            place in told.places and (told.places[place].offset or 0) >= ends[place]
-            for place in (*wanted, *told.places)
+            partition in told.entries and (told.entries[partition].offset or 0) >= ends[partition]
+            for partition in (*wanted, *told.entries)
         )
 
     def history(self, statuses: frozenset[int]) -> History:
         """All that it had, for the checker."""
-        return History(self.name, self.topics, self._recorder.attempts, **{"statuses": statuses, **self.about})
+        return History(self.name, self.topics, self._recorder.connections, **{"statuses": statuses, **self.about})
 
 
 class Scene:
@@ -231,10 +231,10 @@ class Scene:
         self.readers: list[Reader] = []
         self.servers: list[Server] = []
         self.ways: list[Network] = []
-        self.written: dict[tuple[Any, ...], Written] = {}
+        self.written: dict[tuple[Any, ...], StoredRecord] = {}
         self._acknowledged: list[Acknowledged] = []
-        self._firsts: dict[Place, int] = {}
-        self._lives: dict[str, tuple[int, int]] = {}
+        self._firsts: dict[Partition, int] = {}
+        self._versions: dict[str, tuple[int, int]] = {}
         self._count = servers
         self._file = directory / "kafkasse.yaml"
         self._settings = {"kafka": cluster.settings, "allowed_topics": ["*"], **SETTINGS, **settings}
@@ -276,7 +276,7 @@ class Scene:
     ) -> str:
         """Make a topic, and let somebody write to it. Returns its name."""
         self.kafka.create(name, partitions, replicas, **configs)
-        self._lives[name] = 0, 0
+        self._versions[name] = 0, 0
         self.hire(name, partitions, author, per_s)
         return name
 
@@ -303,7 +303,7 @@ class Scene:
         """Let nobody write to a topic any more."""
         author = self.authors.pop(topic)
         author.close()
-        topic_id = self._lives[topic][0]
+        topic_id = self._versions[topic][0]
         self._acknowledged += [each._replace(topic_id=topic_id) for each in author.acknowledged]
 
     def delete(self, topic: str) -> None:
@@ -314,9 +314,9 @@ class Scene:
 
     def make_again(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
         """Make a topic that was deleted, and let somebody write to it."""
-        topic_id, _ = self._lives[topic]
+        topic_id, _ = self._versions[topic]
         self.topic(topic, partitions, per_s=per_s)
-        self._lives[topic] = topic_id + 1, 0
+        self._versions[topic] = topic_id + 1, 0
 
     def grow(self, topic: str, partitions: int) -> None:
         """Let a topic have more partitions, which are written to."""
@@ -332,38 +332,38 @@ class Scene:
 
     # The truth.
 
-    def witness(self, *topics: str) -> dict[Place, int]:
+    def witness(self, *topics: str) -> dict[Partition, int]:
         """Read all that these topics hold now. Returns their ends."""
-        ends: dict[Place, int] = {}
+        ends: dict[Partition, int] = {}
         for topic in topics:
             ends |= patiently(lambda topic=topic: self._witness(topic))
         return ends
 
-    def _witness(self, topic: str) -> dict[Place, int]:
+    def _witness(self, topic: str) -> dict[Partition, int]:
         # Where leaders have just changed, kafka-python's consumer may wait for an answer for ever.
         with (
             gevent.Timeout(READING_S_MAX, KafkaTimeoutError),
-            closing(Witness(self.cluster.bootstrap_servers, [topic], *self._lives[topic])) as witness,
+            closing(Witness(self.cluster.bootstrap_servers, [topic], *self._versions[topic])) as witness,
         ):
             ends = witness.read()
             self._firsts |= witness.firsts()
-        self.written |= {(*each[:3], *each[-2:]): each for each in witness.written}
+        self.written |= {(*each[:3], *each[-2:]): each for each in witness.stored}
         return ends
 
     def holds(self, topic: str) -> int:
         """How many records a topic holds now."""
         with closing(Witness(self.cluster.bootstrap_servers, [topic])) as witness:
             witness.read()
-            return len(witness.written)
+            return len(witness.stored)
 
     def truncated(self, topic: str) -> None:
         """From now on the topic's log may be another one than the one that was read so far."""
-        topic_id, epoch = self._lives[topic]
-        self._lives[topic] = topic_id, epoch + 1
+        topic_id, epoch = self._versions[topic]
+        self._versions[topic] = topic_id, epoch + 1
 
     # The verdict.
 
-    def complaints(self, statuses: Iterable[int] = (), **about: Any) -> list[str]:
+    def violations(self, statuses: Iterable[int] = (), **about: Any) -> list[str]:
         """Let the authors stop and the readers come to the end, and leave. Returns what is wrong; nothing where all is well.
 
         Args:
@@ -372,7 +372,7 @@ class Scene:
         """
         for topic in list(self.authors):
             self.retire(topic)
-        ends = self.witness(*self._lives)
+        ends = self.witness(*self._versions)
         with suppress(gevent.Timeout):
             eventually(lambda: all(each.has_reached(ends) for each in self.readers))
         late = [
@@ -381,7 +381,7 @@ class Scene:
             if not each.has_reached(ends)
         ]
         gevent.joinall([gevent.spawn(each.close) for each in self.readers])
-        return late + complaints(
+        return late + violations(
             [each.history(frozenset(statuses)) for each in self.readers],
             list(self.written.values()),
             acknowledged=self._acknowledged,
@@ -420,4 +420,4 @@ def beat(readers: list[Reader]) -> None:
 
 def unbroken(readers: list[Reader]) -> bool:
     """Whether none of them had to come back."""
-    return not any(each.attempts for each in readers)
+    return not any(each.connections for each in readers)

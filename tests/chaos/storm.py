@@ -96,10 +96,10 @@ class Storm:
         for way in self.scene.ways:
             way.heal()
 
-    def complaints(self) -> list[str]:
+    def violations(self) -> list[str]:
         """What is wrong with what the clients had."""
         lossy = [self._names[TRUNCATED], self._names[COMPACTED]]
-        return self.scene.complaints({503}, excused=lossy, compacted=[self._names[COMPACTED]])
+        return self.scene.violations({503}, excused=lossy, compacted=[self._names[COMPACTED]])
 
     def _watch(self) -> None:
         while True:

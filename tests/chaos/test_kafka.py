@@ -23,7 +23,7 @@ def test_nothing_happens(stage: Stage, fresh_name: str) -> None:
     go_on(readers)
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_a_broker_is_killed(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -41,7 +41,7 @@ def test_a_broker_is_killed(stage: Stage, nodes: EmbeddedCluster, fresh_name: st
     eventually(lambda: dead in nodes.in_sync(topic))
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_a_leader_moves(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -55,7 +55,7 @@ def test_a_leader_moves(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -
         go_on(readers)
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_the_controller_is_lost(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -71,7 +71,7 @@ def test_the_controller_is_lost(stage: Stage, nodes: EmbeddedCluster, fresh_name
     nodes.start(dead)
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_the_network_to_kafka_is_slow(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -89,7 +89,7 @@ def test_the_network_to_kafka_is_slow(stage: Stage, nodes: EmbeddedCluster, fres
         network.heal()
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_connections_to_kafka_break(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -103,7 +103,7 @@ def test_connections_to_kafka_break(stage: Stage, nodes: EmbeddedCluster, fresh_
         go_on(readers)
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["all nodes", "the leader alone"])
@@ -124,7 +124,7 @@ def test_the_network_to_kafka_is_half_open(stage: Stage, nodes: EmbeddedCluster,
     go_on(readers)
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_a_log_is_truncated(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -150,7 +150,7 @@ def test_a_log_is_truncated(stage: Stage, nodes: EmbeddedCluster, fresh_name: st
 
     assert all(b"the log was truncated" in each.body for each in readers)
     assert unbroken(readers)
-    assert [] == scene.complaints(excused=[topic])
+    assert [] == scene.violations(excused=[topic])
 
 
 def test_kafkasse_may_no_longer_read(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
@@ -165,4 +165,4 @@ def test_kafkasse_may_no_longer_read(stage: Stage, nodes: EmbeddedCluster, fresh
     go_on(readers)
 
     assert all(b"event: error\n" in each.body and b'"status":404' in each.body for each in readers)
-    assert [] == scene.complaints(statuses={404})
+    assert [] == scene.violations(statuses={404})

@@ -27,8 +27,8 @@ def test_workers_end(stage: Stage, fresh_name: str, end: signal.Signals) -> None
         eventually(lambda server=server, worker=worker: server.workers() not in ([], [worker]))
         go_on(readers)
 
-    assert all(each.attempts for each in readers)
-    assert [] == scene.complaints(statuses={503})
+    assert all(each.connections for each in readers)
+    assert [] == scene.violations(statuses={503})
 
 
 def test_rolling_restarts(stage: Stage, fresh_name: str) -> None:
@@ -42,8 +42,8 @@ def test_rolling_restarts(stage: Stage, fresh_name: str) -> None:
         assert 0 == old.wait()
         go_on(readers)
 
-    assert all(each.attempts for each in readers)
-    assert [] == scene.complaints(statuses={503})
+    assert all(each.connections for each in readers)
+    assert [] == scene.violations(statuses={503})
 
 
 def test_workers_that_serve_a_few_requests(stage: Stage, fresh_name: str) -> None:
@@ -59,8 +59,8 @@ def test_workers_that_serve_a_few_requests(stage: Stage, fresh_name: str) -> Non
         eventually(lambda worker=worker: scene.servers[0].workers() not in ([], [worker]))
         go_on(scene.readers)
 
-    assert all(each.attempts for each in readers)
-    assert [] == scene.complaints(statuses={503})
+    assert all(each.connections for each in readers)
+    assert [] == scene.violations(statuses={503})
 
 
 def test_the_network_to_clients_is_slow(stage: Stage, fresh_name: str) -> None:
@@ -73,7 +73,7 @@ def test_the_network_to_clients_is_slow(stage: Stage, fresh_name: str) -> None:
         go_on(readers)
     scene.ways[0].heal()
 
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_connections_to_clients_break(stage: Stage, fresh_name: str) -> None:
@@ -88,8 +88,8 @@ def test_connections_to_clients_break(stage: Stage, fresh_name: str) -> None:
         _ = way.cut() if at % 2 else way.reset()
         go_on(readers)
 
-    assert all(each.attempts for each in readers)
-    assert [] == scene.complaints()
+    assert all(each.connections for each in readers)
+    assert [] == scene.violations()
 
 
 def test_the_network_to_clients_is_half_open(stage: Stage, fresh_name: str) -> None:
@@ -102,4 +102,4 @@ def test_the_network_to_clients_is_half_open(stage: Stage, fresh_name: str) -> N
     scene.ways[0].heal()
     go_on(readers)
 
-    assert [] == scene.complaints()
+    assert [] == scene.violations()

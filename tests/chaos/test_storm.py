@@ -19,7 +19,7 @@ def test_a_short_storm(stage: Callable[..., Scene], fresh_name: str) -> None:
 
     storm.rage(SECONDS, FAULTS)
 
-    assert [] == storm.complaints()
+    assert [] == storm.violations()
 
 
 def test_a_loss_is_seen(stage: Callable[..., Scene], fresh_name: str) -> None:
@@ -32,4 +32,4 @@ def test_a_loss_is_seen(stage: Callable[..., Scene], fresh_name: str) -> None:
     first = body.index(b"event: message")
     del body[first : body.index(b"\n\n", first) + 2]
 
-    assert any("before it did not" in each for each in scene.complaints())
+    assert any("before it did not" in each for each in scene.violations())

@@ -1,4 +1,4 @@
-"""What becomes of topics, and what stands in them: clients get all of it, or are told what they cannot have."""
+"""What becomes of topics, and what positions in them: clients get all of it, or are told what they cannot have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_topic_is_deleted_and_made_again(stage: Stage, fresh_name: str) -> Non
 
     assert all(b'"status":410' in each.body for each in readers)
     assert all(b"the topic was deleted and made again" in each.body for each in readers)
-    assert [] == scene.complaints(statuses={404, 410})
+    assert [] == scene.violations(statuses={404, 410})
 
 
 def test_a_topic_is_made_again_at_once(stage: Stage, fresh_name: str) -> None:
@@ -39,7 +39,7 @@ def test_a_topic_is_made_again_at_once(stage: Stage, fresh_name: str) -> None:
         go_on(readers)
 
     assert all(b"the topic was deleted and made again" in each.body for each in readers)
-    assert [] == scene.complaints(statuses={404, 410, 503})  # where a look fell just between
+    assert [] == scene.violations(statuses={404, 410, 503})  # where a look fell just between
 
 
 def test_partitions_are_added(stage: Stage, fresh_name: str) -> None:
@@ -53,7 +53,7 @@ def test_partitions_are_added(stage: Stage, fresh_name: str) -> None:
         go_on(readers)
 
     assert unbroken(readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_retention_passes_who_is_away(stage: Stage, fresh_name: str) -> None:
@@ -71,7 +71,7 @@ def test_retention_passes_who_is_away(stage: Stage, fresh_name: str) -> None:
         go_on(readers)
 
     assert all(b"removed by retention" in each.body for each in readers)
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 COMPACTION = {
@@ -98,7 +98,7 @@ def test_compaction_is_under_way(stage: Stage, fresh_name: str) -> None:
     go_on(readers)
 
     assert unbroken(readers)
-    assert [] == scene.complaints(excused=[topic], compacted=[topic])
+    assert [] == scene.violations(excused=[topic], compacted=[topic])
 
 
 def test_transactions(stage: Stage, fresh_name: str) -> None:
@@ -111,7 +111,7 @@ def test_transactions(stage: Stage, fresh_name: str) -> None:
         scene.ways[0].cut()
         go_on(readers)
 
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 def test_every_codec(stage: Stage, fresh_name: str) -> None:
@@ -124,7 +124,7 @@ def test_every_codec(stage: Stage, fresh_name: str) -> None:
         scene.ways[0].cut()
         go_on(readers)
 
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 class LargeAuthor(Author):
@@ -144,7 +144,7 @@ def test_records_larger_than_a_fetch(stage: Stage, fresh_name: str) -> None:
         scene.ways[0].cut()
         go_on(readers)
 
-    assert [] == scene.complaints()
+    assert [] == scene.violations()
 
 
 class SkewedAuthor(Author):
@@ -166,9 +166,9 @@ def test_clocks_that_jump(stage: Stage, fresh_name: str) -> None:
     for _ in range(5):
         ends = scene.witness(topic)
         when = scene.lots.choice(list(scene.written.values())).timestamp
-        bounds = {place: (end, 2**63) for place, end in ends.items()}
+        bounds = {partition: (end, 2**63) for partition, end in ends.items()}
         scene.read(topic, query=f"?timestamp={when}", start=when, ends=bounds)
         scene.ways[0].cut()
         go_on(scene.readers)
 
-    assert [] == scene.complaints()
+    assert [] == scene.violations()

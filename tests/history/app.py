@@ -1,4 +1,4 @@
-"""What black-box tests serve: kafkasse with each setting that holds for all streams, and perhaps one fault in it."""
+"""The app of the black-box tests: kafkasse with several settings, and the fault that the environment names, if any."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from kafkasse import blueprint
 from kafkasse.config import Config
 from tests.history import mutants
 
-MUTANT_VARIABLE = "KAFKASSE_TEST_MUTANT"
-HIDDEN = "hide"  # a message that holds this word does not pass the filter
+MUTANT_VARIABLE = "HISTORY_MUTANT"
+HIDDEN = "hide"  # the filter drops messages that contain this word
 
 
 def shows(message: Any) -> bool:
-    """The filter."""
+    """Return whether the filter keeps a message."""
     return HIDDEN not in str(message)
 
 
 def create() -> Flask:
-    """The app, with the fault that the environment names."""
+    """Create the app. The environment names the mutant, if any."""
     if mutant := os.environ.get(MUTANT_VARIABLE):
         mutants.MUTANTS[mutant]()
-    logging.getLogger("kafkasse").setLevel(
-        logging.ERROR
-    )  # a line for each record that a format skips is a thousand here
+    # A warning for each record that a format skips would be thousands of lines.
+    logging.getLogger("kafkasse").setLevel(logging.ERROR)
     app = Flask(__name__)
     for name, more in {"plain": {}, "filtered": {"filterer": shows}, "sparse": {"id_frequency": "run"}}.items():
         app.register_blueprint(blueprint(Config.load(**more), name=name), url_prefix=f"/{name}")
-    app.add_url_rule("/-/done", view_func=lambda: dict(mutants.done))
+    app.add_url_rule("/-/mutants", view_func=lambda: dict(mutants.applied))
     return app

@@ -1,4 +1,4 @@
-"""Those who write to topics and keep what was acknowledged, and the witness who reads all of it, by kafka-python alone."""
+"""Producers that keep what was acknowledged, and an independent consumer. Both use only kafka-python."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from tests.history.checker import Acknowledged, Written
-from tests.history.wire import Place
+from tests.history.checker import Acknowledged, StoredRecord
+from tests.history.wire import Partition
 
 POLL_MS = 200
 POLLS_WITHOUT_PROGRESS_MAX = 100
 
 
 class Writer:
-    """A producer that keeps what was acknowledged, in transactions of its own where it has an id for them.
+    """A producer that keeps the acknowledged records. With a transactional ID it writes in transactions.
 
     Attributes:
-        acknowledged: what a broker has said it keeps. What a transaction wrote is here once it is committed.
-        failed: how many records were refused or given up.
+        acknowledged: the acknowledged records. Those of a transaction are added after its commit.
+        failed: the number of records that were rejected or timed out.
     """
 
     def __init__(self, bootstrap_servers: str, transactional_id: str | None = None, **settings: Any) -> None:
@@ -40,14 +40,14 @@ class Writer:
         headers: Sequence[tuple[str, bytes]] = (),
         timestamp_ms: int | None = None,
     ) -> None:
-        """Append a record, some time before the next flush() returns."""
+        """Append a record, at the latest during the next flush()."""
         sent = self._producer.send(
             topic, value, key=key, partition=partition, headers=list(headers), timestamp_ms=timestamp_ms
         )
         self._sent.append((sent, key, value))
 
     def flush(self) -> None:
-        """Wait until a broker has said of each record whether it keeps it."""
+        """Wait until every record is acknowledged or has failed."""
         self._producer.flush()
         self._keep(committed=True)
 
@@ -56,7 +56,7 @@ class Writer:
         self._producer.begin_transaction()
 
     def end(self, commit: bool) -> None:
-        """Commit or abort it."""
+        """Commit or abort the transaction."""
         self._producer.flush()
         _ = self._producer.commit_transaction() if commit else self._producer.abort_transaction()
         self._keep(committed=commit)
@@ -70,21 +70,21 @@ class Writer:
             if not future.succeeded():
                 self.failed += 1
             elif committed:
-                told = future.value
-                self.acknowledged.append(Acknowledged(told.topic, told.partition, told.offset, key, value))
+                sent_to = future.value
+                self.acknowledged.append(Acknowledged(sent_to.topic, sent_to.partition, sent_to.offset, key, value))
 
 
 class Witness:
-    """Reads topics from their first record, as anybody could who has never heard of kafkasse.
+    """An independent consumer that reads topics from the start.
 
     Args:
         bootstrap_servers: the cluster.
-        topics: what it reads.
-        topic_id, epoch: the number under which it notes what it reads; see Written.
+        topics: the topics to read.
+        topic_id, epoch: the version under which it stores the records; see StoredRecord.
         isolation_level: read_committed or read_uncommitted.
 
     Attributes:
-        written: all that it has read so far.
+        stored: the records read so far.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Witness:
         epoch: int = 0,
         isolation_level: str = "read_committed",
     ) -> None:
-        self.written: list[Written] = []
-        self._life = topic_id, epoch
-        self._times: dict[tuple[Place, int], int | None] = {}
+        self.stored: list[StoredRecord] = []
+        self._version = topic_id, epoch
+        self._times: dict[tuple[Partition, int], int | None] = {}
         self._topics = list(topics)
         self._consumer = KafkaConsumer(
             bootstrap_servers=bootstrap_servers,
@@ -107,36 +107,44 @@ class Witness:
             isolation_level=isolation_level,
         )
 
-    def read(self) -> dict[Place, int]:
-        """Read on to where the topics end now. Returns these ends, by place."""
+    def read(self) -> dict[Partition, int]:
+        """Read up to the current ends of the topics. Return these ends by partition."""
         ends = self.ends()
-        missing = {TopicPartition(*place) for place in ends} - self._consumer.assignment()
+        missing = {TopicPartition(*partition) for partition in ends} - self._consumer.assignment()
         if missing:
             self._consumer.assign([*self._consumer.assignment(), *missing])
         idle = 0
-        while any(self._consumer.position(TopicPartition(*place)) < end for place, end in ends.items()):
+        while any(self._consumer.position(TopicPartition(*partition)) < end for partition, end in ends.items()):
             found = self._consumer.poll(timeout_ms=POLL_MS)
             idle = 0 if found else idle + 1
-            assert idle < POLLS_WITHOUT_PROGRESS_MAX, "the witness reads nothing more"
-            self.written += [self._written(record) for records in found.values() for record in records]
+            assert idle < POLLS_WITHOUT_PROGRESS_MAX, "the independent consumer is stuck"
+            self.stored += [self._stored_record(record) for records in found.values() for record in records]
         return ends
 
-    def ends(self) -> dict[Place, int]:
-        """Where the topics end now, by place."""
-        places = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
-        return {(place.topic, place.partition): end for place, end in self._consumer.end_offsets(places).items()}
+    def ends(self) -> dict[Partition, int]:
+        """Return the current end of each partition."""
+        partitions = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
+        return {
+            (partition.topic, partition.partition): end
+            for partition, end in self._consumer.end_offsets(partitions).items()
+        }
 
-    def firsts(self) -> dict[Place, int]:
-        """Where they begin now, by place."""
-        places = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
-        return {(place.topic, place.partition): at for place, at in self._consumer.beginning_offsets(places).items()}
+    def firsts(self) -> dict[Partition, int]:
+        """Return the first offset of each partition."""
+        partitions = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
+        return {
+            (partition.topic, partition.partition): at
+            for partition, at in self._consumer.beginning_offsets(partitions).items()
+        }
 
-    def first_at(self, place: Place, timestamp: int) -> int | None:
-        """The first offset of a place at or after a time, in milliseconds, or None where there is none."""
-        if (place, timestamp) not in self._times:
-            found = self._consumer.offsets_for_times({TopicPartition(*place): timestamp})[TopicPartition(*place)]
-            self._times[place, timestamp] = found.offset if found else None
-        return self._times[place, timestamp]
+    def first_at(self, partition: Partition, timestamp: int) -> int | None:
+        """Return the first offset of a partition at or after a timestamp in milliseconds, or None."""
+        if (partition, timestamp) not in self._times:
+            found = self._consumer.offsets_for_times({TopicPartition(*partition): timestamp})[
+                TopicPartition(*partition)
+            ]
+            self._times[partition, timestamp] = found.offset if found else None
+        return self._times[partition, timestamp]
 
     def close(self) -> None:
         self._consumer.close()
@@ -144,6 +152,6 @@ class Witness:
     def _partitions(self, topic: str) -> list[int]:
         return sorted(self._consumer.partitions_for_topic(topic) or ())
 
-    def _written(self, record: Any) -> Written:
+    def _stored_record(self, record: Any) -> StoredRecord:
         where = record.topic, record.partition, record.offset, record.timestamp
-        return Written(*where, record.key, record.value, tuple(record.headers), *self._life)
+        return StoredRecord(*where, record.key, record.value, tuple(record.headers), *self._version)

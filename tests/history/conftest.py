@@ -1,4 +1,4 @@
-"""A Kafka whose cleaner does not rest, for tests that want compacted topics."""
+"""A Kafka broker that compacts without a pause, for tests with compacted topics."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ SETTINGS = {"log.cleaner.backoff.ms": "50"}
 
 @pytest.fixture(scope="package")
 def broker() -> Iterator[EmbeddedBroker]:
-    """In place of the one that all other tests share."""
+    """Replaces the broker that all other tests share."""
     with EmbeddedBroker(settings=SETTINGS) as running:
         yield running

@@ -1,7 +1,7 @@
-"""kafkasse with one fault in it, so that it can be seen that the checker finds such a fault.
+"""Versions of kafkasse with one fault each. Tests check that the checker reports every one of them.
 
-A mutant takes the place of something that kafkasse defines, and counts how often its fault was done. One whose place has
-gone, or that was never reached, has shown nothing: seam() refuses the first, tests refuse the second.
+A mutant replaces a function or method of kafkasse and counts how often it applies its fault. A mutant proves nothing if its
+target no longer exists or never runs: patch() raises an error in the first case, and the tests fail in the second.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from kafkasse.frame import Encoder, Wire
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.position import IdWriter
 
-done: Counter[str] = Counter()  # how often each mutant has done its fault in this process
+applied: Counter[str] = Counter()  # how often each mutant applied its fault in this process
 
 _undo: list[tuple[Any, str, Any]] = []
 _ID_LINE = re.compile(rb"^id: .*\n", re.MULTILINE)
-_LAST_OFFSET = re.compile(rb'^(id: .*"offset":)(\d+)', re.MULTILINE)  # of the last partition that an id tells of
+_LAST_OFFSET = re.compile(rb'^(id: .*"offset":)(\d+)', re.MULTILINE)  # of the last partition in an event ID
 
 
-class SeamGone(Exception):
-    """What this mutant hooks is no more: hook it elsewhere."""
+class TargetMissing(Exception):
+    """The function that this mutant patches no longer exists. Patch its replacement."""
 
 
-def seam(owner: Any, name: str, replaced_by: Callable[..., Any]) -> None:
-    """Put `replaced_by` in the place of `owner.name`; it is called with the original first.
+def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace `owner.name` with `replacement`, which receives the original as its first argument.
 
     Raises:
-        SeamGone: see there.
+        TargetMissing: `owner.name` does not exist.
     """
     original = getattr(owner, name, None)
     if not callable(original):
-        raise SeamGone(f"{getattr(owner, '__name__', owner)}.{name} has gone: hook the mutant {replaced_by} elsewhere")
+        where = getattr(owner, "__name__", owner)
+        raise TargetMissing(f"{where}.{name} does not exist: update the mutant {replacement.__qualname__}")
     _undo.append((owner, name, original))
-    setattr(owner, name, lambda *args, **named: replaced_by(original, *args, **named))
+    setattr(owner, name, lambda *args, **named: replacement(original, *args, **named))
 
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """This process has the fault `name` for as long as the block lasts."""
-    done.clear()
+    """Apply the mutant `name` to this process until the block ends."""
+    applied.clear()
     try:
         MUTANTS[name]()
         yield
@@ -61,142 +62,143 @@ def mutated(name: str) -> Iterator[None]:
 
 
 def _on_frames(name: str, change: Callable[[list[bytes]], list[bytes]]) -> Callable[[], None]:
-    """A mutant that changes the frames of a run of records."""
+    """Return a mutant that changes the frames of a run of records."""
 
     def encode_run(original: Any, self: Any, *args: Any) -> Any:
         frames, offsets = original(self, *args)
         changed = change(list(frames))
-        done[name] += changed != frames
+        applied[name] += changed != frames
         return changed, offsets[: len(changed)]
 
-    return lambda: seam(Encoder, "encode_run", encode_run)
+    return lambda: patch(Encoder, "encode_run", encode_run)
 
 
-def _moved(by: int) -> Callable[[list[bytes]], list[bytes]]:
-    def moved(found: re.Match[bytes]) -> bytes:
+def _shift_last_offset(by: int) -> Callable[[list[bytes]], list[bytes]]:
+    def shift(found: re.Match[bytes]) -> bytes:
         return found[1] + b"%d" % max(0, int(found[2]) + by)
 
-    return lambda frames: [_LAST_OFFSET.sub(moved, each, count=1) for each in frames]
+    return lambda frames: [_LAST_OFFSET.sub(shift, each, count=1) for each in frames]
 
 
 def _id_first(frames: list[bytes]) -> list[bytes]:
     ids = [_ID_LINE.search(each) for each in frames]
     return [
-        told[0] + b"\n" + _ID_LINE.sub(b"", each, 1) if told else each for told, each in zip(ids, frames, strict=True)
+        found[0] + b"\n" + _ID_LINE.sub(b"", each, 1) if found else each
+        for found, each in zip(ids, frames, strict=True)
     ]
 
 
 def _id_of_the_last_on_the_first(frames: list[bytes]) -> list[bytes]:
-    """Of a run that tells one id, at its end: it tells it with its first event."""
-    if len(frames) < 2 or _ID_LINE.search(frames[0]) or not (told := _ID_LINE.search(frames[-1])):
+    """If a run has one event ID, at its end, move it to the first event."""
+    if len(frames) < 2 or _ID_LINE.search(frames[0]) or not (last_id := _ID_LINE.search(frames[-1])):
         return frames
     name, rest = frames[0].split(b"\n", 1)
-    return [name + b"\n" + told[0] + rest, *frames[1:-1], _ID_LINE.sub(b"", frames[-1], 1)]
+    return [name + b"\n" + last_id[0] + rest, *frames[1:-1], _ID_LINE.sub(b"", frames[-1], 1)]
 
 
 def _slot_lost() -> None:
-    """One batch in four reaches the feed's position, and no reader."""
+    """One batch in four advances the feed but reaches no reader."""
     turns = Counter[str]()
 
     def append(original: Any, self: Any, batch: Any) -> Any:
         turns["all"] += 1
         if turns["all"] % 4 or not batch.records:
             return original(self, batch)
-        done["ring_slot_lost"] += 1
+        applied["ring_slot_lost"] += 1
         return original(self, batch._replace(records=[]))
 
-    seam(SharedFeed, "append", append)
+    patch(SharedFeed, "append", append)
 
 
 def _joins_too_late() -> None:
-    """A reader may join although the ring begins one record behind its place."""
+    """A reader joins the ring although the ring starts one record after its position."""
 
     def covers(original: Any, self: Any, offsets: Any) -> bool:
         wrong = bool(original(self, {each: offset + 1 for each, offset in offsets.items()}))
-        done["joins_one_too_late"] += wrong and not original(self, offsets)
+        applied["joins_one_too_late"] += wrong and not original(self, offsets)
         return wrong
 
-    seam(SharedFeed, "covers", covers)
+    patch(SharedFeed, "covers", covers)
 
 
 def _joins_too_early() -> None:
-    """A reader that joins takes the last record that it had once more."""
+    """A reader that joins the ring receives its last record again."""
 
     def own_frames(original: Any, self: Any, segment: Any, ids: Any) -> Any:
         had = ids.offsets.get(segment.partition, 0)
         if had - 1 in segment.offsets:
-            done["joins_one_too_early"] += 1
+            applied["joins_one_too_early"] += 1
             ids.offsets[segment.partition] = had - 1
         return original(self, segment, ids)
 
-    seam(Reader, "_own_frames", own_frames)
+    patch(Reader, "_own_frames", own_frames)
 
 
 def _evicted_while_joining() -> None:
-    """Its place in the ring is noted only once the cursor was given back, which lets others run."""
+    """A joining reader notes its place in the ring only after closing its cursor, during which other greenlets run."""
 
     def join(original: Any, self: Any, reader: Any) -> None:
         original(self, reader)
-        done["evicted_while_joining"] += self._next != self.feed.first
+        applied["evicted_while_joining"] += self._next != self.feed.first
         self._next = self.feed.first
 
-    seam(Reader, "_join", join)
+    patch(Reader, "_join", join)
 
 
 def _behind_at_the_feeds_place() -> None:
-    """A reader that fell out of the ring catches up from where the feed is."""
+    """A reader that fell out of the ring catches up from the position of the feed."""
 
     def fall_behind(original: Any, self: Any) -> None:
-        done["falls_behind_to_the_end"] += 1
+        applied["falls_behind_to_the_end"] += 1
         self._ids = self.feed.ids.copy_at(self.feed.ids.offsets, self.feed.ids.timestamps)
         original(self)
 
-    seam(Reader, "_fall_behind", fall_behind)
+    patch(Reader, "_fall_behind", fall_behind)
 
 
 def _filter_takes_two() -> None:
-    """The record after one that was filtered is not sent either."""
+    """The record after a filtered record is not sent either."""
     last: dict[int, bool] = {}
 
     def encode(original: Any, self: Any, *args: Any) -> Any:
         encoded = original(self, *args)
         swallow = last.get(id(self), False) and encoded is not None
         last[id(self)] = encoded is None
-        done["filter_takes_one_more"] += swallow
+        applied["filter_takes_one_more"] += swallow
         return None if swallow else encoded
 
-    seam(Encoder, "encode", encode)
+    patch(Encoder, "encode", encode)
 
 
 def _lone_id_too_far() -> None:
-    """An id alone (at the beginning, with a heartbeat) tells one record too many."""
+    """A position event (at the start, or in place of a heartbeat) is one record too far."""
 
     def id_alone(original: Any, self: Any, position_id: str) -> bytes:
         block = bytes(original(self, position_id))
-        done["lone_id_too_far"] += 1
-        return _moved(1)([block])[0]
+        applied["lone_id_too_far"] += 1
+        return _shift_last_offset(1)([block])[0]
 
-    seam(Wire, "id_alone", id_alone)
+    patch(Wire, "id_alone", id_alone)
 
 
 def _gap_unsent() -> None:
     def gap(original: Any, wire: Any, *args: Any) -> bytes:
-        done["gap_not_sent"] += 1
+        applied["gap_not_sent"] += 1
         return bytes(wire.id_alone(args[-1]))
 
-    seam(frame, "gap", gap)
+    patch(frame, "gap", gap)
 
 
 def _gap_too_wide() -> None:
     def gap(original: Any, wire: Any, partition: Any, first: int, to: int, *rest: Any) -> bytes:
-        done["gap_too_wide"] += 1
+        applied["gap_too_wide"] += 1
         return bytes(original(wire, partition, first, to + 1, *rest))
 
-    seam(frame, "gap", gap)
+    patch(frame, "gap", gap)
 
 
 def _half_a_chunk() -> None:
-    """One read in three loses what lies behind the middle of a frame."""
+    """One read in three loses the end of its last frame."""
     turns = Counter[str]()
 
     def read(original: Any, self: Any, *args: Any) -> bytes:
@@ -204,67 +206,67 @@ def _half_a_chunk() -> None:
         turns["all"] += bool(data)
         if not data or turns["all"] % 3:
             return data
-        done["chunk_cut_in_a_frame"] += 1
+        applied["chunk_cut_in_a_frame"] += 1
         return data[: len(data) - 20]
 
-    seam(Reader, "read", read)
+    patch(Reader, "read", read)
 
 
 def _one_partition_forgotten() -> None:
-    """A client that comes back goes on at the end of its last partition."""
+    """A client that reconnects resumes at the end of its last partition."""
 
     def resolve(original: Any, log: Any, position: Any, *args: Any, **named: Any) -> Any:
         opening = original(log, position, *args, **named)
         if position.starts:
             last = list(opening.offsets)[-1]
             end = log.offset_ranges([last])[last].end
-            done["resume_forgets_a_partition"] += opening.offsets[last] != end
+            applied["resume_forgets_a_partition"] += opening.offsets[last] != end
             opening.offsets[last] = end
         return opening
 
-    seam(feeds, "resolve", resolve)
+    patch(feeds, "resolve", resolve)
 
 
 def _tombstones_hidden() -> None:
     def encode(original: Any, self: Any, topic: str, partition: int, record: Any) -> Any:
-        done["tombstones_hidden"] += record.value is None
+        applied["tombstones_hidden"] += record.value is None
         return None if record.value is None else original(self, topic, partition, record)
 
-    seam(Encoder, "encode", encode)
+    patch(Encoder, "encode", encode)
 
 
 def _snapshot_short() -> None:
-    """The oldest key of a table is not sent."""
+    """The oldest key of a snapshot is not sent."""
 
     def records(original: Any, self: Any) -> Any:
-        done["snapshot_lacks_a_key"] += 1
+        applied["snapshot_lacks_a_key"] += 1
         return original(self)[1:]
 
-    seam(getattr(catch_up, "_Snapshot", None), "records", records)
+    patch(getattr(catch_up, "_Snapshot", None), "records", records)
 
 
 def _times_too_far() -> None:
     def set_(original: Any, self: Any, partition: Any, next_offset: int, timestamp: int | None = None) -> None:
-        done["times_one_too_far"] += timestamp is not None
+        applied["times_one_too_far"] += timestamp is not None
         original(self, partition, next_offset, None if timestamp is None else timestamp + 1)
 
-    seam(IdWriter, "set", set_)
+    patch(IdWriter, "set", set_)
 
 
 def _aborted_shown() -> None:
-    """Kafka is read with an isolation level that shows what a transaction has not committed."""
+    """Kafka is read with an isolation level that includes uncommitted records."""
 
     def init(original: Any, self: Any, *args: Any, **named: Any) -> None:
         given = inspect.signature(original).bind(self, *args, **named)
         given.arguments["isolation_level"] = "read_uncommitted"
-        done["aborted_records_shown"] += 1
+        applied["aborted_records_shown"] += 1
         original(*given.args, **given.kwargs)
 
-    seam(KafkaLog, "__init__", init)
+    patch(KafkaLog, "__init__", init)
 
 
 def _own_reader_skips() -> None:
-    """Who catches up loses what stood between two reads: the first frame of every fifth."""
+    """A reader that catches up loses the first frame of every second read."""
     turns = Counter[str]()
 
     def read(original: Any, self: Any, *args: Any) -> bytes:
@@ -272,15 +274,15 @@ def _own_reader_skips() -> None:
         turns["all"] += bool(data)
         if not data or turns["all"] % 2 or b"\n\n" not in data:
             return data
-        done["catching_up_skips_a_frame"] += 1
+        applied["catching_up_skips_a_frame"] += 1
         return data.split(b"\n\n", 1)[1]
 
-    seam(CatchUp, "read", read)
+    patch(CatchUp, "read", read)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
-    "id_one_too_far": _on_frames("id_one_too_far", _moved(1)),
-    "id_one_too_near": _on_frames("id_one_too_near", _moved(-1)),
+    "id_one_too_far": _on_frames("id_one_too_far", _shift_last_offset(1)),
+    "id_one_too_near": _on_frames("id_one_too_near", _shift_last_offset(-1)),
     "id_before_its_data": _on_frames("id_before_its_data", _id_first),
     "sparse_id_too_early": _on_frames("sparse_id_too_early", _id_of_the_last_on_the_first),
     "last_of_a_batch_dropped": _on_frames("last_of_a_batch_dropped", lambda frames: frames[:-1]),

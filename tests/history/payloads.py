@@ -1,6 +1,7 @@
-"""What a route's format promises a client to read of a record, written from docs/wire.md and from no code of kafkasse.
+"""What a client must receive for a record in each format, written from docs/wire.md and without any code of kafkasse.
 
-Where bytes are promised bytes are compared; where only a meaning is, JSON is compared with each number as it was written.
+If docs/wire.md promises bytes, this module compares bytes. If it promises only a meaning, this module compares parsed JSON
+in which each number keeps its text.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
-_ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # those that a producer may set
+_ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # attributes that a producer may set
 NOT_JSON = object()
-TEXTS_KEPT_MAX = 256  # that were read as JSON: where an event is searched for, it is compared with many records
+TEXTS_CACHED_MAX = 256  # parsed JSON texts; one event is compared with many records
 _JSON_TYPE = re.compile(r"[/+]json\b")
 
 
-class Written(NamedTuple):
-    """A record as a consumer that knows nothing of kafkasse read it.
+class StoredRecord(NamedTuple):
+    """A record as an independent consumer read it.
 
-    `timestamp` is in milliseconds. `topic_id` counts up each time the topic was deleted and made again, `epoch` each
-    time the log of this partition was truncated; whoever reads it anew then reads it all, under the new number.
+    `timestamp` is in milliseconds. `topic_id` counts how often the topic was recreated. `epoch` counts how often the
+    partition's log was truncated. After each change the consumer reads the whole partition again under the new number.
     """
 
     topic: str
@@ -38,35 +39,35 @@ class Written(NamedTuple):
     epoch: int = 0
 
 
-class Shown(NamedTuple):
-    """How a client must see a record: the event's name, and whether this is its data."""
+class ExpectedEvent(NamedTuple):
+    """The event that a client must receive: its name, and a function that checks its data."""
 
     event: str
-    fits: Callable[[str], bool]
+    matches: Callable[[str], bool]
 
 
-def shown(written: Written, format: str) -> Shown | None:
-    """How a record looks as a Server-Sent Event, or None where this format has to skip it."""
-    return FORMATS[format](written)
+def expected_event(record: StoredRecord, format: str) -> ExpectedEvent | None:
+    """Return the Server-Sent Event for a record, or None if this format skips it."""
+    return FORMATS[format](record)
 
 
-def shown_as_line(written: Written, format: str) -> Shown | None:
-    """How it looks in newline-delimited JSON. The name of the event stands inside: all lines are messages."""
-    promised = shown(written, format)
-    if promised is None:
+def expected_line(record: StoredRecord, format: str) -> ExpectedEvent | None:
+    """Return the line of newline-delimited JSON for a record. The line contains the event name: all lines are messages."""
+    expected = expected_event(record, format)
+    if expected is None:
         return None
-    if promised.event == "delete":
-        return Shown("message", lambda line: _unwrapped(line, "delete", promised))
-    if promised.event == "base64":
-        data = base64.b64encode(written.value or b"").decode()
-        return Shown("message", lambda line: _same(line, {"event": "base64", "data": data}))
-    if format == "value" and not is_json(written.value or b""):
-        return Shown("message", lambda line: _same(line, (written.value or b"").decode()))
-    return Shown("message", lambda line: promised.fits(line) or _same_but_for_breaks(line, written, format))
+    if expected.event == "delete":
+        return ExpectedEvent("message", lambda line: _unwrapped(line, "delete", expected))
+    if expected.event == "base64":
+        data = base64.b64encode(record.value or b"").decode()
+        return ExpectedEvent("message", lambda line: _same(line, {"event": "base64", "data": data}))
+    if format == "value" and not is_json(record.value or b""):
+        return ExpectedEvent("message", lambda line: _same(line, (record.value or b"").decode()))
+    return ExpectedEvent("message", lambda line: expected.matches(line) or _same_except_breaks(line, record, format))
 
 
 def is_json(value: bytes) -> bool:
-    """Whether a value is JSON by its standard."""
+    """Return whether a value is JSON according to RFC 8259."""
     try:
         json.loads(value.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -74,65 +75,65 @@ def is_json(value: bytes) -> bool:
     return True
 
 
-def _as_kafkasse(written: Written) -> Shown | None:
-    value = written.value
+def _as_kafkasse(record: StoredRecord) -> ExpectedEvent | None:
+    value = record.value
     if value is None:
-        return Shown("delete", lambda data: _same(data, {"_kafka": _origin(written)}))
+        return ExpectedEvent("delete", lambda data: _same(data, {"_kafka": _origin(record)}))
     if not is_json(value):
         return None
     text = _joined(value)
-    if not isinstance(_meaning(text), _Members):
-        return Shown("message", lambda data: data == text)
+    if not isinstance(_parsed(text), _Members):
+        return ExpectedEvent("message", lambda data: data == text)
     if "_kafka" in json.loads(text):
-        return Shown("message", lambda data: _spliced_anew(data, text, written))
+        return ExpectedEvent("message", lambda data: _kafka_replaced(data, text, record))
     head = text.rstrip(" \t\n").removesuffix("}")
     comma = "," if json.loads(text) else ""
-    return Shown("message", lambda data: _spliced(data, f'{head}{comma}"_kafka":', written))
+    return ExpectedEvent("message", lambda data: _spliced(data, f'{head}{comma}"_kafka":', record))
 
 
-def _as_value(written: Written) -> Shown:
-    value = written.value
+def _as_value(record: StoredRecord) -> ExpectedEvent:
+    value = record.value
     if value is None:
-        return Shown("delete", lambda data: _same(data, _bytes("key", written.key)))
+        return ExpectedEvent("delete", lambda data: _same(data, _bytes("key", record.key)))
     if not _is_text(value) or (b"\r" in value and not is_json(value)):
         encoded = base64.b64encode(value).decode()
-        return Shown("base64", lambda data: data == encoded)
+        return ExpectedEvent("base64", lambda data: data == encoded)
     text = _joined(value)
-    return Shown("message", lambda data: data == text)
+    return ExpectedEvent("message", lambda data: data == text)
 
 
-def _as_envelope(written: Written) -> Shown:
-    content, encoding = _content(written.value)
-    headers = [{"key": name, **_bytes("value", value)} for name, value in written.headers]
-    expected = {**_origin(written), "headers": headers, "value": content}
+def _as_envelope(record: StoredRecord) -> ExpectedEvent:
+    content, encoding = _content(record.value)
+    headers = [{"key": name, **_bytes("value", value)} for name, value in record.headers]
+    expected = {**_origin(record), "headers": headers, "value": content}
     if encoding != "json":
         expected["value_encoding"] = encoding
-    raw = _joined(written.value) if encoding == "json" and written.value is not None else ""
-    event = "delete" if written.value is None else "message"
-    return Shown(event, lambda data: _same(data, expected) and raw in data)
+    raw = _joined(record.value) if encoding == "json" and record.value is not None else ""
+    event = "delete" if record.value is None else "message"
+    return ExpectedEvent(event, lambda data: _same(data, expected) and raw in data)
 
 
-def _as_cloudevent(written: Written) -> Shown:
-    where = f"{written.topic}/{written.partition}"
+def _as_cloudevent(record: StoredRecord) -> ExpectedEvent:
+    where = f"{record.topic}/{record.partition}"
     expected: dict[str, Any] = {
         "specversion": "1.0",
-        "id": f"{where}/{written.offset}",
+        "id": f"{where}/{record.offset}",
         "source": f"/kafka/{where}",
-        "type": "kafka.record" if written.value is not None else "kafka.tombstone",
+        "type": "kafka.record" if record.value is not None else "kafka.tombstone",
     }
-    if written.key is not None and _is_text(written.key):
-        expected["subject"] = written.key.decode()
-    if written.timestamp >= 0:
-        moment = datetime.fromtimestamp(written.timestamp / 1000, UTC)
+    if record.key is not None and _is_text(record.key):
+        expected["subject"] = record.key.decode()
+    if record.timestamp >= 0:
+        moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)
         expected["time"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    headers = {name: value.decode() for name, value in written.headers if value and _is_text(value)}
+    headers = {name: value.decode() for name, value in record.headers if value and _is_text(value)}
     expected |= {found[1]: text for name, text in headers.items() if (found := _ATTRIBUTE.fullmatch(name))}
-    expected |= _cloud_content(written.value, headers.get("content-type"))
-    event = "delete" if written.value is None else "message"
-    return Shown(event, lambda data: _same(data, expected))
+    expected |= _cloud_content(record.value, headers.get("content-type"))
+    event = "delete" if record.value is None else "message"
+    return ExpectedEvent(event, lambda data: _same(data, expected))
 
 
-FORMATS: dict[str, Callable[[Written], Shown | None]] = {
+FORMATS: dict[str, Callable[[StoredRecord], ExpectedEvent | None]] = {
     "kafkasse": _as_kafkasse,
     "value": _as_value,
     "envelope": _as_envelope,
@@ -152,18 +153,18 @@ def _cloud_content(value: bytes | None, declared: str | None) -> dict[str, Any]:
 
 
 def _content(value: bytes | None) -> tuple[Any, str]:
-    """A value inside of JSON, and how it got there: json, text or base64."""
+    """Return a value as a member of a JSON object, and its encoding: json, text or base64."""
     if value is None or is_json(value):
-        return None if value is None else _meaning(value.decode()), "json"
+        return None if value is None else _parsed(value.decode()), "json"
     if _is_text(value):
         return value.decode(), "text"
     return base64.b64encode(value).decode(), "base64"
 
 
-def _origin(written: Written) -> dict[str, Any]:
-    at = {"topic": written.topic, "partition": written.partition, "offset": written.offset}
-    when = written.timestamp if written.timestamp >= 0 else None
-    return {**at, "timestamp": when, **_bytes("key", written.key)}
+def _origin(record: StoredRecord) -> dict[str, Any]:
+    at = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    when = record.timestamp if record.timestamp >= 0 else None
+    return {**at, "timestamp": when, **_bytes("key", record.key)}
 
 
 def _bytes(name: str, value: bytes | None) -> dict[str, Any]:
@@ -172,38 +173,38 @@ def _bytes(name: str, value: bytes | None) -> dict[str, Any]:
     return {name: base64.b64encode(value).decode(), f"{name}_encoding": "base64"}
 
 
-def _spliced(data: str, head: str, written: Written) -> bool:
-    """The value untouched up to its brace, then `_kafka`, then the brace."""
-    return data.startswith(head) and data.endswith("}") and _same(data[len(head) : -1], _origin(written))
+def _spliced(data: str, head: str, record: StoredRecord) -> bool:
+    """The value is unchanged up to its closing brace; `_kafka` and the brace follow."""
+    return data.startswith(head) and data.endswith("}") and _same(data[len(head) : -1], _origin(record))
 
 
-def _spliced_anew(data: str, text: str, written: Written) -> bool:
-    """The value had a `_kafka` of its own: that one is gone, all other members stand as they did, and ours is the last."""
-    kept = [pair for pair in _meaning(text).pairs if pair[0] != "_kafka"]
-    arrived = _meaning_of_any(data)
-    if not isinstance(arrived, _Members) or not arrived.pairs:
+def _kafka_replaced(data: str, text: str, record: StoredRecord) -> bool:
+    """The value already had `_kafka`: it was removed, all other members are unchanged, and ours is the last."""
+    kept = [pair for pair in _parsed(text).pairs if pair[0] != "_kafka"]
+    received = _parsed_if_json(data)
+    if not isinstance(received, _Members) or not received.pairs:
         return False
-    *others, (name, ours) = arrived.pairs
-    return others == kept and name == "_kafka" and _equal(ours, _origin(written))
+    *others, (name, ours) = received.pairs
+    return others == kept and name == "_kafka" and _equal(ours, _origin(record))
 
 
-def _unwrapped(line: str, event: str, promised: Shown) -> bool:
+def _unwrapped(line: str, event: str, expected: ExpectedEvent) -> bool:
     start = f'{{"event":"{event}",'
-    return line.startswith(start) and promised.fits("{" + line.removeprefix(start))
+    return line.startswith(start) and expected.matches("{" + line.removeprefix(start))
 
 
-def _same_but_for_breaks(line: str, written: Written, format: str) -> bool:
-    """A line break outside of a string is white space, and in a line it has to be another one."""
-    value = written.value or b""
+def _same_except_breaks(line: str, record: StoredRecord, format: str) -> bool:
+    """A line break outside a string is white space. A line cannot contain it, so another white space replaces it."""
+    value = record.value or b""
     if b"\n" not in value and b"\r" not in value:
         return False
-    spaced = written._replace(value=_LINE_BREAK.sub(" ", value.decode()).encode())
-    promised = shown(spaced, format)
-    return promised is not None and promised.fits(line)
+    spaced = record._replace(value=_LINE_BREAK.sub(" ", value.decode()).encode())
+    expected = expected_event(spaced, format)
+    return expected is not None and expected.matches(line)
 
 
 class _Members:
-    """The members of an object in their order, one that is there twice included."""
+    """The members of a JSON object in order, including repeated names."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         self.pairs = pairs
@@ -214,8 +215,8 @@ class _Members:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _meaning(text: str) -> Any:
-    """JSON with all that its text tells: 25.00 is not 25, and 9007199254740993 is not 9007199254740992."""
+def _parsed(text: str) -> Any:
+    """Parse JSON and keep the text of each number: 25.00 is not 25, and 9007199254740993 is not 9007199254740992."""
     return json.loads(
         text,
         parse_int=lambda digits: ("number", digits),
@@ -225,29 +226,29 @@ def _meaning(text: str) -> Any:
     )
 
 
-@lru_cache(TEXTS_KEPT_MAX)
-def _meaning_of_any(text: str) -> Any:
+@lru_cache(TEXTS_CACHED_MAX)
+def _parsed_if_json(text: str) -> Any:
     try:
-        return _meaning(text)
+        return _parsed(text)
     except ValueError:
         return NOT_JSON
 
 
 def _same(text: str, expected: Any) -> bool:
-    return _equal(_meaning_of_any(text), expected)
+    return _equal(_parsed_if_json(text), expected)
 
 
-def _equal(arrived: Any, expected: Any) -> bool:
-    """Whether what was read means what was expected; the members of an object of ours may stand in any order."""
+def _equal(received: Any, expected: Any) -> bool:
+    """Return whether the received value equals the expected one. The members of our own objects may be in any order."""
     if isinstance(expected, dict):
-        found = dict(arrived.pairs) if isinstance(arrived, _Members) else {}
-        once = isinstance(arrived, _Members) and len(found) == len(arrived.pairs)
+        found = dict(received.pairs) if isinstance(received, _Members) else {}
+        once = isinstance(received, _Members) and len(found) == len(received.pairs)
         return once and found.keys() == expected.keys() and all(_equal(found[name], expected[name]) for name in found)
-    if isinstance(expected, list) and isinstance(arrived, list):
-        return len(arrived) == len(expected) and all(map(_equal, arrived, expected))
+    if isinstance(expected, list) and isinstance(received, list):
+        return len(received) == len(expected) and all(map(_equal, received, expected))
     if type(expected) is int:
-        return bool(arrived == ("number", str(expected)))
-    return type(arrived) is type(expected) and bool(arrived == expected)
+        return bool(received == ("number", str(expected)))
+    return type(received) is type(expected) and bool(received == expected)
 
 
 def _no_constant(constant: str) -> None:
@@ -263,5 +264,5 @@ def _is_text(value: bytes) -> bool:
 
 
 def _joined(value: bytes) -> str:
-    """A value as an event's data: each line break in it arrives as LF."""
+    """Return a value as the data of an event: each line break arrives as LF."""
     return _LINE_BREAK.sub("\n", value.decode())

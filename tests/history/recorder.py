@@ -1,7 +1,7 @@
-"""A client that keeps every byte, can be cut at any of them, and comes back as a browser would.
+"""A client that records every byte it receives, can be cut at any byte, and reconnects as a browser does.
 
-It speaks HTTP/1.1 by itself, so that nothing stands between the socket and what is kept. Knows no code of kafkasse and no
-topic. Made for greenlets: one client each, hundreds at once.
+It implements HTTP/1.1 itself, so that no library stands between the socket and the recorded bytes. It imports nothing from
+kafkasse. Each client runs in its own greenlet; a test can run hundreds of them.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ import struct
 import time
 from collections.abc import Callable
 
-from tests.history.checker import Attempt, last_id
+from tests.history.checker import Connection, last_id
 from tests.history.wire import blocks
 
-SILENCE_S_MAX = 30.0  # a connection that says nothing for so long is dead: heartbeats come more often
+SILENCE_S_MAX = 30.0  # a silent connection is dead after this time; heartbeats come more often
 READ_BYTES_MAX = 65_536
 HEAD_BYTES_MAX = 65_536
-AWAY_PAUSE_S = 0.05  # after a connection that could not be made, where nobody said how long to wait
 
 Address = tuple[str, int]
 
 
 class Broken(Exception):
-    """The connection broke, or what came over it is not HTTP."""
+    """The connection broke, or the response is not valid HTTP."""
 
 
 class Response:
-    """One request and its response, read as far as somebody asked.
+    """One request and its response. The body is read only when read() is called.
 
     Attributes:
-        status: of the response.
-        headers: with names in lower case.
+        status: the status of the response.
+        headers: the response headers, with names in lower case.
         body: the bytes of the body so far.
-        ended: whether the server has ended it by HTTP's rules; what breaks before has not ended.
+        ended: whether the server ended the body correctly. A broken connection does not set it.
 
     Raises:
         Broken: there was no response.
@@ -60,10 +59,10 @@ class Response:
         self._left = 0 if self._chunked else int(self.headers.get("content-length", 1 << 62))
 
     def read(self) -> bytes:
-        """What comes next of the body; b"" once it has ended.
+        """Return the next part of the body; b"" at its end.
 
         Raises:
-            Broken: it ended where HTTP does not allow it.
+            Broken: the body ended too early or is not valid HTTP.
         """
         if self._left == 0 and not self.ended:
             self._next_chunk()
@@ -78,11 +77,11 @@ class Response:
         self._left -= len(taken)
         self.body += taken
         if self._left == 0 and self._chunked and self._until(b"\r\n"):
-            raise Broken("a chunk is longer than it said")
+            raise Broken("a chunk is longer than its size")
         return taken
 
     def close(self, abruptly: bool = False) -> None:
-        """Leave; `abruptly` by a reset, as a machine that is switched off."""
+        """Close the connection; if `abruptly`, with an RST."""
         if abruptly:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
@@ -93,11 +92,11 @@ class Response:
             return
         size = self._until(b"\r\n")
         if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", size):
-            raise Broken(f"not the size of a chunk: {size[:40]!r}")
+            raise Broken(f"not a chunk size: {size[:40]!r}")
         self._left = int(size, 16)
         if self._left == 0:
             if self._until(b"\r\n"):
-                raise Broken("something follows the last chunk")
+                raise Broken("data follows the last chunk")
             self.ended = True
 
     def _until(self, mark: bytes) -> bytes:
@@ -120,17 +119,17 @@ class Recorder:
     """One client of one stream.
 
     Args:
-        address: where to connect, asked anew each time: any of some workers, or a proxy.
-        path: of the stream.
-        accept: what it asks for.
-        last_id: what it comes with at first.
-        retry_ms_max: how long it waits at most, whatever `retry:` or Retry-After ask for.
-        silence_s: after how long a silence it takes the connection for dead.
+        address: returns the address for each connection: any of several workers, or a proxy.
+        path: the path of the stream.
+        accept: the Accept header.
+        last_id: the Last-Event-ID of the first connection.
+        retry_ms_max: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
+        silence_s: how long a silent connection is kept.
 
     Attributes:
-        attempts: its connections so far that are over.
-        last_id: what a browser would come back with now.
-        errors: why connections broke that nobody had cut, for whoever reads of a failure.
+        connections: the connections that have ended.
+        last_id: the Last-Event-ID that a browser would send now.
+        errors: why connections broke that we did not cut, for the output of a failed test.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Recorder:
         retry_ms_max: int = 20,
         silence_s: float = SILENCE_S_MAX,
     ) -> None:
-        self.attempts: list[Attempt] = []
+        self.connections: list[Connection] = []
         self.errors: list[str] = []
         self.last_id = last_id
         self._address = address
@@ -156,15 +155,15 @@ class Recorder:
 
     @property
     def body(self) -> bytearray:
-        """What has come over the connection that is open."""
+        """The bytes received over the open connection."""
         return self._response.body if self._response else bytearray()
 
     def follow(self, enough: Callable[[Recorder], bool], cut_after: Callable[[], int | None] = lambda: None) -> None:
-        """Read, and come back after every break, until it is enough. Then leave.
+        """Read, and reconnect after every break, until `enough` returns True. Then leave.
 
         Args:
-            enough: asked after whatever was read, and after each break.
-            cut_after: asked at each connection, after how many bytes of its body it is cut; None: not by us.
+            enough: called after every read and every break.
+            cut_after: called for each connection. Returns the number of bytes after which we cut it, or None.
         """
         while not enough(self):
             if self.connect():
@@ -174,7 +173,7 @@ class Recorder:
         self.leave()
 
     def connect(self) -> bool:
-        """Connect with the last id. False: there was no stream; what was answered instead is kept."""
+        """Connect with the last event ID. Return False if the response was no stream; it is recorded too."""
         headers = {"Accept": self._accept}
         if self.last_id is not None:
             headers["Last-Event-ID"] = self.last_id
@@ -190,7 +189,7 @@ class Recorder:
         return False
 
     def read(self, bytes_max: int | None = None) -> bool:
-        """Read once. False: this connection is over; it was cut by us where its body has `bytes_max` bytes."""
+        """Read once, and cut the connection when its body has `bytes_max` bytes. Return False if the connection is over."""
         response = self._response
         assert response is not None
         try:
@@ -205,7 +204,7 @@ class Recorder:
         return self._response is not None
 
     def leave(self, bytes_max: int | None = None) -> None:
-        """Break off, as if nothing after the first `bytes_max` bytes of the body had come."""
+        """Close the connection, as if only the first `bytes_max` bytes of the body had arrived."""
         if (response := self._response) is not None:
             del response.body[len(response.body) if bytes_max is None else bytes_max :]
             self._over(Broken("left"))
@@ -220,17 +219,19 @@ class Recorder:
         if broken is not None:
             self.errors.append(str(broken))
         if response is None:
-            self.attempts.append(Attempt(self._sent_id, 0, b""))
+            self.connections.append(Connection(self._sent_id, 0, b""))
             return
         response.close(abruptly=broken is not None)
-        self.attempts.append(Attempt(self._sent_id, response.status, bytes(response.body), cut=broken is not None))
+        self.connections.append(
+            Connection(self._sent_id, response.status, bytes(response.body), cut=broken is not None)
+        )
         if response.status == 200:
             self._learn(bytes(response.body))
 
     def _learn(self, body: bytes) -> None:
         self.last_id = last_id(body, self._sent_id)
-        told = [each.retry_ms for each in blocks(body) if each.retry_ms is not None]
-        self._retry_ms = told[-1] if told else self._retry_ms
+        retries = [each.retry_ms for each in blocks(body) if each.retry_ms is not None]
+        self._retry_ms = retries[-1] if retries else self._retry_ms
 
     def _wait(self) -> None:
         time.sleep(min(self._retry_ms, self._retry_ms_max) / 1000)

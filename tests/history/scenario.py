@@ -1,6 +1,6 @@
-"""Writers and clients of every kind at one kafkasse over a real Kafka, cut at random bytes; then the checker is asked.
+"""Writers and clients of every kind on real servers and a real Kafka; connections are cut at random bytes.
 
-Everything that chance decides comes from one seed. Knows kafkasse by its settings and over sockets only.
+One seed decides every random choice. This module knows kafkasse only by its settings and over sockets.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import yaml
 from gevent.event import Event
 
 from tests.history.app import HIDDEN, MUTANT_VARIABLE
-from tests.history.checker import Acknowledged, History, Written, complaints, last_id
+from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
 from tests.history.cluster import Witness, Writer
 from tests.history.payloads import is_json
 from tests.history.recorder import Recorder, Response
-from tests.history.wire import Place
+from tests.history.wire import Partition
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
 PARTITIONS = 3
 HEARTBEAT_S = 0.15
-HEARTBEATS_ENOUGH = 4  # in a row, once nobody writes any more: an impatient client then waits no longer
-PATIENCE_S = 60.0  # a hang becomes a failure
+HEARTBEATS_ENOUGH = 4  # in a row after the last write; then an impatient client stops waiting
+PATIENCE_S = 60.0  # a client that hangs fails the test after this time
 COMPACTION_S_MAX = 20.0
 CUTS_MAX = 6
-ATTEMPTS_MAX = 25  # of an impatient client: a server that is broken enough ends every stream
+CONNECTIONS_MAX = 25  # of an impatient client: a broken server may end every stream
 LINES = "application/x-ndjson"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of client: which of the app's blueprints, which stream of it, and what that promises."""
+    """A kind of client: the blueprint, the stream and what the stream promises."""
 
     name: str
     blueprint: str
@@ -54,19 +54,19 @@ class Kind:
         return f"/{self.blueprint}{self.path}{self.query}"
 
 
-def keeps(written: Written) -> bool:
-    """The filter of app.py, as far as it can be told from a record: what is no JSON never comes to it."""
-    value = written.value
+def keeps(record: StoredRecord) -> bool:
+    """Return whether the filter of app.py keeps a record. The filter never sees records that are not JSON."""
+    value = record.value
     return value is None or (is_json(value) and HIDDEN.encode() not in value)
 
 
 def kinds(topic: str, table: str) -> list[Kind]:
-    """Every format, id, start and wire, each with the promises of docs/wire.md."""
+    """Return a client for every format, ID type, start and wire format, with the promises of docs/wire.md."""
     earliest = {"start": "earliest"}
     table_of = {"format": "value", "start": "snapshot", "topics": [table]}
     return [
         Kind("live", "plain", f"/{topic}", {}),
-        Kind("from the first", "plain", "/kafkasse", earliest),
+        Kind("from the start", "plain", "/kafkasse", earliest),
         Kind("value", "plain", "/value", {"format": "value", **earliest}),
         Kind("envelope", "plain", "/envelope", {"format": "envelope", **earliest}),
         Kind("cloudevents", "plain", "/cloudevents", {"format": "cloudevents", **earliest}),
@@ -85,23 +85,23 @@ def kinds(topic: str, table: str) -> list[Kind]:
 
 
 def routes(topic: str, table: str) -> dict[str, Any]:
-    """The setting of that name which kinds() wants."""
+    """Return the setting `routes` for kinds()."""
     named = {
         "kafkasse": {},
         "value": {"format": "value"},
         "envelope": {"format": "envelope"},
         "cloudevents": {"format": "cloudevents"},
-        "both": {"id": "both"},
-        "times": {"id": "timestamp"},
+        "both": {"id_type": "both"},
+        "times": {"id_type": "timestamp"},
         "compact": {"compact_ids": True},
         "table": {"format": "value", "start": "snapshot", "topics": [table]},
     }
-    usual = {"topics": [topic], "start": "earliest"}
-    return {name: {"path": f"/{name}", **usual, **more} for name, more in named.items()}
+    defaults = {"topics": [topic], "start": "earliest"}
+    return {name: {"path": f"/{name}", **defaults, **more} for name, more in named.items()}
 
 
 def value(number: int, chance: random.Random) -> bytes | None:
-    """A value that no other number has, of any kind that there is."""
+    """Return a random value that is different for each number."""
     made: list[Callable[[], bytes]] = [
         lambda: b'{"n":%d,"price":25.00,"large":9007199254740993}' % number,
         lambda: b'{"n":%d,"text":"%s"}' % (number, b"x" * chance.randrange(200)),
@@ -123,20 +123,20 @@ def headers(chance: random.Random) -> list[tuple[str, bytes]]:
 
 
 class Outcome(NamedTuple):
-    """What came of it: the checker's complaints, and how often a mutant did its fault."""
+    """The violations, and how often the mutant applied its fault."""
 
-    complaints: list[str]
-    done: int
+    violations: list[str]
+    applied: int
 
 
-class World:
-    """One topic, one compacted table, servers over them, clients and writers. Close it at the end.
+class Scenario:
+    """A topic, a compacted table, servers, clients and writers. Close it at the end.
 
     Args:
-        cluster: where the topics are made.
+        cluster: where the topics are created.
         directory: for the servers' settings.
-        seed: decides everything that chance decides.
-        settings: of the servers, over those that this scenario likes.
+        seed: the seed of all random choices.
+        settings: settings of the servers. They override the defaults of this scenario.
     """
 
     def __init__(self, cluster: Cluster, directory: Path, seed: int, **settings: Any) -> None:
@@ -146,25 +146,32 @@ class World:
         self.acknowledged: list[Acknowledged] = []
         self.all_written = True
         self._seed = seed
-        self._chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
+        self._chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._numbers = count()
         self._ends = 0
         self._bootstrap = cluster.bootstrap_servers
         self._witness = Witness(self._bootstrap, [self.topic, self.table])
         self._file = directory / f"{self.topic}.yaml"
-        usual = {
+        defaults = {
             "heartbeat_s": HEARTBEAT_S,
             "max_ring_records": 40,
             "idle_feed_timeout_s": 0.2,
             "metadata_refresh_s": 0.2,
         }
         kafka = {"bootstrap_servers": self._bootstrap}
-        told = {"kafka": kafka, "allowed_topics": ["*"], "max_chunk_bytes": 2048, "retry_ms": 1, **usual, **settings}
-        self._file.write_text(yaml.safe_dump({**told, "routes": routes(self.topic, self.table)}))
+        chosen = {
+            "kafka": kafka,
+            "allowed_topics": ["*"],
+            "max_chunk_bytes": 2048,
+            "retry_ms": 1,
+            **defaults,
+            **settings,
+        }
+        self._file.write_text(yaml.safe_dump({**chosen, "routes": routes(self.topic, self.table)}))
 
     @contextmanager
     def servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
-        """One kafkasse for each of `mutants`, with that fault in it; "" is none. They are ended together."""
+        """Start one server for each of `mutants`, with that fault ("" for none). All are stopped together."""
         with ExitStack() as stack:
             starting = [gevent.spawn(self._server, mutant) for mutant in mutants]
             servers = [stack.enter_context(each.get()) for each in starting]
@@ -182,21 +189,21 @@ class World:
     # Writers.
 
     def write(self, batches: int, pause_s: float = 0.005) -> None:
-        """Append batches of records to all partitions, one in five by a transaction, half of these aborted."""
+        """Append batches to all partitions. Every fifth batch is a transaction, and half of these are aborted."""
         with (
             closing(Writer(self._bootstrap, linger_ms=2)) as plain,
-            closing(Writer(self._bootstrap, f"{self.topic}-{secrets.token_hex(4)}", linger_ms=2)) as careful,
+            closing(Writer(self._bootstrap, f"{self.topic}-{secrets.token_hex(4)}", linger_ms=2)) as transactional,
         ):
             for turn in range(batches):
                 if turn % 5 == 4:
-                    careful.begin()
-                    self._batch(careful)
-                    careful.end(commit=turn % 10 == 4)
+                    transactional.begin()
+                    self._batch(transactional)
+                    transactional.end(commit=turn % 10 == 4)
                 else:
                     self._batch(plain)
                     plain.flush()
                 gevent.sleep(pause_s)
-            self.acknowledged += plain.acknowledged + careful.acknowledged
+            self.acknowledged += plain.acknowledged + transactional.acknowledged
 
     def _batch(self, writer: Writer) -> None:
         for _ in range(self._chance.randrange(1, 8)):
@@ -209,7 +216,7 @@ class World:
                 writer.send(self.topic, partition, value(number, self._chance), key, headers(self._chance))
 
     def fill_table(self, turns: int = 4) -> None:
-        """Write the same keys again and again, until compaction has made holes; it goes on while clients read."""
+        """Write the same keys until compaction has removed records. Compaction continues while clients read."""
         with closing(Writer(self._bootstrap)) as writer:
             for turn in range(turns):
                 for key in range(6):
@@ -222,15 +229,15 @@ class World:
                     number = next(self._numbers)
                     writer.send(self.table, 0, b'{"more":%d}' % number, b"more%d" % number)
                     writer.flush()
-        self.read()  # what compaction takes from now on may still have been sent
+        self.read()  # compaction may later remove records that clients receive
 
     def _has_holes(self) -> bool:
         with closing(Witness(self._bootstrap, [self.table])) as witness:
             end = witness.read()[self.table, 0]
-            return len(witness.written) < end
+            return len(witness.stored) < end
 
     def end(self) -> None:
-        """The last record of each partition, by which clients know that they have had all."""
+        """Write the last record of each partition. It tells clients that they have received everything."""
         with closing(Writer(self._bootstrap)) as writer:
             for partition in range(PARTITIONS):
                 writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), b"end")
@@ -251,11 +258,11 @@ class World:
         known_id: str | None = None,
         had: bytes = b"",
     ) -> History:
-        """One client from beginning to end, at any of these servers each time that it comes.
+        """Run one client to its end. Each connection goes to a random server.
 
-        One that is not patient gives up where nothing comes or every connection breaks, as faults may have it. `began` is
-        set when it has an id, or bytes where there are none: from then on it will have the last records. One that comes
-        with an id already has had these bytes.
+        An impatient client (`patient=False`) gives up if nothing arrives or every connection breaks, as a fault may cause.
+        `began` is set once the client has an event ID (or bytes, if the wire has no IDs): from then on it must receive
+        the last records. A client that starts with `known_id` has already received the bytes `had`.
         """
         chance = random.Random(f"{self._seed} {kind.name} {copy}")  # noqa: S311
         recorder = Recorder(lambda: ("127.0.0.1", chance.choice(servers).port), kind.url(), kind.accept, known_id)
@@ -263,24 +270,24 @@ class World:
         cuts = chance.randrange(CUTS_MAX) if kind.is_cut else 0
 
         def cut_after() -> int | None:
-            return chance.randrange(1, 6000) if len(recorder.attempts) < cuts else None
+            return chance.randrange(1, 6000) if len(recorder.connections) < cuts else None
 
         enough = self._enough(promised["topics"], kind.accept == LINES, patient, had)
 
-        def watched(recorder: Recorder) -> bool:
+        def stop(recorder: Recorder) -> bool:
             if began is not None and not began.is_set() and _has_begun(recorder, kind):
                 began.set()
             return enough(recorder)
 
         try:
             with gevent.Timeout(PATIENCE_S):
-                recorder.follow(watched, cut_after)
+                recorder.follow(stop, cut_after)
         finally:
             recorder.leave()
-        return History(f"{kind.name} {copy}", attempts=recorder.attempts, **promised)
+        return History(f"{kind.name} {copy}", connections=recorder.connections, **promised)
 
     def _enough(self, topics: list[str], is_lines: bool, patient: bool, had: bytes) -> Callable[[Recorder], bool]:
-        """Whether a client has had the last record of each partition, or has given up."""
+        """Return a function that returns True when a client has every last record, or has given up."""
         turn = self._ends
         missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(PARTITIONS) if self.topic in topics]
         missing += [b'"end":"table","of":%d' % turn] if self.table in topics else []
@@ -288,18 +295,18 @@ class World:
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
 
         def enough(recorder: Recorder) -> bool:
-            body = bytes(recorder.body or (recorder.attempts[-1].body if recorder.attempts else b""))
-            kept = body[: body.rfind(b"\n") + 1] if is_lines else _told(body)
+            body = bytes(recorder.body or (recorder.connections[-1].body if recorder.connections else b""))
+            kept = body[: body.rfind(b"\n") + 1] if is_lines else _kept(body)
             missing[:] = [mark for mark in missing if mark not in kept]
-            hopeless = len(recorder.attempts) > ATTEMPTS_MAX or (self.all_written and body.endswith(silence))
-            return (bool(kept) and not missing) or (hopeless and not patient)
+            given_up = len(recorder.connections) > CONNECTIONS_MAX or (self.all_written and body.endswith(silence))
+            return (bool(kept) and not missing) or (given_up and not patient)
 
         return enough
 
-    # All of it.
+    # The whole test.
 
     def play(self, mutants: Sequence[str], batches: int, copies: int = 1, workers: int = 1) -> dict[str, Outcome]:
-        """Clients of every kind at servers with each mutant, while records are written. Returns what came of each."""
+        """Run every kind of client on servers with each mutant during writes. Return the outcome of each mutant."""
         self._ends += 1
         self.all_written = False
         with self.servers([mutant for mutant in mutants for _ in range(workers)]) as servers:
@@ -310,10 +317,10 @@ class World:
             self.write(batches)
             self.end()
             gevent.joinall([each for some in clients.values() for each in some], raise_error=True)
-            done = {mutant: _done(of[mutant][0]).get(mutant, 0) for mutant in mutants}
+            applied = {mutant: _applied(of[mutant][0]).get(mutant, 0) for mutant in mutants}
         reached = self.read()
         histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
-        return {each: Outcome(self.complaints(histories[each], reached), done[each]) for each in mutants}
+        return {each: Outcome(self.violations(histories[each], reached), applied[each]) for each in mutants}
 
     def _clients(
         self, servers: Sequence[Server], copies: int, patient: bool, began: list[Event]
@@ -322,15 +329,15 @@ class World:
         began += [each[-1] for each in every]
         return [gevent.spawn(self.client, servers, *each) for each in every]
 
-    def read(self) -> dict[Place, int]:
-        """Let the witness read on. Returns the ends."""
+    def read(self) -> dict[Partition, int]:
+        """Let the independent consumer read to the end. Return the ends by partition."""
         return self._witness.read()
 
-    def complaints(self, histories: list[History], reached: dict[Place, int]) -> list[str]:
-        """What the checker has to say."""
-        return complaints(
+    def violations(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
+        """Return what the checker reports."""
+        return violations(
             histories,
-            self._witness.written,
+            self._witness.stored,
             acknowledged=self.acknowledged,
             reached=reached,
             firsts=self._witness.firsts(),
@@ -339,8 +346,8 @@ class World:
         )
 
 
-def _told(body: bytes) -> bytes:
-    """What does not come again when this body is cut: all up to the last id whose block is complete."""
+def _kept(body: bytes) -> bytes:
+    """Return the part of a body that is not sent again after a cut: up to the last complete block with an ID."""
     at = len(body)
     while (at := body.rfind(b"\nid: ", 0, at)) >= 0:
         if (end := body.find(b"\n\n", at)) >= 0:
@@ -354,10 +361,10 @@ def _has_begun(recorder: Recorder, kind: Kind) -> bool:
     return last_id(bytes(recorder.body), recorder.last_id) is not None
 
 
-def _done(server: Server) -> dict[str, int]:
-    """How often the mutant of a server did its fault."""
-    asked = Response(("127.0.0.1", server.port), "/-/done", {})
-    while asked.read():
+def _applied(server: Server) -> dict[str, int]:
+    """Return how often each mutant of a server applied its fault."""
+    response = Response(("127.0.0.1", server.port), "/-/mutants", {})
+    while response.read():
         pass
-    asked.close()
-    return dict(json.loads(bytes(asked.body)))
+    response.close()
+    return dict(json.loads(bytes(response.body)))

@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice: clients of every kind at real servers over a real Kafka, as the checker sees it."""
+"""No record is lost or repeated: clients of every kind on real servers and a real Kafka, judged by the checker."""
 
 from __future__ import annotations
 
@@ -19,105 +19,109 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, of_topics
 from kafkasse.route import Route, StartAt
-from tests.history import inside
-from tests.history.checker import Attempt, History, Written, complaints, last_id
-from tests.history.scenario import Kind, World, kinds
+from tests.history import simulation
+from tests.history.checker import Connection, History, StoredRecord, last_id, violations
+from tests.history.scenario import Kind, Scenario, kinds
 from tests.history.wire import blocks
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
-SEED = int(os.environ.get("KAFKASSE_TEST_SEED") or secrets.randbits(32))
+SEED = int(os.environ.get("HISTORY_SEED") or secrets.randbits(32))
 STEPS = 150
 WORLDS = 40
-RETENTION_SEEDS = range(60)  # each known to be well; see test_a_reader_that_joins_is_told_of_what_it_had
-WITH_EVERY_CUT = ("from the first", "filtered", "both", "timestamps", "compact", "sparse", "table")
+RETENTION_SEEDS = range(60)
+WITH_EVERY_CUT = ("from the start", "filtered", "both", "timestamps", "compact", "sparse", "table")
 
 
 @pytest.fixture
-def world(cluster: Cluster, tmp_path: Path) -> Iterator[World]:
-    print(f"to run this again: KAFKASSE_TEST_SEED={SEED}")
-    with closing(World(cluster, tmp_path, SEED)) as world:
-        yield world
+def scenario(cluster: Cluster, tmp_path: Path) -> Iterator[Scenario]:
+    print(f"to repeat this run: HISTORY_SEED={SEED}")
+    with closing(Scenario(cluster, tmp_path, SEED)) as scenario:
+        yield scenario
 
 
-def test_every_kind_of_client_is_sent_exactly_its_records(world: World) -> None:
-    """All formats, ids, starts and wires, cut at random bytes, back at any worker, amid transactions: no complaint."""
-    world.fill_table()
-    world.write(20, pause_s=0)
+def test_every_kind_of_client_receives_exactly_its_records(scenario: Scenario) -> None:
+    """All formats, ID types, starts and wire formats; random cuts; reconnects to either worker; transactions."""
+    scenario.fill_table()
+    scenario.write(20, pause_s=0)
 
-    outcome = world.play([""], batches=30, copies=2, workers=2)[""]
+    outcome = scenario.play([""], batches=30, copies=2, workers=2)[""]
 
-    assert [] == outcome.complaints
+    assert [] == outcome.violations
 
 
-def test_cut_at_any_byte_and_resumed_from_any_id(world: World) -> None:
-    """Of a whole stream, each number of bytes that a client may have had, and the rest that it is sent for its id."""
-    world.fill_table(turns=2)
-    world.write(1, pause_s=0)
-    world.end()
-    with world.servers(["", ""]) as (first, second):
-        every = kinds(world.topic, world.table)
+def test_resumes_after_a_cut_at_any_byte(scenario: Scenario) -> None:
+    """A stream cut at every byte. Another server sends the rest for each event ID in it."""
+    scenario.fill_table(turns=2)
+    scenario.write(1, pause_s=0)
+    scenario.end()
+    with scenario.servers(["", ""]) as (first, second):
+        every = kinds(scenario.topic, scenario.table)
         streams = [replace(each, is_cut=False) for each in every if each.name in WITH_EVERY_CUT]
-        played = gevent.joinall([gevent.spawn(every_cut, world, each, first, second) for each in streams])
+        played = gevent.joinall([gevent.spawn(every_cut, scenario, each, first, second) for each in streams])
         histories = [history for each in played for history in each.get()]
 
-    assert [] == world.complaints(histories, world.read())
+    assert [] == scenario.violations(histories, scenario.read())
 
 
-def every_cut(world: World, kind: Kind, first: Server, second: Server) -> list[History]:
-    """A history for each byte at which one stream of `first` may be cut; `second` resumes from each of its ids."""
-    whole = world.client([first], kind)
-    body = whole.attempts[-1].body
+def every_cut(scenario: Scenario, kind: Kind, first: Server, second: Server) -> list[History]:
+    """Return one history for each byte at which a stream of `first` may be cut; `second` resumes from each event ID."""
+    whole = scenario.client([first], kind)
+    body = whole.connections[-1].body
     had = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
     resumed = {
-        each: gevent.spawn(world.client, [second], kind, known_id=each, had=body[:end]) for each, end in had.items()
+        each: gevent.spawn(scenario.client, [second], kind, known_id=each, had=body[:end]) for each, end in had.items()
     }
-    rests = {each: history.get().attempts for each, history in resumed.items()}
+    rests = {each: history.get().connections for each, history in resumed.items()}
     cuts = range(len(body) + 1)
-    cut = {at: [Attempt(None, 200, body[:at]), *rests[last_id(body[:at])]] for at in cuts}
-    return [replace(whole, client=f"{kind.name}, cut at {at}", attempts=cut[at]) for at in cuts]
+    cut = {at: [Connection(None, 200, body[:at]), *rests[last_id(body[:at])]] for at in cuts}
+    return [replace(whole, client=f"{kind.name}, cut at {at}", connections=cut[at]) for at in cuts]
 
 
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_any_order_of_steps_inside(filtered: bool, sparse: bool) -> None:
-    """Appends, fetches, opens, reads, heartbeats, cuts at any byte, in any order: no complaint."""
+def test_any_order_of_steps(filtered: bool, sparse: bool) -> None:
+    """Appends, fetches, opens, reads, heartbeats and cuts at any byte, in random order."""
     for seed in range(SEED, SEED + WORLDS):
-        world = inside.World(seed, filtered, sparse, drops=False)
-        assert [] == world.play(STEPS), f"to run this again: KAFKASSE_TEST_SEED={seed}"
+        scenario = simulation.Simulation(seed, filtered, sparse, drops=False)
+        assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"
 
 
-def test_retention_under_readers() -> None:
-    """Records that are removed before a reader has had them are declared, with exactly their bounds."""
+def test_retention_during_streams() -> None:
+    """Records that retention removes before a reader received them are covered by a gap with their exact offsets."""
     for seed in RETENTION_SEEDS:
-        assert [] == inside.World(seed, filtered=False, sparse=False).play(STEPS), f"seed {seed}"
+        assert [] == simulation.Simulation(seed, filtered=False, sparse=False).play(STEPS), f"seed {seed}"
 
 
-def test_a_late_return_cut_before_its_gap() -> None:
-    """Who comes back too late, and is cut before the gap has come, is told of it when it comes again."""
+def test_a_gap_is_sent_again_after_a_cut() -> None:
+    """A client that reconnects too late, and is cut before its gap arrives, receives the gap when it reconnects again."""
     for seed in RETENTION_SEEDS:
-        assert [] == inside.World(seed, filtered=False, sparse=False, late_returns=True).play(STEPS), f"seed {seed}"
+        assert [] == simulation.Simulation(seed, filtered=False, sparse=False, late_returns=True).play(STEPS), (
+            f"seed {seed}"
+        )
 
 
-def test_a_reader_that_joins_is_told_of_what_it_had() -> None:
-    """A reader that had the first of what retention then removed is told that the others alone are lost."""
-    assert [] == inside.World(188, filtered=False, sparse=False).play(STEPS)
+def test_a_gap_starts_after_the_records_received() -> None:
+    """A joining reader that received some of the removed records gets a gap that covers only the others."""
+    assert [] == simulation.Simulation(188, filtered=False, sparse=False).play(STEPS)
 
 
-def test_times_follow_the_records_that_a_client_had() -> None:
-    """A record that comes late, with a time after the last one's, is not passed over by who goes on by times."""
+def test_timestamp_ids_do_not_skip_late_records() -> None:
+    """A client that resumes by timestamp receives a record that arrives late, with a later timestamp than the last one."""
     log = MemoryLog()
-    log.create(inside.TOPIC, 2)
-    written = [Written(inside.TOPIC, *each, None, b'{"n":1}') for each in ((0, 0, 1000), (1, 0, 1001), (0, 1, 1500))]
+    log.create(simulation.TOPIC, 2)
+    stored = [
+        StoredRecord(simulation.TOPIC, *each, None, b'{"n":1}') for each in ((0, 0, 1000), (1, 0, 1001), (0, 1, 1500))
+    ]
     tails: list[Tail] = []
     feeds = Feeds(log, Config(metadata_refresh_s=300).feed, tails.append)
     route = Route("times", "/times", None, start=StartAt.EARLIEST, id_type=IdType.TIMESTAMP)
-    log.append(inside.TOPIC, b'{"n":1}', 0, timestamp=1000)
-    reader = feeds.open(route, of_topics([inside.TOPIC]), log.describe([inside.TOPIC]), Encoder())
+    log.append(simulation.TOPIC, b'{"n":1}', 0, timestamp=1000)
+    reader = feeds.open(route, of_topics([simulation.TOPIC]), log.describe([simulation.TOPIC]), Encoder())
     body = reader.begin() + b"".join(reader.read(0) for _ in range(3))
-    log.append(inside.TOPIC, b'{"n":1}', 1, timestamp=1001)
+    log.append(simulation.TOPIC, b'{"n":1}', 1, timestamp=1001)
     tails[0].turn(0)
     body += b"".join(reader.read(0) for _ in range(3))
-    history = History("c", [inside.TOPIC], [Attempt(None, 200, body)], id_kind="timestamp", start="earliest")
+    history = History("c", [simulation.TOPIC], [Connection(None, 200, body)], id_kind="timestamp", start="earliest")
 
-    assert [] == complaints([history], written)
+    assert [] == violations([history], stored)

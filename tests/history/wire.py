@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from jsonschema import Draft202012Validator
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "last-event-id.schema.json"
-IDS_KEPT_MAX = 65_536  # ids that were read, kept because many clients are told the same ones
+IDS_CACHED_MAX = 65_536  # many clients receive the same event IDs
 BOM = b"\xef\xbb\xbf"
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
-Place = tuple[str, int]  # topic, partition
+Partition = tuple[str, int]  # topic, partition
 
 
 class Block(NamedTuple):
-    """What stands between two empty lines.
+    """What positions between two empty lines.
 
     Attributes:
         at: its first byte.
@@ -97,62 +97,62 @@ def last_id(stream: bytes, before: str | None = None) -> str | None:
     return (told[-1] or None) if told else before
 
 
-class Told(NamedTuple):
-    """What an id says of one partition: the next offset, the time to go on from (milliseconds), or both."""
+class IdEntry(NamedTuple):
+    """What an event ID says about one partition: the next offset, the timestamp in milliseconds to resume from, or both."""
 
     offset: int | None
     timestamp: int | None
 
 
-class Id(NamedTuple):
-    """An id, read.
+class EventId(NamedTuple):
+    """A parsed event ID.
 
     Attributes:
-        places: what it says of each partition.
-        topic_ids: by topic, which creation of it is meant.
-        only: topics of whose partitions the stream holds just those that are listed.
-        named: topics given by name alone.
+        entries: what the ID says about each partition.
+        topic_ids: for each topic, the start of its topic ID.
+        only: the topics of which the stream has only the listed partitions.
+        bare_topics: the topics that are given by name alone.
     """
 
-    places: dict[Place, Told]
+    entries: dict[Partition, IdEntry]
     topic_ids: dict[str, str]
     only: frozenset[str]
-    named: frozenset[str]
+    bare_topics: frozenset[str]
 
 
-@lru_cache(IDS_KEPT_MAX)
-def read_id(text: str) -> Id:
-    """Read an id in either form.
+@lru_cache(IDS_CACHED_MAX)
+def parse_id(text: str) -> EventId:
+    """Parse an event ID in JSON or compact form.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is not an event ID.
     """
-    entries = _from_compact(text) if text.startswith("~") else json.loads(text)
-    places: dict[Place, Told] = {}
-    for entry in (each for each in entries if isinstance(each, dict)):
-        place = entry["topic"], entry["partition"]
-        if place in places:
-            raise ValueError(f"{place} stands in it twice")
-        places[place] = Told(entry.get("offset"), entry.get("timestamp"))
-    named = frozenset(each for each in entries if isinstance(each, str))
-    of_topic = {each["topic"]: each for each in reversed(entries) if isinstance(each, dict)}
+    items = _from_compact(text) if text.startswith("~") else json.loads(text)
+    entries: dict[Partition, IdEntry] = {}
+    for item in (each for each in items if isinstance(each, dict)):
+        partition = item["topic"], item["partition"]
+        if partition in entries:
+            raise ValueError(f"{partition} occurs twice")
+        entries[partition] = IdEntry(item.get("offset"), item.get("timestamp"))
+    bare_topics = frozenset(each for each in items if isinstance(each, str))
+    of_topic = {each["topic"]: each for each in reversed(items) if isinstance(each, dict)}
     topic_ids = {topic: first["topic_id"] for topic, first in of_topic.items() if "topic_id" in first}
-    only = frozenset(topic for topic, first in of_topic.items() if _lists_all(topic, first, named))
-    return Id(places, topic_ids, only, named)
+    only = frozenset(topic for topic, first in of_topic.items() if _is_limited(topic, first, bare_topics))
+    return EventId(entries, topic_ids, only, bare_topics)
 
 
-def _lists_all(topic: str, first: dict[str, Any], named: frozenset[str]) -> bool:
-    return topic not in named and ("topic_id" not in first or "only" in first)
+def _is_limited(topic: str, first: dict[str, Any], bare_topics: frozenset[str]) -> bool:
+    return topic not in bare_topics and ("topic_id" not in first or "only" in first)
 
 
-@lru_cache(IDS_KEPT_MAX)
+@lru_cache(IDS_CACHED_MAX)
 def schema_error(text: str) -> str | None:
-    """What the published schema has against an id, or None."""
+    """Return why an event ID does not match the published schema, or None."""
     try:
-        entries = _from_compact(text) if text.startswith("~") else json.loads(text)
+        items = _from_compact(text) if text.startswith("~") else json.loads(text)
     except (ValueError, IndexError) as error:
         return str(error)
-    found = next(_validator().iter_errors(entries), None)
+    found = next(_validator().iter_errors(items), None)
     return found.message if found else None
 
 
@@ -162,7 +162,10 @@ def _validator() -> Draft202012Validator:
 
 
 def _from_compact(text: str) -> list[dict[str, Any]]:
-    """`~` and base64url of a line for each topic: name [iINCARNATION] [o] and [PARTITION]:[OFFSET][:TIMESTAMP] for each."""
+    """Decode `~` and base64url of one line for each topic.
+
+    A line is: name [iTOPIC_ID] [o] and, for each partition, [PARTITION]:[OFFSET][:TIMESTAMP].
+    """
     body = text[1:].encode("ascii")
     plain = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
     return [entry for line in plain.split("\n") if line.strip() for entry in _from_line(line.split())]

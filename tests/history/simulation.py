@@ -1,7 +1,7 @@
-"""The same checker on feeds inside of this process, where a seed can put any step between any two others.
+"""The same checker on feeds in this process, where a seed decides the order of all steps.
 
-Some faults need an order of things that no black box can bring about: an eviction while a cursor is given back. Here the
-log is in memory and the tail is turned by hand; what readers return are the bytes that a client gets.
+Some faults need an order of steps that no black-box test can force, such as an eviction while a cursor is being closed. Here
+the log is in memory and the test advances the tail itself. The bytes that readers return are those that a client receives.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
-from tests.history.checker import Attempt, History, Written, complaints, last_id
+from tests.history.checker import Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import is_json
 
 TOPIC = "t"
 PARTITIONS = 3
-HIDDEN = 3  # one record in so many does not pass the filter
+HIDDEN = 3  # the filter drops one record in three
 SETTLING_READS_MAX = 400
 
 
 class BusyCursor(MemoryCursor):
-    """Closing one of Kafka's lets other greenlets run."""
+    """Other greenlets run while this cursor closes, as they do while a Kafka cursor closes."""
 
     def close(self) -> None:
         super().close()
@@ -36,7 +36,7 @@ class BusyCursor(MemoryCursor):
 
 
 class BusyLog(MemoryLog):
-    """A log whose cursors let others run while they close."""
+    """A log that runs `while_closing` whenever a cursor closes."""
 
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
@@ -48,43 +48,43 @@ def _is_shown(message: Any) -> bool:
     return bool(message.get("n", 1) % HIDDEN)
 
 
-def _keeps(written: Written) -> bool:
-    value = written.value
+def _keeps(stored: StoredRecord) -> bool:
+    value = stored.value
     return value is None or (is_json(value) and bool(int(value[5:-1].split(b",")[0]) % HIDDEN))
 
 
 class Client:
-    """One client: what it had over the connection that is open, and over those before."""
+    """One client: what it received over the open connection, and its earlier connections."""
 
     def __init__(self) -> None:
-        self.attempts: list[Attempt] = []
+        self.connections: list[Connection] = []
         self.body = b""
         self.sent_id: str | None = None
         self.reader: Any = None
 
-    def over(self, had: int | None = None) -> None:
-        """The connection broke after the first `had` bytes."""
-        self.attempts.append(Attempt(self.sent_id, 200, self.body[:had]))
-        self.sent_id, self.body = last_id(self.body[:had], self.sent_id), b""
+    def disconnect(self, received: int | None = None) -> None:
+        """End the connection after its first `received` bytes."""
+        self.connections.append(Connection(self.sent_id, 200, self.body[:received]))
+        self.sent_id, self.body = last_id(self.body[:received], self.sent_id), b""
 
 
-class World:
-    """A log, a feed over it, and clients, all moved by chance from one seed.
+class Simulation:
+    """A log, a feed and clients. One seed decides every step.
 
     Args:
-        seed: decides everything that chance decides.
-        filtered, sparse: what the clients' route does.
+        seed: the seed of all random choices.
+        filtered, sparse: the settings of the clients' route.
         drops: whether retention removes records.
-        late_returns: whether clients may come back when it has removed what they are to go on with.
+        late_returns: whether clients may reconnect after retention removed the records they need next.
     """
 
     def __init__(self, seed: int, filtered: bool, sparse: bool, drops: bool = True, late_returns: bool = False) -> None:
-        self.chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
+        self.chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self.filtered, self.sparse, self.drops, self.late_returns = filtered, sparse, drops, late_returns
         self.log = BusyLog()
         self.log.create(TOPIC, PARTITIONS)
-        self.log.while_closing = self._bustle
-        self.written: list[Written] = []
+        self.log.while_closing = self._run_others
+        self.stored: list[StoredRecord] = []
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.firsts = dict.fromkeys(range(PARTITIONS), 0)
         self.clients: list[Client] = []
@@ -96,32 +96,32 @@ class World:
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
     def play(self, steps: int) -> list[str]:
-        """So many steps; then everybody reads to the end. Returns the complaints."""
+        """Run this many random steps, then let every client read to the end. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
-        moves += [self.read, self.read, self.read, self.cut, self.tear, self.beat, self.drop]
+        moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
         for _ in range(steps):
             self.chance.choice(moves)()
         self.settle()
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         firsts = {(TOPIC, partition): first for partition, first in self.firsts.items()}
         reached = {(TOPIC, partition): end for partition, end in self.ends.items()}
-        return complaints(histories, self.written, reached=reached, firsts=firsts)
+        return violations(histories, self.stored, reached=reached, firsts=firsts)
 
     # Steps.
 
     def append(self) -> None:
-        partition, number = self.chance.randrange(PARTITIONS), len(self.written)
+        partition, number = self.chance.randrange(PARTITIONS), len(self.stored)
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
         key = b"k%d" % number
         offset = self.log.append(TOPIC, value, partition, key, timestamp=1000 + number)
-        self.written.append(Written(TOPIC, partition, offset, 1000 + number, key, value))
+        self.stored.append(StoredRecord(TOPIC, partition, offset, 1000 + number, key, value))
         self.ends[partition] = offset + 1
 
     def mark(self) -> None:
         self.log.mark(TOPIC, self.chance.randrange(PARTITIONS))
 
     def drop(self) -> None:
-        """What retention does, seldom."""
+        """Remove the oldest records of a partition, as retention does; rarely."""
         partition = self.chance.randrange(PARTITIONS)
         if self.drops and self.chance.random() < 0.2 and self.ends[partition]:
             first = self.chance.randrange(self.firsts[partition], self.ends[partition] + 1)
@@ -141,27 +141,27 @@ class World:
         for client in self._some():
             client.body += client.reader.read(0)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         for client in self._some():
             client.body += client.reader.id_if_moved()
 
     def cut(self) -> None:
         for client in self._some():
-            self._come_back(client, None)
+            self._reconnect(client, None)
 
-    def tear(self) -> None:
+    def cut_at_any_byte(self) -> None:
         for client in self._some():
-            self._come_back(client, self.chance.randrange(len(client.body) + 1))
+            self._reconnect(client, self.chance.randrange(len(client.body) + 1))
 
     def settle(self) -> None:
-        """Everybody reads until there is nothing more."""
-        self.log.while_closing = lambda: None  # or there would always be more
+        """Let every client read until there is nothing more."""
+        self.log.while_closing = lambda: None  # otherwise new records would never stop
         for _ in range(4):
             self.turn()
             for client in self.clients:
                 self._read_all(client)
         for client in self.clients:
-            client.over()
+            client.disconnect()
 
     def _read_all(self, client: Client) -> None:
         for _ in range(SETTLING_READS_MAX):
@@ -173,8 +173,8 @@ class World:
             if client.body == before and not getattr(client.reader, "_own", None):
                 return
 
-    def _bustle(self) -> None:
-        """What may happen while somebody waits."""
+    def _run_others(self) -> None:
+        """What other greenlets may do while this one waits."""
         for _ in range(self.chance.randrange(6)):
             self.append()
         self.turn()
@@ -182,13 +182,13 @@ class World:
     def _some(self) -> list[Client]:
         return [self.chance.choice(self.clients)] if self.clients else []
 
-    def _come_back(self, client: Client, had: int | None) -> None:
-        kept = last_id(client.body[:had], client.sent_id)
+    def _reconnect(self, client: Client, received: int | None) -> None:
+        kept = last_id(client.body[:received], client.sent_id)
         starts = parse(kept).starts if kept else {}
-        late = any((start.offset or 0) < self.firsts[place.partition] for place, start in starts.items())
+        late = any((start.offset or 0) < self.firsts[partition.partition] for partition, start in starts.items())
         if kept and (self.late_returns or not late):
             client.reader.close()
-            client.over(had)
+            client.disconnect(received)
             self._connect(client)
 
     def _connect(self, client: Client) -> None:
@@ -199,4 +199,4 @@ class World:
     def _history(self, number: int, client: Client) -> History:
         keeps = {"keeps": _keeps} if self.filtered else {}
         every = "run" if self.sparse else "event"
-        return History(f"client {number}", [TOPIC], client.attempts, id_frequency=every, **keeps)
+        return History(f"client {number}", [TOPIC], client.connections, id_frequency=every, **keeps)
