@@ -82,7 +82,7 @@ class Feeds:
         Raises:
             InvalidPosition, KafkaUnavailable: before anything was opened.
         """
-        if position.only:  # a stream of a few partitions, asked for by hand, has nobody to share with
+        if position.partial_topics:  # a stream of a few partitions, asked for by hand, has nobody to share with
             opening = resolve(self.log, position, topics, route.start, since)
             return self._own(opening, _ids(opening, route), encoder)
         feed = self._feed(route, topics, encoder)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
-from kafkasse.position import Position, Start
+from kafkasse.position import PartitionStart, Position
 from kafkasse.route import StartAt
 
-FROM_FIRST = Start(offset=0)
+FROM_FIRST = PartitionStart(offset=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ def resolve(
     now = (
         time.time_ns() // 1_000_000
     )  # before the ends are asked for: what is written in between must not lie before it
-    default = Start(timestamp=since) if since is not None else None
-    wanted: dict[Partition, Start | None] = {}
+    default = PartitionStart(timestamp=since) if since is not None else None
+    wanted: dict[Partition, PartitionStart | None] = {}
     remade = {topic for topic in topics if _is_remade(position.topic_ids.get(topic), topics[topic])}
     for topic in position.topics:
         wanted |= _wanted_of(topic, topics[topic], position, default, topic in remade)
@@ -68,7 +68,7 @@ def resolve(
     return ResolvedPosition(
         offsets=offsets,
         topic_ids={topic: topics[topic].topic_id for topic in position.topics},
-        only=position.only,
+        only=position.partial_topics,
         timestamps={each: _timestamp(start, now if each in at_end else 0) for each, start in wanted.items()},
         gaps=gaps,
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
@@ -80,8 +80,8 @@ def _is_remade(told: str | None, topic: Topic) -> bool:
 
 
 def _wanted_of(
-    name: str, topic: Topic, position: Position, default: Start | None, remade: bool
-) -> dict[Partition, Start | None]:
+    name: str, topic: Topic, position: Position, default: PartitionStart | None, remade: bool
+) -> dict[Partition, PartitionStart | None]:
     """Every partition that the stream has of one topic, with what the client said of it."""
     listed = {each: start for each, start in position.starts.items() if each.topic == name}
     if not remade:
@@ -93,29 +93,31 @@ def _wanted_of(
                     partition=each.partition,
                 )
     listed = {each: start for each, start in listed.items() if each.partition < topic.partitions}
-    if name in position.only:
+    if name in position.partial_topics:
         return dict(listed)
     # Named by the client: where the route says. Missing from a whole id of ours: added since, so from its first record.
-    unsaid = default if name in position.named else FROM_FIRST
+    unsaid = default if name in position.named_topics else FROM_FIRST
     every = [Partition(name, index) for index in range(topic.partitions)]
     return {each: listed.get(each, unsaid) for each in every}
 
 
-def _goes_by_time(start: Start, partition: Partition, remade: set[str]) -> bool:
+def _goes_by_time(start: PartitionStart, partition: Partition, remade: set[str]) -> bool:
     return start.timestamp is not None and (start.offset is None or partition.topic in remade)
 
 
-def _offset(start: Start | None, bounds: OffsetRange, start_at: StartAt) -> int:
+def _offset(start: PartitionStart | None, bounds: OffsetRange, start_at: StartAt) -> int:
     if start is None:
         return bounds.end if start_at is StartAt.LATEST else bounds.start
     return min(max(start.offset or 0, bounds.start), bounds.end)
 
 
-def _timestamp(start: Start | None, unsaid: int) -> int:
+def _timestamp(start: PartitionStart | None, unsaid: int) -> int:
     return unsaid if start is None or start.timestamp is None else start.timestamp
 
 
-def _gap(partition: Partition, start: Start, bounds: OffsetRange, told: str | None, remade: bool) -> Gap | None:
+def _gap(
+    partition: Partition, start: PartitionStart, bounds: OffsetRange, told: str | None, remade: bool
+) -> Gap | None:
     offset = start.offset or 0
     if remade:
         return (

@@ -12,7 +12,7 @@ from werkzeug.http import parse_accept_header
 
 from kafkasse.config.settings import WebSettings
 from kafkasse.errors import HeaderTooLarge, InvalidParameter, MethodNotAllowed, NotAcceptable, RequestTooLarge
-from kafkasse.frame import JsonLines, Wire
+from kafkasse.frame import JsonLines, ServerSentEvents, Wire
 from kafkasse.position import Limits, Position, of_topics, parse
 from kafkasse.route import Route
 
@@ -79,7 +79,7 @@ def _negotiate(request: Request) -> tuple[str, Wire]:
             f"Accept must allow {STREAM_TYPE} or {' or '.join(LINES_TYPES)}.", offered=[STREAM_TYPE, *LINES_TYPES]
         )
     if content_type == STREAM_TYPE:
-        return Wire.content_type, Wire()
+        return ServerSentEvents.content_type, ServerSentEvents()
     return f"{content_type}; charset=utf-8", JsonLines()
 
 

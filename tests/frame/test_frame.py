@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from kafkasse import frame
 from kafkasse.errors import FilterError, TopicGone
-from kafkasse.frame import FORMATS, Encoder, JsonLines, TopicRecord, Wire
+from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord, Wire
+from kafkasse.frame.formats import can_append_member
+from kafkasse.frame.json_text import is_json
 from kafkasse.log import Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.sse import Event, Parser
@@ -178,7 +180,7 @@ def test_one_record_is_one_event(raw: bytes, format: str) -> None:
 @given(st.lists(st.binary() | loosely_written().map(lambda written: written[0].encode()), max_size=5))
 def test_frames_come_apart_again(values: list[bytes]) -> None:
     """Joined frames are split into the events and bodies that they were made of, by both wires."""
-    for wire in (Wire(), JsonLines()):
+    for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
         bodies = [body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in encoded[1:]]
 
@@ -255,7 +257,7 @@ def test_a_nested_kafka_is_the_producers_own() -> None:
 def is_sent_or_skipped(value: bytes) -> None:
     """In every format, with hooks or without."""
     for format in FORMATS:
-        for wire in (Wire(), JsonLines()):
+        for wire in (ServerSentEvents(), JsonLines()):
             for filterer in (None, lambda message: True):
                 skipped: list[str] = []
                 encoder = Encoder(format, wire, None, filterer, lambda *why, to=skipped: to.append(why[3]))
@@ -517,10 +519,10 @@ runs = st.lists(
 
 def writer(kind: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
     offsets = {Partition("t", 2): 5, Partition("t", 3): 7, Partition("u", 0): 1}
-    return IdWriter(offsets, {"t": "x", "u": ""}, kind=kind, compact=compact)
+    return IdWriter(offsets, {"t": "x", "u": ""}, id_type=kind, compact=compact)
 
 
-@given(runs, kinds, st.sampled_from(list(FORMATS)), st.sampled_from([Wire, JsonLines]), st.booleans())
+@given(runs, kinds, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
 def test_a_run_is_its_records(
     records: list[Record], kind: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
 ) -> None:
@@ -558,7 +560,7 @@ def test_a_run_that_fails_moves_nothing(kind: tuple[IdType, bool]) -> None:
 
 def test_frames_of_our_own() -> None:
     """ResolvedPosition, heartbeat, retry and an id alone dispatch nothing; the id and the waiting time are kept."""
-    wire, parser = Wire(), Parser()
+    wire, parser = ServerSentEvents(), Parser()
 
     ours = wire.opening + wire.heartbeat + wire.retry(2317) + wire.id_alone(ID)
 
@@ -569,8 +571,8 @@ def test_frames_of_our_own() -> None:
 
 def test_a_gap_and_an_error_name_what_is_lost_and_why() -> None:
     """Both are events with a name, an id to go on from and one object of JSON."""
-    gap = one_event(frame.gap(Wire(), ("t", 3), 5, 9, "removed by retention", ID))
-    error = one_event(frame.error(Wire(), TopicGone("Deleted\nwhile it was read: t."), ID))
+    gap = one_event(frame.gap(ServerSentEvents(), Partition("t", 3), 5, 9, "removed by retention", ID))
+    error = one_event(frame.error(ServerSentEvents(), TopicGone("Deleted\nwhile it was read: t."), ID))
 
     assert ("gap", ID) == (gap.type, gap.id)
     assert {"topic": "t", "partition": 3, "from": 5, "to": 9, "reason": "removed by retention"} == json.loads(gap.data)
@@ -579,7 +581,7 @@ def test_a_gap_and_an_error_name_what_is_lost_and_why() -> None:
 
 def test_an_error_where_there_is_no_id() -> None:
     """A client that has no id to go on from yet keeps none; one that has keeps its own."""
-    error = frame.error(Wire(), TopicGone("Gone."), "")
+    error = frame.error(ServerSentEvents(), TopicGone("Gone."), "")
 
     assert "5" == read_events(b"id: 5\n\n" + error)[0].id
 
@@ -590,7 +592,9 @@ def test_our_own_words_as_lines() -> None:
 
     assert b"" == wire.retry(1) == wire.id_alone(ID)
     assert b"\n" == wire.heartbeat == wire.opening
-    assert ("gap", 5) == tuple(json.loads(frame.gap(wire, ("t", 3), 5, 9, "r", ID))[each] for each in ("event", "from"))
+    assert ("gap", 5) == tuple(
+        json.loads(frame.gap(wire, Partition("t", 3), 5, 9, "r", ID))[each] for each in ("event", "from")
+    )
     assert 410 == json.loads(frame.error(wire, TopicGone("Gone."), ID))["status"]
     assert {"event": "delete", "key": "FR"} == line(Record(None, b"FR"), "value")
 
@@ -605,10 +609,10 @@ def test_only_what_is_json_is_taken_for_it(data):
         at = data.draw(st.integers(0, len(value)))
         value[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(DAMAGE))
 
-    room = frame._has_room(bytes(value)) if value else False
+    room = can_append_member(bytes(value)) if value else False
 
     assert not room or (json.loads(value.decode()) and "_kafka" not in json.loads(value.decode()))
-    assert frame._is_json(bytes(value)) == reads_as_json(value)
+    assert is_json(bytes(value)) == reads_as_json(value)
 
 
 DAMAGE = [

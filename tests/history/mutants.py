@@ -19,7 +19,7 @@ from kafkasse.feed import catch_up
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import SharedFeed
-from kafkasse.frame import Encoder, Wire
+from kafkasse.frame import Encoder, ServerSentEvents
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.position import IdWriter
 
@@ -178,7 +178,7 @@ def _lone_id_too_far() -> None:
         applied["lone_id_too_far"] += 1
         return _shift_last_offset(1)([block])[0]
 
-    patch(Wire, "id_alone", id_alone)
+    patch(ServerSentEvents, "id_alone", id_alone)
 
 
 def _gap_unsent() -> None:

@@ -16,7 +16,7 @@ from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
-from kafkasse.position import IdType, IdWriter, Limits, Position, Start, of_topics, parse
+from kafkasse.position import IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
 
 INT64_MAX = 2**63 - 1
 LETTERS = string.ascii_letters + string.digits + "._-"
@@ -44,7 +44,7 @@ class Stream(NamedTuple):
         """What a client that returns the id has asked for."""
         by_offset, by_time = self.kind is not IdType.TIMESTAMP, self.kind is not IdType.OFFSET
         starts = {
-            each: Start(offset if by_offset else None, self.timestamps[each] if by_time else None)
+            each: PartitionStart(offset if by_offset else None, self.timestamps[each] if by_time else None)
             for each, offset in self.offsets.items()
         }
         return Position(starts, (), self.topic_ids, self.only)
@@ -128,7 +128,7 @@ def test_around_agrees_with_render(stream: Stream, data: st.DataObject, next_off
     """What stands around one partition's offset, with an offset between, is the whole id."""
     writer = stream.writer()
     partition = data.draw(st.sampled_from(list(stream.offsets)))
-    around = writer.around(partition)
+    around = writer.split_at_offset(partition)
 
     writer.set(partition, next_offset)
 
@@ -140,7 +140,7 @@ def test_around_agrees_with_render(stream: Stream, data: st.DataObject, next_off
 
 def test_around_a_partition_that_is_not_there() -> None:
     """A partition that the id does not have yet changes more than a number."""
-    assert IdWriter({Partition("t", 0): 1}, {"t": "x"}).around(Partition("t", 1)) is None
+    assert IdWriter({Partition("t", 0): 1}, {"t": "x"}).split_at_offset(Partition("t", 1)) is None
 
 
 def test_an_id_as_it_looks() -> None:
@@ -158,15 +158,15 @@ def test_an_id_as_it_looks() -> None:
 @pytest.mark.parametrize(
     ("kind", "start"),
     [
-        (IdType.OFFSET, Start(8, None)),
-        (IdType.TIMESTAMP, Start(None, 1001)),  # the next millisecond, as KafkaSSE: not the last record again
-        (IdType.BOTH, Start(8, 1000)),  # that millisecond again: another cluster may hold more records of it
+        (IdType.OFFSET, PartitionStart(8, None)),
+        (IdType.TIMESTAMP, PartitionStart(None, 1001)),  # the next millisecond, as KafkaSSE: not the last record again
+        (IdType.BOTH, PartitionStart(8, 1000)),  # that millisecond again: another cluster may hold more records of it
     ],
 )
-def test_each_kind_tells_its_own(kind: IdType, start: Start) -> None:
+def test_each_kind_tells_its_own(kind: IdType, start: PartitionStart) -> None:
     """After a record of offset 7 and time 1000, each kind of id goes on where it promises to."""
     partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, kind=kind, timestamps={partition: 5})
+    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=kind, timestamps={partition: 5})
 
     writer.set(partition, 8, 1000)
 
@@ -176,22 +176,22 @@ def test_each_kind_tells_its_own(kind: IdType, start: Start) -> None:
 def test_a_record_of_the_last_millisecond_there_is() -> None:
     """A producer that writes the largest timestamp does not make ids that nobody can send back."""
     partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, kind=IdType.TIMESTAMP)
+    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=IdType.TIMESTAMP)
 
     writer.set(partition, 8, INT64_MAX)
 
-    assert {partition: Start(None, INT64_MAX)} == parse(writer.render()).starts
+    assert {partition: PartitionStart(None, INT64_MAX)} == parse(writer.render()).starts
 
 
 @pytest.mark.parametrize("unknown", [None, -1])
 def test_a_record_without_a_time_moves_no_time(unknown: int | None) -> None:
     """A record that has no timestamp leaves the id's as it was."""
     partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, kind=IdType.BOTH, timestamps={partition: 5})
+    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=IdType.BOTH, timestamps={partition: 5})
 
     writer.set(partition, 8, unknown)
 
-    assert {partition: Start(8, 5)} == parse(writer.render()).starts
+    assert {partition: PartitionStart(8, 5)} == parse(writer.render()).starts
 
 
 def test_a_compact_id_of_many_partitions_is_short() -> None:
@@ -210,22 +210,22 @@ def test_names_offsets_and_timestamps_together() -> None:
     """Names, offsets and timestamps may stand side by side; topics keep the order in which they were given."""
     position = parse('["b",{"topic":"a","partition":1,"timestamp":5},{"topic":"a","partition":0,"offset":3},"c"]')
 
-    assert {Partition("a", 1): Start(None, 5), Partition("a", 0): Start(3, None)} == position.starts
-    assert ("b", "c") == position.named
+    assert {Partition("a", 1): PartitionStart(None, 5), Partition("a", 0): PartitionStart(3, None)} == position.starts
+    assert ("b", "c") == position.named_topics
     assert {"a", "b", "c"} == set(position.topics)
 
 
 def test_an_offset_and_a_timestamp_in_one_entry() -> None:
     """Both are kept: which one counts is decided where the topic's topic_id is known."""
-    assert {Partition("t", 0): Start(1, 5)} == parse(entry(timestamp=5)).starts
+    assert {Partition("t", 0): PartitionStart(1, 5)} == parse(entry(timestamp=5)).starts
 
 
 def test_only_what_is_listed() -> None:
     """An id without an topic_id means the partitions that it lists, unless its topic is named as well."""
-    assert frozenset({"t"}) == parse(entry()).only
-    assert frozenset() == parse('["t",' + entry()[1:]).only
-    assert frozenset() == parse(entry(topic_id="x")).only
-    assert frozenset({"t"}) == parse(entry(topic_id="x", only=True)).only
+    assert frozenset({"t"}) == parse(entry()).partial_topics
+    assert frozenset() == parse('["t",' + entry()[1:]).partial_topics
+    assert frozenset() == parse(entry(topic_id="x")).partial_topics
+    assert frozenset({"t"}) == parse(entry(topic_id="x", only=True)).partial_topics
 
 
 def test_a_name_twice_is_one_name() -> None:
@@ -235,7 +235,7 @@ def test_a_name_twice_is_one_name() -> None:
 
 def test_the_largest_offset() -> None:
     """2**63 - 1 is an offset of Kafka's."""
-    assert {Partition("t", 0): Start(INT64_MAX, None)} == parse(entry(offset=INT64_MAX)).starts
+    assert {Partition("t", 0): PartitionStart(INT64_MAX, None)} == parse(entry(offset=INT64_MAX)).starts
 
 
 # What is refused, and how.
@@ -305,9 +305,9 @@ def test_a_partition_twice() -> None:
     """Two entries for one partition, or two values for one member, leave open which is meant."""
     entries = '[{"topic":"t","partition":0,"offset":1},{"topic":"t","partition":0,"timestamp":5}]'
 
-    assert "t/0 twice" in refusal(entries).detail
-    assert "twice" in refusal('[{"topic":"t","partition":0,"offset":1,"offset":2}]').detail
-    assert "t/0 twice" in refusal(compact("t 0:1 0:1")).detail
+    assert "two entries for t/0" in refusal(entries).detail
+    assert "same member twice" in refusal('[{"topic":"t","partition":0,"offset":1,"offset":2}]').detail
+    assert "two entries for t/0" in refusal(compact("t 0:1 0:1")).detail
 
 
 def test_two_incarnations_of_one_topic() -> None:
@@ -317,7 +317,7 @@ def test_two_incarnations_of_one_topic() -> None:
         {"topic": "t", "partition": 1, "offset": 1, "topic_id": "y"},
     ]
 
-    assert "two topic_ids of t" in refusal(json.dumps(entries)).detail
+    assert "two topic_ids for t" in refusal(json.dumps(entries)).detail
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,8 @@ def test_two_incarnations_of_one_topic() -> None:
     ],
 )
 def test_not_a_compact_id(text: str) -> None:
-    """What begins like a compact id and is none is refused as such."""
-    assert "begins like a compact id" in refusal(text).detail
+    """What starts like a compact event ID and is none is refused as such."""
+    assert "starts like a compact event ID" in refusal(text).detail
 
 
 @pytest.mark.parametrize("text", [compact("a b :1"), compact("t :"), compact("t :" + "9" * 20), compact(" :1")])

@@ -10,7 +10,7 @@ import pytest
 from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.log import Partition
-from kafkasse.position import Start
+from kafkasse.position import PartitionStart
 from tests.support.client import Client, ask, data
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -66,7 +66,10 @@ def test_kafka_goes_and_comes_back(broker: EmbeddedBroker, fresh_name: str) -> N
         fill(broker, fresh_name, 3, 4)
         assert [3, 4] == data(stream.events(2))
         assert [3, 4] == data(behind.events(2))
-        assert {Partition(fresh_name, 0): Start(4), Partition(fresh_name, 1): Start(0)} == stream.position
+        assert {
+            Partition(fresh_name, 0): PartitionStart(4),
+            Partition(fresh_name, 1): PartitionStart(0),
+        } == stream.position
         eventually(lambda: ask(server.port, f"/{fresh_name}-other", "HEAD").status == 200)
         assert b"event: error" not in stream.body + behind.body
 

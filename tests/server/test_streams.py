@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from kafkasse.log import Partition
-from kafkasse.position import Start
+from kafkasse.position import PartitionStart
 from tests.support.client import Client, ask, data, same_for_both
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -49,7 +49,7 @@ def test_the_beginning_of_a_response(connect: Connect, topic: str) -> None:
     }
     assert expected.items() <= stream.headers.items()
     assert "content-length" not in stream.headers
-    assert {Partition(topic, index): Start(0) for index in range(3)} == stream.position
+    assert {Partition(topic, index): PartitionStart(0) for index in range(3)} == stream.position
 
 
 def test_starts_at_the_end(connect: Connect, cluster: Cluster, topic: str) -> None:
@@ -119,7 +119,7 @@ def test_tombstones_and_values_that_are_skipped(connect: Connect, cluster: Clust
     [event] = stream.events(1)
 
     assert ("delete", "FR") == (event.type, json.loads(event.data)["_kafka"]["key"])
-    assert Start(3) == stream.position[Partition(topic, 0)]
+    assert PartitionStart(3) == stream.position[Partition(topic, 0)]
 
 
 def test_a_heartbeat_tells_what_was_skipped(connect: Connect, cluster: Cluster, topic: str) -> None:
@@ -155,7 +155,7 @@ def test_every_partition_and_topic(connect: Connect, cluster: Cluster, fresh_nam
         cluster.send(partition.topic, value(n), partition=partition.partition)
 
     assert {0, 1, 2} == set(data(stream.events(3)))
-    assert dict.fromkeys(every, Start(1)) == stream.position
+    assert dict.fromkeys(every, PartitionStart(1)) == stream.position
 
 
 # Coming back.
@@ -334,7 +334,7 @@ def test_a_new_partition(connect: Connect, cluster: Cluster, topic: str) -> None
     cluster.send(topic, value(1), partition=3)
 
     assert [1] == data(stream.events(1))
-    assert Start(1) == stream.position[Partition(topic, 3)]
+    assert PartitionStart(1) == stream.position[Partition(topic, 3)]
 
 
 def test_a_partition_that_was_added_while_one_was_away(connect: Connect, cluster: Cluster, topic: str) -> None:

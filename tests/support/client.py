@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
 from kafkasse.log import Partition
-from kafkasse.position import Start, parse
+from kafkasse.position import PartitionStart, parse
 from kafkasse.sse import Event, Parser
 from tests.support.events import read_events
 
@@ -67,7 +67,7 @@ class Client:
         return self._parser.last_event_id
 
     @property
-    def position(self) -> dict[Partition, Start]:
+    def position(self) -> dict[Partition, PartitionStart]:
         """What the last id means."""
         return dict(parse(self.last_id).starts)
 

@@ -15,7 +15,7 @@ from gevent.event import Event
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder, Wire
+from kafkasse.frame import Encoder, ServerSentEvents
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics
 from kafkasse.route import Route
@@ -37,7 +37,9 @@ class Peer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
-        self.stream = Stream(reader, Wire(), Config(write_timeout_s=20, heartbeat_s=60).web, ours, self.left.set)
+        self.stream = Stream(
+            reader, ServerSentEvents(), Config(write_timeout_s=20, heartbeat_s=60).web, ours, self.left.set
+        )
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 

@@ -24,9 +24,9 @@ from kafkasse.errors import (
     NotAcceptable,
     RequestTooLarge,
 )
-from kafkasse.frame import JsonLines, Wire
+from kafkasse.frame import JsonLines, ServerSentEvents
 from kafkasse.log import Partition
-from kafkasse.position import Start
+from kafkasse.position import PartitionStart
 from kafkasse.route import Route
 from kafkasse.web.request import StreamRequest, read
 
@@ -83,13 +83,17 @@ def test_last_event_id_decides_over_everything() -> None:
     """The header decides over its parameters, over times and over the topics of the path."""
     asked = ask("u", {"last_event_id": '["v"]', "since": "2026-01-01"}, {"Last-Event-ID": ID})
 
-    assert ({Partition("t", 0): Start(5)}, ("t",), None) == (asked.position.starts, asked.position.topics, asked.since)
+    assert ({Partition("t", 0): PartitionStart(5)}, ("t",), None) == (
+        asked.position.starts,
+        asked.position.topics,
+        asked.since,
+    )
 
 
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventId"])
 def test_a_parameter_in_place_of_the_header(name: str) -> None:
     """Browsers cannot set the header on a first connect: either spelling of the parameter stands in for it."""
-    assert {Partition("t", 0): Start(5)} == ask("u", {name: ID}).position.starts
+    assert {Partition("t", 0): PartitionStart(5)} == ask("u", {name: ID}).position.starts
 
 
 @pytest.mark.parametrize("place", ["header", "last_event_id", "lastEventId"])
@@ -208,7 +212,7 @@ def test_accept(accept: str | None, content_type: str) -> None:
     asked = ask(headers={} if accept is None else {"Accept": accept})
 
     assert f"{content_type}; charset=utf-8" == asked.content_type
-    assert (Wire if content_type == EVENTS else JsonLines) is type(asked.wire)
+    assert (ServerSentEvents if content_type == EVENTS else JsonLines) is type(asked.wire)
 
 
 @pytest.mark.parametrize(

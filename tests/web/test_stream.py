@@ -14,7 +14,7 @@ import pytest
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
 from kafkasse.feed import Feeds
-from kafkasse.frame import Encoder, JsonLines, Wire
+from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, Wire
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
@@ -45,7 +45,7 @@ class World:
         **settings: object,
     ) -> Stream:
         config = Config(**settings)
-        wire = wire or Wire()
+        wire = wire or ServerSentEvents()
         self.feeds.append(Feeds(self.log, config.feed))
         encoder = Encoder(wire=wire, filterer=lambda message: "hidden" not in message)
         reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)

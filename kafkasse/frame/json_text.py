@@ -1,0 +1,121 @@
+"""Helpers for JSON text: validate it, and read or remove single members without rewriting the rest.
+
+A record's value is sent as the producer wrote it. Decoding and encoding it again would change numbers such as 25.00 or
+9007199254740993, and would cost more CPU time than all other steps together. This module knows nothing of Kafka or SSE.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+NUMBER_DIGITS_MAX = 4_300  # Python parses no longer integers, and one producer should not make its clients fail
+
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (NUMBER_DIGITS_MAX + 1))
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # the tokens that separate members: strings and punctuation
+
+# Validates the whole value but builds no objects for its contents. It does not check that the text is valid UTF-8.
+_validate = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class DeserializationError(Exception):
+    """The record cannot be sent in the route's format. It is skipped, logged and counted."""
+
+
+def loads(value: bytes) -> Any:
+    """Decode JSON.
+
+    Raises:
+        DeserializationError: the value is not JSON.
+    """
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return _loads_leniently(value, error)
+
+
+def _loads_leniently(value: bytes, reason: Exception) -> Any:
+    """Decode valid JSON that msgspec rejects: lone surrogates, and numbers outside the range of a double."""
+    try:
+        return json.loads(value.decode(), parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        raise DeserializationError(f"the value is not JSON: {reason}") from None
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are not JSON
+
+
+def dumps(value: Any) -> bytes:
+    """Encode as compact JSON in UTF-8. Lone surrogates become "?"."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
+def is_utf8(value: bytes) -> bool:
+    """Return whether `value` is valid UTF-8."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def is_json(value: bytes) -> bool:
+    """Return whether `value` is valid JSON in UTF-8 whose numbers every client can parse."""
+    try:
+        _validate(value)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        try:
+            _loads_leniently(value, error)
+        except DeserializationError:
+            return False
+    return is_utf8(value) and not (may_have_long_number(value) and not _is_decodable(value))
+
+
+def may_have_long_number(value: bytes) -> bool:
+    """Return whether `value` has more than NUMBER_DIGITS_MAX digits in a row, perhaps inside a string.
+
+    A run of that length covers at least one of the places that the search looks at first, so most values cost a few
+    single-byte tests.
+    """
+    if len(value) <= NUMBER_DIGITS_MAX:
+        return False
+    step = NUMBER_DIGITS_MAX
+    suspects = (at for at in range(step, len(value), step) if value[at : at + 1].isdigit())
+    return any(_LONG_NUMBER.search(value, at - step, at + step) for at in suspects)
+
+
+def _is_decodable(value: bytes) -> bool:
+    try:
+        loads(value)
+    except DeserializationError:
+        return False
+    return True
+
+
+def members(value: bytes) -> Iterator[bytes]:
+    """Yield the text of each member of `value`, which must be a valid JSON object.
+
+    The loop does not recurse, because a value may be nested more deeply than Python's stack allows.
+    """
+    depth, start = 0, value.index(b"{") + 1
+    for token in _TOKEN.finditer(value):
+        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
+        if depth == 0 or (depth == 1 and token[0] == b","):
+            yield value[start : token.start()]
+            start = token.end()
+
+
+def member_name(member: bytes) -> str:
+    """Return the unescaped name of a member from members()."""
+    found = _TOKEN.search(member)
+    return str(json.loads(found[0].decode())) if found else ""
+
+
+def without_member(value: bytes, name: str) -> bytes:
+    """Return a JSON object without its members called `name`. The text of the other members stays as it is."""
+    return b"{" + b",".join(member for member in members(value) if member_name(member) != name) + b"}"

@@ -1,0 +1,163 @@
+"""The wire formats: how a payload becomes the bytes of one event, as Server-Sent Events or as lines of JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kafkasse.errors import KafkasseError
+from kafkasse.frame.formats import Payload
+from kafkasse.frame.json_text import dumps, is_json, loads, member_name, members
+from kafkasse.log import Partition
+
+_LINE_BREAK = re.compile(rb"\r\n|\r|\n")
+_RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # values of `event` in lines that kafkasse writes
+
+
+class Wire(Protocol):
+    """A wire format. A frame is an event's name, its ID and its body; an ID is the position after the event."""
+
+    content_type: str
+    opening: bytes  # the first bytes of every response
+    heartbeat: bytes  # bytes that a client ignores
+
+    def body(self, payload: Payload) -> bytes:
+        """Return the part of a frame that does not depend on the ID. A feed encodes it once for all readers."""
+        ...
+
+    def frame(self, event: str, position_id: str, body: bytes) -> bytes:
+        """Return the frame of an event. `body` comes from body()."""
+        ...
+
+    def frame_without_id(self, event: str, body: bytes) -> bytes:
+        """Return the frame of an event that does not change the client's last event ID."""
+        ...
+
+    def with_id(self, frame: bytes, position_id: str) -> bytes:
+        """Add an ID to a frame from frame_without_id()."""
+        ...
+
+    def split(self, frames: bytes) -> list[tuple[str, bytes]]:
+        """Split concatenated frames into the event name and body of each."""
+        ...
+
+    def id_alone(self, position_id: str) -> bytes:
+        """Return an ID without data: the client stores the ID and dispatches no event."""
+        ...
+
+    def retry(self, retry_ms: int) -> bytes:
+        """Return the field that sets how many milliseconds the client waits before it reconnects."""
+        ...
+
+    def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
+        """Return the frame of an event about the stream, such as `gap`. "" leaves the client's last event ID unchanged."""
+        ...
+
+
+class ServerSentEvents:
+    """Server-Sent Events, as the HTML standard defines them."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    opening = b":ok\n\n"
+    heartbeat = b":heartbeat\n\n"
+
+    def body(self, payload: Payload) -> bytes:
+        data = payload.data
+        if b"\n" in data or b"\r" in data:
+            data = _LINE_BREAK.sub(b"\ndata: ", data)
+        return b"\ndata: " + data + b"\n\n"
+
+    def frame(self, event: str, position_id: str, body: bytes) -> bytes:
+        return b"event: %s\nid: %s%s" % (event.encode(), position_id.encode(), body)
+
+    def frame_without_id(self, event: str, body: bytes) -> bytes:
+        return b"event: %s%s" % (event.encode(), body)
+
+    def with_id(self, frame: bytes, position_id: str) -> bytes:
+        event, body = frame.split(b"\n", 1)
+        return b"%b\nid: %b\n%b" % (event, position_id.encode(), body)
+
+    def split(self, frames: bytes) -> list[tuple[str, bytes]]:
+        found = []
+        for frame in frames.split(b"\n\n")[:-1]:  # a frame contains no empty line
+            event, rest = frame.split(b"\n", 1)
+            body = rest.split(b"\n", 1)[1] if rest.startswith(b"id: ") else rest
+            found.append((event.removeprefix(b"event: ").decode(), b"\n" + body + b"\n\n"))
+        return found
+
+    def id_alone(self, position_id: str) -> bytes:
+        return b"id: %s\n\n" % position_id.encode()
+
+    def retry(self, retry_ms: int) -> bytes:
+        return b"retry: %d\n\n" % retry_ms
+
+    def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
+        body = self.body(Payload(event, dumps(data)))
+        return self.frame(event, position_id, body) if position_id else self.frame_without_id(event, body)
+
+
+class JsonLines:
+    """Newline-delimited JSON: one line for each record, an empty line as heartbeat, and no IDs.
+
+    A line cannot carry an event name beside its data. A line for anything but a message has the name in a member
+    `event`; a message that has such a member itself is wrapped in `{"event":"message","data":…}`.
+    """
+
+    content_type = "application/x-ndjson; charset=utf-8"
+    opening = b"\n"  # sends the response headers at once, instead of with the first record
+    heartbeat = b"\n"
+
+    def body(self, payload: Payload) -> bytes:
+        match payload:
+            case ("base64", data):
+                line = dumps({"event": "base64", "data": data.decode()})
+            case ("delete", data):
+                line = b'{"event":"delete",' + data[1:]
+            case (_, data) if not is_json(data):
+                line = dumps(data.decode())
+            case (_, data):
+                line = _LINE_BREAK.sub(b" ", data)
+                if _has_reserved_event(data):
+                    line = b'{"event":"message","data":%b}' % line
+        return line + b"\n"
+
+    def frame(self, event: str, position_id: str, body: bytes) -> bytes:
+        return body
+
+    def frame_without_id(self, event: str, body: bytes) -> bytes:
+        return body
+
+    def with_id(self, frame: bytes, position_id: str) -> bytes:
+        return frame
+
+    def split(self, frames: bytes) -> list[tuple[str, bytes]]:
+        return [("message", line) for line in frames.splitlines(keepends=True)]
+
+    def id_alone(self, position_id: str) -> bytes:
+        return b""
+
+    def retry(self, retry_ms: int) -> bytes:
+        return b""
+
+    def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
+        return dumps({"event": event, **data}) + b"\n"
+
+
+def _has_reserved_event(data: bytes) -> bool:
+    """Return whether valid JSON is an object whose member `event`, however escaped, is one of _RESERVED_EVENTS."""
+    if not (b'"event"' in data or b"\\" in data) or not data.lstrip().startswith(b"{"):
+        return False
+    events = [b"{" + member + b"}" for member in members(data) if member_name(member) == "event"]
+    return any(loads(event)["event"] in _RESERVED_EVENTS for event in events)
+
+
+def gap(wire: Wire, partition: Partition, start: int, end: int, reason: str, position_id: str) -> bytes:
+    """Return the event that reports lost records: the offsets `[start, end)` of a partition."""
+    data = {"topic": partition.topic, "partition": partition.partition, "from": start, "to": end, "reason": reason}
+    return wire.report("gap", data, position_id)
+
+
+def error(wire: Wire, error: KafkasseError, position_id: str) -> bytes:
+    """Return the event that reports an error. It is the last event of its stream."""
+    return wire.report("error", error.problem(), position_id)

@@ -1,0 +1,147 @@
+"""Writes the event IDs of one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kafkasse.log import Partition
+from kafkasse.position import compact
+from kafkasse.position.position import INT64_MAX, IdType
+
+COMPACT_ABOVE_PARTITIONS = 64  # the JSON form would exceed 3 KiB; many proxies limit a header to 4 to 8 KiB
+
+
+class IdTemplate(NamedTuple):
+    """An ID, or one entry of it, as a function of one offset: `prefix + format_offset(offset) + suffix`.
+
+    `format_offset` is `str` itself if the ID contains the offset in decimal digits, so that callers can use "%d".
+    """
+
+    prefix: str
+    format_offset: Callable[[int | str], str]
+    suffix: str
+
+
+class IdWriter:
+    """Writes the IDs of one stream. When a partition advances, only its entry is written again.
+
+    Args:
+        offsets: the next offset of every partition of the stream. The ID lists the partitions in this order.
+        topic_ids: for each topic, the first 8 characters of its topic ID, or "" if the cluster has no topic IDs.
+        partial_topics: topics of which the stream contains only the partitions in `offsets`.
+        id_type: what the ID contains for each partition.
+        timestamps: for ID types with timestamps, where each partition resumes, in milliseconds since the epoch.
+        compact: write the compact form; None means for streams with more than COMPACT_ABOVE_PARTITIONS partitions.
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[Partition, int],
+        topic_ids: Mapping[str, str],
+        partial_topics: frozenset[str] = frozenset(),
+        id_type: IdType = IdType.OFFSET,
+        timestamps: Mapping[Partition, int] | None = None,
+        compact: bool | None = None,
+    ) -> None:
+        self.offsets = dict(offsets)
+        self.timestamps = dict(timestamps or {})
+        self.topic_ids = dict(topic_ids)
+        self._partial_topics = partial_topics
+        self._id_type = id_type
+        self._is_compact = len(self.offsets) > COMPACT_ABOVE_PARTITIONS if compact is None else compact
+        self._build_entries()
+
+    def copy_at(self, offsets: Mapping[Partition, int], timestamps: Mapping[Partition, int]) -> IdWriter:
+        """Return a writer for another position of the same stream."""
+        return IdWriter(offsets, self.topic_ids, self._partial_topics, self._id_type, timestamps, self._is_compact)
+
+    def set(self, partition: Partition, next_offset: int, timestamp: int | None = None) -> None:
+        """Advance one partition, or add a new one.
+
+        Args:
+            partition: the partition.
+            next_offset: the next offset to read.
+            timestamp: the timestamp of the record before `next_offset`; None or -1 leaves the ID's timestamp unchanged.
+        """
+        self.offsets[partition] = next_offset
+        if timestamp is not None and timestamp >= 0:
+            # A client that resumes at a timestamp receives the records at or after it. IDs of type `both` therefore repeat
+            # the records of this millisecond where they must resume by timestamp, because another cluster may hold more of
+            # them. IDs of type `timestamp` skip that millisecond, as KafkaSSE does.
+            self.timestamps[partition] = min(timestamp + (self._id_type is IdType.TIMESTAMP), INT64_MAX)
+        if partition in self._entries:
+            self._entries[partition] = self._entry(partition)
+        else:
+            self._build_entries()
+
+    def render(self) -> str:
+        """Return the ID of the current position: one line of ASCII."""
+        opening, separator, closing = self._punctuation
+        return opening + separator.join(self._entries.values()) + closing
+
+    def split_at_offset(self, partition: Partition) -> IdTemplate | None:
+        """Return the current ID as a template for the offset of `partition`, or None if more than the offset changes.
+
+        The IDs of the records in a run differ in one number. With the template, each of them costs one concatenation,
+        however many partitions the stream has.
+        """
+        if self._id_type is not IdType.OFFSET or partition not in self._entries:
+            return None
+        opening, separator, closing = self._punctuation
+        entries = list(self._entries.values())
+        index = list(self._entries).index(partition)
+        prefix, format_offset, suffix = self._templates[partition]
+        before = opening + "".join(entry + separator for entry in entries[:index]) + prefix
+        after = suffix + "".join(separator + entry for entry in entries[index + 1 :]) + closing
+        return IdTemplate(before, format_offset, after)
+
+    def _build_entries(self) -> None:
+        """Write all entries."""
+        self._punctuation = (compact.MARK, "", "") if self._is_compact else ("[", ",", "]")
+        self._templates: dict[Partition, IdTemplate] = {}
+        previous: Partition | None = None
+        topics_seen: set[str] = set()
+        for partition in self.offsets:
+            topic = partition.topic
+            # Only the first entry of a topic has the members that describe the topic.
+            is_first = topic not in topics_seen
+            topics_seen.add(topic)
+            topic_id = self.topic_ids.get(topic, "") if is_first else None
+            is_partial = is_first and topic in self._partial_topics
+            if self._is_compact:
+                self._templates[partition] = _compact_template(partition, previous, topic_id, is_partial)
+            else:
+                self._templates[partition] = self._json_template(partition, topic_id, is_partial)
+            previous = partition
+        self._entries = {partition: self._entry(partition) for partition in self.offsets}
+
+    def _json_template(self, partition: Partition, topic_id: str | None, is_partial: bool) -> IdTemplate:
+        member = "timestamp" if self._id_type is IdType.TIMESTAMP else "offset"
+        prefix = f'{{"topic":"{partition.topic}","partition":{partition.partition},"{member}":'
+        id_member = "" if topic_id is None else f',"topic_id":"{topic_id}"'
+        only_member = ',"only":true' if is_partial else ""
+        return IdTemplate(prefix, str, f"{id_member}{only_member}}}")
+
+    def _entry(self, partition: Partition) -> str:
+        prefix, format_offset, suffix = self._templates[partition]
+        offset = self.offsets[partition]
+        if self._id_type is IdType.OFFSET:
+            return f"{prefix}{format_offset(offset)}{suffix}"
+        timestamp = self.timestamps.get(partition, 0)
+        if self._is_compact:
+            value = f":{timestamp}" if self._id_type is IdType.TIMESTAMP else f"{offset}:{timestamp}"
+        else:
+            value = str(timestamp) if self._id_type is IdType.TIMESTAMP else f'{offset},"timestamp":{timestamp}'
+        return f"{prefix}{format_offset(value)}{suffix}"
+
+
+def _compact_template(
+    partition: Partition, previous: Partition | None, topic_id: str | None, is_partial: bool
+) -> IdTemplate:
+    if previous is not None and previous.topic == partition.topic:
+        line = ""
+    else:
+        line, previous = compact.encode_topic(partition.topic, topic_id, is_partial), None
+    start = compact.entry_start(partition, previous)
+    return IdTemplate(line, lambda offset: compact.encode(f"{start}{offset}"), "")

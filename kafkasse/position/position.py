@@ -1,0 +1,66 @@
+"""The position that a client asks for, and the types that describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from kafkasse.log import Partition
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class PartitionStart(NamedTuple):
+    """Where to start in one partition: at an offset, or else at a timestamp in milliseconds since the epoch."""
+
+    offset: int | None = None
+    timestamp: int | None = None
+
+
+class IdType(Enum):
+    """What an ID contains for each partition.
+
+    With `both`, a client resumes by offset in the same topic, and by timestamp in a copy of the topic on another cluster.
+    """
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest Last-Event-ID that the server accepts."""
+
+    max_bytes: int = 65_536
+    max_entries: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a client asked for, before the broker is asked.
+
+    Attributes:
+        starts: where to start in each partition that the client listed.
+        named_topics: topics that the client gave by name. The route decides where their other partitions start.
+        topic_ids: for each topic, the start of the topic ID that the client's offsets refer to, if the client sent it.
+        partial_topics: topics of which the client wants only the listed partitions.
+    """
+
+    starts: Mapping[Partition, PartitionStart] = field(default_factory=dict)
+    named_topics: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    partial_topics: frozenset[str] = frozenset()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of the stream without duplicates: first those with listed partitions, then the others."""
+        return tuple(dict.fromkeys([*(partition.topic for partition in self.starts), *self.named_topics]))
+
+
+def of_topics(topics: Iterable[str]) -> Position:
+    """Return the position of a client that gives only topic names."""
+    return Position(named_topics=tuple(dict.fromkeys(topics)))
