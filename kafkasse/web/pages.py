@@ -1,7 +1,7 @@
-"""The page that shows the running Top 3, as files: no templates, no state, no idea of what the stream holds.
+"""The demo page, which displays the running Top 3. The files are static, and this module does not know the stream.
 
-All addresses in the files are relative, so the pages work under any prefix, also one that only a proxy knows of. What is
-not a page lies under `/-/page/`, which is no topic's name.
+All URLs in the files are relative, so that the page works under any prefix, including one that only a proxy knows. The
+assets are under `/-/page/`, which cannot be a topic name.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    # StreamRequest for again each time, and answered 304: page and script always belong together, for a few bytes.
+    # Browsers revalidate each file and usually receive a short 304, so the page and its scripts always match.
     "Cache-Control": "no-cache",
 }
 
 
 def pages() -> Blueprint:
-    """`/`, `/about` and what they are made of. The page reads `topn/updates` beside it."""
+    """Create a blueprint with `/`, `/about` and their assets. The page reads the stream at `topn/updates`."""
     blueprint = Blueprint("kafkasse_pages", __name__, static_folder=PAGE / "assets", static_url_path="/-/page")
     blueprint.add_url_rule("/", "index", partial(send_from_directory, PAGE, "index.html"))
     blueprint.add_url_rule("/about", "about", partial(send_from_directory, PAGE, "about.html"))
-    blueprint.after_request(_with_headers)
+    blueprint.after_request(_add_headers)
     return blueprint
 
 
-def _with_headers(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     response.headers.update(HEADERS)
     return response

@@ -1,5 +1,5 @@
-// Puts this server's own addresses into the examples, as text.
+// Replace the URLs in the examples with the URLs of this server.
 
-for (const place of document.querySelectorAll("[data-address]")) {
-  place.textContent = new URL(place.dataset.address, document.baseURI).href;
+for (const example of document.querySelectorAll("[data-path]")) {
+  example.textContent = new URL(example.dataset.path, document.baseURI).href;
 }

@@ -1,39 +1,39 @@
-// The continents and their largest countries. Knows no stream: it is told what to show, and shows it as text.
+// The board of continents and their largest countries. This module does not depend on the stream.
 //
-// Everything here comes from whoever can write to the topic. It reaches the document by textContent alone, and
-// continents are kept in a Map, where "__proto__" is a name like any other.
+// All data comes from whoever can write to the topic, so treat it as hostile: it enters the document only through
+// textContent, and the continents are in a Map, where "__proto__" is an ordinary key.
 
 const COUNTRIES_MAX = 3;
-const CONTINENTS_MAX = 50; // more are refused: a topic of anything else must not fill the browser's memory
-const TINT_MS = 2400;
-const SHARE_MIN = 0.004; // so that the smallest bar is still a bar
+const CONTINENTS_MAX = 50; // Reject more, so that a topic with other data cannot fill the browser's memory.
+const HIGHLIGHT_MS = 2400;
+const SHARE_MIN = 0.004; // keeps the smallest bar visible
 
-const size = new Intl.NumberFormat();
-const people = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
-const alphabet = new Intl.Collator("en");
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const sizeFormat = new Intl.NumberFormat();
+const peopleFormat = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
+const collator = new Intl.Collator("en");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** `{continent, countries}` of an event's data; null where it is not of the form that this page can show. */
-export function updateFrom(data) {
+/** Return `{continent, countries}` of an event's data, or null if the page cannot display the data. */
+export function parseUpdate(data) {
   let update;
   try {
     update = JSON.parse(data);
   } catch {
     return null;
   }
-  const fits =
+  const valid =
     typeof update?.continent === "string" &&
     Array.isArray(update.nrs) &&
     update.nrs.length > 0 &&
     update.nrs.every((country) => typeof country?.name === "string");
-  return fits ? { continent: update.continent, countries: update.nrs.slice(0, COUNTRIES_MAX) } : null;
+  return valid ? { continent: update.continent, countries: update.nrs.slice(0, COUNTRIES_MAX) } : null;
 }
 
 export class Board {
   #root;
   #cardTemplate;
   #rowTemplate;
-  #continents = new Map(); // name -> { countries, card, drawn }, `drawn` being the countries that the card shows
+  #continents = new Map(); // name -> { countries, card, drawn }; `drawn` holds the countries that the card shows now
 
   constructor(root, cardTemplate, rowTemplate) {
     this.#root = root;
@@ -45,16 +45,16 @@ export class Board {
     return this.#continents.size === 0;
   }
 
-  /** Take an update for the next draw(). Returns false when there are too many continents already. */
-  show({ continent, countries }) {
-    const known = this.#continents.get(continent);
-    if (known) known.countries = countries;
+  /** Store an update for the next draw(). Return false if the board already has CONTINENTS_MAX continents. */
+  update({ continent, countries }) {
+    const entry = this.#continents.get(continent);
+    if (entry) entry.countries = countries;
     else if (this.#continents.size < CONTINENTS_MAX) this.#continents.set(continent, { countries, card: null, drawn: [] });
     else return false;
     return true;
   }
 
-  /** Forget a continent, where it is there. */
+  /** Remove a continent. Unknown names are ignored. */
   remove(continent) {
     this.#continents.get(continent)?.card?.remove();
     this.#continents.delete(continent);
@@ -66,37 +66,37 @@ export class Board {
 
   draw() {
     for (const [continent, entry] of this.#continents) {
-      if (entry.card === null) this.#place(continent, entry);
-      if (entry.drawn !== entry.countries) this.#fill(entry);
+      if (entry.card === null) this.#insertCard(continent, entry);
+      if (entry.drawn !== entry.countries) this.#fillCard(entry);
     }
-    this.#scale();
+    this.#scaleBars();
   }
 
-  /** Cards stand in alphabetical order, whatever order they came in: a card keeps its neighbours. */
-  #place(continent, entry) {
+  /** Insert a card in alphabetical order, so that the order does not depend on the order of the updates. */
+  #insertCard(continent, entry) {
     entry.card = this.#cardTemplate.cloneNode(true);
     entry.card.querySelector("h2").textContent = continent;
     const cards = [...this.#root.querySelectorAll(".continent")];
-    const next = cards.find((card) => alphabet.compare(card.querySelector("h2").textContent, continent) > 0);
+    const next = cards.find((card) => collator.compare(card.querySelector("h2").textContent, continent) > 0);
     this.#root.insertBefore(entry.card, next ?? this.#root.querySelector(".notes"));
   }
 
-  #fill(entry) {
+  #fillCard(entry) {
     const body = entry.card.querySelector("tbody");
     while (body.rows.length > entry.countries.length) body.lastElementChild.remove();
     entry.countries.forEach((country, index) => {
       const row = body.rows[index] ?? body.appendChild(this.#rowTemplate.cloneNode(true));
       fillRow(row, country, index + 1);
-      // A card that is new would tint as a whole, and for a late visitor the whole page.
-      if (entry.drawn.length > 0 && !same(country, entry.drawn[index])) tint(row);
+      // Do not highlight a new card: a new visitor would see the whole page highlighted.
+      if (entry.drawn.length > 0 && !isSame(country, entry.drawn[index])) highlight(row);
     });
     entry.drawn = entry.countries;
   }
 
-  #scale() {
-    const shown = [...this.#continents.values()];
-    const largest = Math.max(...shown.flatMap(({ countries }) => countries.map(sizeOf)), 1);
-    for (const { card, countries } of shown) {
+  #scaleBars() {
+    const entries = [...this.#continents.values()];
+    const largest = Math.max(...entries.flatMap(({ countries }) => countries.map(sizeOf)), 1);
+    for (const { card, countries } of entries) {
       countries.forEach((country, index) => {
         const row = card.querySelector("tbody").rows[index];
         row.style.setProperty("--share", Math.max(sizeOf(country) / largest, SHARE_MIN));
@@ -109,28 +109,28 @@ function fillRow(row, country, rank) {
   row.querySelector(".rank").textContent = rank;
   row.querySelector(".name").textContent = country.name;
   row.querySelector(".code").textContent = typeof country.code === "string" ? country.code : "";
-  fillNumber(row.querySelector(".size"), country.size, size);
-  fillNumber(row.querySelector(".people"), country.population, people);
+  fillNumber(row.querySelector(".size"), country.size, sizeFormat);
+  fillNumber(row.querySelector(".people"), country.population, peopleFormat);
 }
 
 function fillNumber(cell, value, format) {
-  const known = Number.isFinite(value);
-  cell.value = known ? value : "";
-  cell.textContent = known ? format.format(value) : "\u2013";
+  const valid = Number.isFinite(value);
+  cell.value = valid ? value : "";
+  cell.textContent = valid ? format.format(value) : "\u2013";
 }
 
 function sizeOf(country) {
   return Number.isFinite(country.size) ? Math.max(country.size, 0) : 0;
 }
 
-function same(one, other) {
-  return one.name === other?.name && one.size === other.size && one.population === other.population;
+function isSame(country, other) {
+  return country.name === other?.name && country.size === other.size && country.population === other.population;
 }
 
-/** Show for a moment that a row has changed; without motion where that is wished, by one step in place of a fade. */
-function tint(row) {
-  row.animate([{ backgroundColor: "var(--tint)" }, { backgroundColor: "transparent" }], {
-    duration: TINT_MS,
-    easing: calm.matches ? "step-end" : "ease-in",
+/** Highlight a changed row briefly. If the user prefers reduced motion, the highlight does not fade. */
+function highlight(row) {
+  row.animate([{ backgroundColor: "var(--highlight)" }, { backgroundColor: "transparent" }], {
+    duration: HIGHLIGHT_MS,
+    easing: reducedMotion.matches ? "step-end" : "ease-in",
   });
 }

@@ -1,11 +1,11 @@
-// The page: what the stream says goes to the board, what becomes of the connection is said in words.
+// The page: pass events to the board, and display the state of the connection.
 
-import { Board, updateFrom } from "./board.js";
+import { Board, parseUpdate } from "./board.js";
 import { Stream } from "./stream.js";
 
-const SUMMARY_EVERY_MS = 20_000;
+const SUMMARY_INTERVAL_MS = 20_000;
 
-const WORDS = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", stopped: "Stopped" };
+const STATE_LABELS = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", stopped: "Stopped" };
 
 const element = (id) => document.getElementById(id);
 const board = new Board(element("board"), element("continent"), element("country"));
@@ -13,36 +13,36 @@ const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const number = new Intl.NumberFormat();
 
 let updates = 0;
-let garbage = 0;
-let last = null;
-let frame = 0;
+let invalidEvents = 0;
+let lastUpdate = null;
+let animationFrame = 0;
 let summaryTimer = 0;
-let news = "";
+let latestChange = "";
 
 const stream = new Stream(element("stream").href, {
   message(data) {
-    const update = updateFrom(data);
-    const shown = update !== null && board.show(update);
-    if (shown) tell(`${update.continent}: ${update.countries.map((country) => country.name).join(", ")}`);
-    took(shown);
+    const update = parseUpdate(data);
+    const accepted = update !== null && board.update(update);
+    if (accepted) announce(`${update.continent}: ${update.countries.map((country) => country.name).join(", ")}`);
+    countEvent(accepted);
   },
   delete(data) {
     const continent = keyOf(data);
     board.remove(continent);
-    took(typeof continent === "string");
+    countEvent(typeof continent === "string");
   },
   state: showState,
 });
 
-element("again").addEventListener("click", () => {
+element("retry").addEventListener("click", () => {
   if (stream.stopped) board.clear();
   stream.restart();
   draw();
 });
-window.addEventListener("online", () => stream.hurry());
+window.addEventListener("online", () => stream.retryNow());
 stream.restart();
 
-/** The continent that a `delete` event is about; undefined where it names none. */
+/** Return the continent that a `delete` event names, or undefined. */
 function keyOf(data) {
   try {
     return JSON.parse(data)?.key;
@@ -51,20 +51,20 @@ function keyOf(data) {
   }
 }
 
-function took(understood) {
-  if (understood) {
+function countEvent(valid) {
+  if (valid) {
     updates += 1;
-    last = new Date();
+    lastUpdate = new Date();
   } else {
-    garbage += 1;
+    invalidEvents += 1;
   }
   draw();
 }
 
-/** Draw with the next frame: a burst of events costs one drawing, and a hidden tab none. */
+/** Draw in the next animation frame: a burst of events is drawn once, and a hidden tab draws nothing. */
 function draw() {
-  frame ||= requestAnimationFrame(() => {
-    frame = 0;
+  animationFrame ||= requestAnimationFrame(() => {
+    animationFrame = 0;
     board.draw();
     showFigures();
   });
@@ -72,34 +72,35 @@ function draw() {
 
 function showFigures() {
   element("waiting").hidden = !board.empty;
-  put("count", updates === 0 ? "No updates yet" : `${number.format(updates)} ${updates === 1 ? "update" : "updates"}`);
-  put("garbage", garbage === 0 ? "" : `${number.format(garbage)} not understood`);
-  element("last").hidden = last === null;
-  if (last === null) return;
-  put("time", clock.format(last));
-  element("time").dateTime = last.toISOString();
+  setText("count", updates === 0 ? "No updates yet" : `${number.format(updates)} ${updates === 1 ? "update" : "updates"}`);
+  setText("invalid", invalidEvents === 0 ? "" : `${number.format(invalidEvents)} invalid`);
+  element("last").hidden = lastUpdate === null;
+  if (lastUpdate === null) return;
+  setText("time", clock.format(lastUpdate));
+  element("time").dateTime = lastUpdate.toISOString();
 }
 
 function showState({ name, reason = "", seconds = null }) {
   element("connection").dataset.state = name;
-  put("state", WORDS[name]);
-  put("reason", reason);
-  put("countdown", seconds === null ? "" : `Next try in ${seconds} s`);
-  element("again").hidden = seconds === null && name !== "stopped";
-  element("again").textContent = name === "stopped" ? "Start again" : "Try now";
+  setText("state", STATE_LABELS[name]);
+  setText("reason", reason);
+  setText("countdown", seconds === null ? "" : `Retrying in ${seconds} s`);
+  element("retry").hidden = seconds === null && name !== "stopped";
+  element("retry").textContent = name === "stopped" ? "Restart" : "Retry now";
 }
 
-/** Set a text only where it changes: a live region speaks whenever it is set. */
-function put(id, text) {
+/** Set a text only if it changes: screen readers announce a live region each time that it is set. */
+function setText(id, text) {
   const target = element(id);
   if (target.textContent !== text) target.textContent = text;
   target.hidden = text === "" && id !== "reason";
 }
 
-function tell(text) {
-  news = text;
+/** Include a change in the next summary for screen readers. */
+function announce(change) {
+  latestChange = change;
   summaryTimer ||= setTimeout(() => {
     summaryTimer = 0;
-    element("summary").textContent = `${number.format(updates)} updates. The last: ${news}.`;
-  }, SUMMARY_EVERY_MS);
+    element("summary").textContent = `${number.format(updates)} updates. Latest: ${latestChange}.`;
+  }, SUMMARY_INTERVAL_MS);
 }

@@ -1,22 +1,22 @@
-// One event stream for as long as the page is open. Knows nothing of what the events mean.
+// An event stream that stays open as long as the page does. This module does not depend on the content of the events.
 //
-// The browser's EventSource goes on by itself after a broken connection, with the id that it saw last. It gives up for
-// good on any answer but a stream: a proxy's 502 or a server's 503 while it starts would end it. From there this goes
-// on: it asks for the reason, waits, and opens the stream again, with the last id in the address because a page cannot
-// set the header.
+// The browser's EventSource reconnects after a broken connection and sends the last event ID. But if the response is not
+// a stream, such as a 502 from a proxy or a 503 while the server starts, EventSource stops permanently. In that case this
+// module finds out the reason, backs off, and opens the stream again. It sends the last event ID in the query, because a
+// page cannot set the header.
 
-const WAIT_MS = 1000; // before the first try; doubled with each failure
-const WAIT_MS_MAX = 30_000;
+const BACKOFF_MS = 1000; // before the first retry; doubled with each failure
+const BACKOFF_MS_MAX = 30_000;
 const RETRY_AFTER_S_MAX = 300;
-const ASK_MS_MAX = 10_000;
+const PROBE_TIMEOUT_MS = 10_000;
 const REASON_CHARS_MAX = 300;
 
-// The client's fault by number, but they may pass: a topic that is not there yet, too many streams.
-const PASSING = new Set([404, 408, 425, 429]);
+// 4xx statuses that can be temporary, such as a topic that does not exist yet, or too many streams.
+const TEMPORARY_STATUSES = new Set([404, 408, 425, 429]);
 
 export class Stream {
   #url;
-  #on;
+  #handlers;
   #source = null;
   #timer = 0;
   #failures = 0;
@@ -24,29 +24,30 @@ export class Stream {
   #state = "";
 
   /**
-   * @param url of the stream, absolute.
-   * @param on `message(data)` and `delete(data)` for events; `state({name, reason, seconds})` whenever it changes:
-   *   "connecting", "live", "reconnecting" (in `seconds`, where that is known) or "stopped" (`reason` says why).
+   * @param url the absolute URL of the stream.
+   * @param handlers `message(data)` and `delete(data)`, called for each event, and `state({name, reason, seconds})`,
+   *   called when the state changes. `name` is "connecting", "live", "reconnecting" or "stopped"; `reason` explains the
+   *   last two; `seconds` is the time until the next attempt, if known.
    */
-  constructor(url, on) {
+  constructor(url, handlers) {
     this.#url = url;
-    this.#on = on;
+    this.#handlers = handlers;
   }
 
   get stopped() {
     return this.#state === "stopped";
   }
 
-  /** Open the stream now: where it was, or from its beginning when it had been stopped. */
+  /** Open the stream now: at the last event ID, or at the route's start if the stream was stopped. */
   restart() {
-    if (this.stopped) this.#lastEventId = ""; // the id may be what it was stopped for
+    if (this.stopped) this.#lastEventId = ""; // The ID may be the reason why the stream was stopped.
     this.#failures = 0;
-    this.#say({ name: "connecting" });
+    this.#setState({ name: "connecting" });
     this.#open();
   }
 
-  /** Try now, if a next try is being waited for. */
-  hurry() {
+  /** If a retry is scheduled, retry now. */
+  retryNow() {
     if (this.#timer) this.#open();
   }
 
@@ -54,101 +55,102 @@ export class Stream {
     clearTimeout(this.#timer);
     this.#timer = 0;
     this.#source?.close();
-    const source = new EventSource(this.#address());
+    const source = new EventSource(this.#urlWithPosition());
     this.#source = source;
-    source.onopen = () => this.#say({ name: "live" });
+    source.onopen = () => this.#setState({ name: "live" });
     source.onerror = (event) => this.#onError(source, event);
-    for (const type of ["message", "delete"]) source.addEventListener(type, (event) => this.#take(event));
+    for (const type of ["message", "delete"]) source.addEventListener(type, (event) => this.#onEvent(event));
   }
 
-  #address() {
+  #urlWithPosition() {
     const url = new URL(this.#url);
     if (this.#lastEventId) url.searchParams.set("lastEventId", this.#lastEventId);
     return url.href;
   }
 
-  #take(event) {
+  #onEvent(event) {
     this.#failures = 0;
     this.#lastEventId = event.lastEventId;
-    this.#on[event.type](event.data);
+    this.#handlers[event.type](event.data);
   }
 
-  /** A broken connection and an `error` event of the server arrive under the same name; only the latter is a message. */
+  /** A broken connection and an `error` event from the server have the same name; only the latter is a MessageEvent. */
   #onError(source, event) {
     if (event instanceof MessageEvent) {
       source.close();
       this.#lastEventId = event.lastEventId;
-      this.#judge(problemFrom(event.data));
+      this.#retryOrStop(parseProblem(event.data));
     } else if (source.readyState === EventSource.CLOSED) {
-      this.#ask(source);
+      this.#probe(source);
     } else {
-      this.#say({ name: "reconnecting", reason: "The connection was lost." });
+      this.#setState({ name: "reconnecting", reason: "The connection was lost." });
     }
   }
 
-  /** EventSource does not tell which answer made it give up, so ask again. */
-  async #ask(source) {
-    let judge = () => this.#again("The server cannot be reached.");
+  /** Repeat the request with fetch(), because EventSource does not reveal the response that made it stop. */
+  async #probe(source) {
+    let react = () => this.#retry("The server cannot be reached.");
     try {
-      const response = await fetch(this.#address(), {
+      const response = await fetch(this.#urlWithPosition(), {
         headers: { Accept: "text/event-stream" },
         cache: "no-store",
-        signal: AbortSignal.timeout(ASK_MS_MAX),
+        signal: AbortSignal.timeout(PROBE_TIMEOUT_MS),
       });
-      judge = await this.#judgement(response);
+      react = await this.#reactionTo(response);
     } catch {
-      // Nobody there: the reason above.
+      // No response: keep the reason above.
     }
-    if (source === this.#source) judge(); // unless it was opened again meanwhile
+    if (source === this.#source) react(); // unless the stream was opened again in the meantime
   }
 
-  async #judgement(response) {
+  async #reactionTo(response) {
     if (response.ok) {
       response.body?.cancel();
-      return () => this.#again("The server answered with something that is no stream.");
+      return () => this.#retry("The server's response is not an event stream.");
     }
-    const problem = { ...problemFrom(await response.text()), status: response.status };
+    const problem = { ...parseProblem(await response.text()), status: response.status };
     const retryAfterS = Number(response.headers.get("Retry-After")) || 0;
-    return () => this.#judge(problem, retryAfterS);
+    return () => this.#retryOrStop(problem, retryAfterS);
   }
 
-  #judge({ status, reason }, retryAfterS = 0) {
-    const said = reason || (status ? `The server answered ${status}.` : "The server ended the stream.");
-    if (status >= 400 && status < 500 && !PASSING.has(status)) this.#say({ name: "stopped", reason: said });
-    else this.#again(said, retryAfterS);
+  #retryOrStop({ status, detail }, retryAfterS = 0) {
+    const reason = detail || (status ? `The server responded with status ${status}.` : "The server ended the stream.");
+    const permanent = status >= 400 && status < 500 && !TEMPORARY_STATUSES.has(status);
+    if (permanent) this.#setState({ name: "stopped", reason });
+    else this.#retry(reason, retryAfterS);
   }
 
-  #again(reason, retryAfterS = 0) {
-    const asked = Math.min(retryAfterS, RETRY_AFTER_S_MAX) * 1000;
-    const wait = Math.max(asked, Math.min(WAIT_MS_MAX, WAIT_MS * 2 ** this.#failures));
+  #retry(reason, retryAfterS = 0) {
+    const retryAfterMs = Math.min(retryAfterS, RETRY_AFTER_S_MAX) * 1000;
+    const waitMs = Math.max(retryAfterMs, Math.min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** this.#failures));
     this.#failures += 1;
-    // Spread out, or all pages would be back in the same moment and bring the server down once more.
-    this.#count(Date.now() + wait * (1 + Math.random() / 2), reason);
+    // Add jitter: if all pages reconnected at the same moment, they could overload the server again.
+    this.#countDown(Date.now() + waitMs * (1 + Math.random() / 2), reason);
   }
 
-  #count(until, reason) {
-    const left = until - Date.now();
-    if (left <= 0) {
-      this.#say({ name: "reconnecting", reason });
+  #countDown(retryAt, reason) {
+    const leftMs = retryAt - Date.now();
+    if (leftMs <= 0) {
+      this.#setState({ name: "reconnecting", reason });
       this.#open();
       return;
     }
-    this.#say({ name: "reconnecting", reason, seconds: Math.ceil(left / 1000) });
-    this.#timer = setTimeout(() => this.#count(until, reason), left % 1000 || 1000);
+    this.#setState({ name: "reconnecting", reason, seconds: Math.ceil(leftMs / 1000) });
+    this.#timer = setTimeout(() => this.#countDown(retryAt, reason), leftMs % 1000 || 1000);
   }
 
-  #say(state) {
+  #setState(state) {
     this.#state = state.name;
-    this.#on.state(state);
+    this.#handlers.state(state);
   }
 }
 
-/** `{status, reason}` of a problem object (RFC 9457); empty where the text is none. */
-function problemFrom(text) {
+/** Return `{status, detail}` of an error object (RFC 9457), or an empty object if the text is not one. */
+function parseProblem(text) {
   try {
     const { status, detail, title } = JSON.parse(text);
-    const reason = [detail, title].find((candidate) => typeof candidate === "string" && candidate !== "");
-    return { status: Number(status) || 0, reason: reason?.slice(0, REASON_CHARS_MAX) };
+    const explanation = [detail, title].find((candidate) => typeof candidate === "string" && candidate !== "");
+    return { status: Number(status) || 0, detail: explanation?.slice(0, REASON_CHARS_MAX) };
   } catch {
     return {};
   }
