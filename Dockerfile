@@ -1,4 +1,4 @@
-# The web process alone, as a PaaS would install it: no Spark, no Java, no compiler.
+# The web process only, with the packages that a PaaS installs: no Spark, no Java, no compiler.
 #
 #     docker build -t kafkasse .
 #     docker run -p 6917:6917 -e KAFKASSE_BOOTSTRAP_SERVERS=broker.example:9092 -e KAFKASSE_ALLOWED_TOPICS=orders kafkasse
@@ -13,7 +13,7 @@ WORKDIR /app
 COPY schemas schemas
 COPY gunicorn.conf.py wsgi.py ./
 COPY kafkasse kafkasse
-# The user below cannot write bytecode, so without this every start would compile the package anew.
+# Compile now: the user below cannot write bytecode, so Python would compile the package again at each start.
 RUN /venv/bin/python -m compileall -q kafkasse wsgi.py
 
 FROM python:${PYTHON}-slim

@@ -1,9 +1,9 @@
-"""An app that was there before kafkasse: pages, a login, error pages of its own. The last three lines mount the streams.
+"""An existing app with pages, a login and its own error pages. The last three lines add the streams.
 
     gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
 
-Nothing else had to change. The login guards the streams too, because it guards every path; the error pages stay the app's
-own everywhere else; the session is as it was.
+The rest of the app is unchanged. Its login also guards the streams, because it guards every path. Requests outside /streams
+still use the app's error pages, and the streams do not change the session.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from werkzeug.wrappers import Response
 import kafkasse
 
 app = Flask(__name__)
-app.secret_key = os.environ.get("SECRET_KEY", "only for trying it out")
+app.secret_key = os.environ.get("SECRET_KEY", "for development only")
 
 
 @app.before_request
 def require_login() -> Response | None:
-    """Everything but the login is for those who are logged in."""
+    """Redirect to the login page unless the user is logged in."""
     if "user" in session or request.endpoint == "login":
         return None
     return redirect(url_for("login"))
@@ -29,7 +29,7 @@ def require_login() -> Response | None:
 
 @app.route("/login", methods=["GET", "POST"])
 def login() -> str | Response:
-    """Logs in whoever gives a name."""
+    """Log in anyone who enters a name."""
     if request.method == "POST":
         session["user"] = request.form["user"]
         return redirect(url_for("orders"))
@@ -38,21 +38,21 @@ def login() -> str | Response:
 
 @app.route("/")
 def orders() -> str:
-    """A page of the app, which now can listen to /streams/orders."""
+    """Show a page. Its scripts could read the stream at /streams/orders."""
     session["visits"] = session.get("visits", 0) + 1
     return f"<p>Visit {session['visits']}.</p>"
 
 
 @app.errorhandler(404)
 def not_found(_: Exception) -> tuple[str, int]:
-    """The app's own page for what is not there."""
+    """Show the app's own page for missing pages."""
     return "<h1>We do not have this page</h1>", 404
 
 
 @app.errorhandler(Exception)
 def failed(error: Exception) -> tuple[str, int]:
-    """The app's own page for what went wrong."""
-    app.logger.exception("a request failed", exc_info=error)
+    """Show the app's own page for unexpected errors."""
+    app.logger.exception("request failed", exc_info=error)
     return "<h1>Something went wrong here</h1>", 500
 
 

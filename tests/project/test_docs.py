@@ -152,7 +152,7 @@ def test_readme_reads_a_stream(
 
     first, last = capsys.readouterr().out.splitlines()
     assert "{'continent': 'Europe'}" == first
-    assert last.startswith('go on with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
+    assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
 
 
 def test_ids_of_the_docs_are_ids(root: Path) -> None:
@@ -195,15 +195,6 @@ def test_links_lead_somewhere(root: Path, page: str) -> None:
         file = (root / page).parent / target if target else root / page
         assert file.exists(), f"{page} links to {target}"
         assert not heading or heading in _headings(file), f"{page} links to {target}#{heading}"
-
-
-@pytest.mark.parametrize("ancestor", ["KafkaSSE", "Zilla"])
-def test_the_comparison_is_shown_by_tests(root: Path, ancestor: str) -> None:
-    """Each line of docs/kafkasse-vs-ancestors.md names tests, and they exist."""
-    for *_, shown_by in _rows(root / "docs/kafkasse-vs-ancestors.md", ancestor):
-        named = re.findall(r"([\w/]+\.py)::(test_\w+)", shown_by)
-        assert named
-        assert all(f"def {test}(" in (root / "tests" / file).read_text() for file, test in named), shown_by
 
 
 def _blocks(page: Path, language: str) -> list[str]:
