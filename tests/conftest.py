@@ -13,9 +13,15 @@ import pytest  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
+from tests.support.report import Report  # noqa: E402
 
 hypothesis.settings.register_profile("kafkasse", deadline=None)  # no test judges by the clock
 hypothesis.settings.load_profile("kafkasse")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the controller
+        config.pluginmanager.register(Report(config))
 
 
 @pytest.fixture(scope="session")

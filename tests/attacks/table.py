@@ -38,18 +38,18 @@ ELSEWHERE = [
     ("X-Forwarded-For without `trusted_proxies`", "is not read", "web/test_limits.py::test_without_trusted_hops_the_header_is_not_read"),
     ("Streams and refusals by the hundred", "leave nothing behind", "attacks/test_exhaustion.py::test_streams_and_refusals_by_the_hundred"),
     ("Clients that are cut off, by the dozen", "leave nothing behind", "server/test_ends.py::test_nothing_is_left_of_clients_that_went"),
-    ("64 KiB that are costly to check", "checked at the cost of looking at each entry once", "test_position.py::test_64_kib_of_hostile_text"),
+    ("64 KiB that are costly to check", "checked at the cost of looking at each entry once", "position/test_position.py::test_64_kib_of_hostile_text"),
     ("A topic that is not allowed, beside one that does not exist", "the same answer, byte for byte", "server/test_refusals.py::test_a_topic_that_is_not_to_be_had"),
-    ("Any text for an id", "a position, or 400", "test_position.py::test_any_text_is_a_position_or_refused"),
+    ("Any text for an id", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_refused"),
     ("Any bytes for a record", "one event at most, read alike by two parsers", "attacks/test_fuzz.py::test_anything"),
     ("Any stream of hostile records, in Chromium", "the events of the table, and nothing is run", "attacks/test_records.py::test_a_browser_reads_the_same"),
     ("Our answers loaded as a script, markup in an address", "not run", "attacks/test_records.py::test_what_we_repeat_is_no_script"),
     ("Markup for the name of a country", "text on the page", "web/test_page.py::test_strangers_words_stay_words"),
     ("An event of ours, forged in lines of JSON", "told apart in the format `envelope`; see security.md for the others", "attacks/test_records.py::test_a_line_of_ours_cannot_be_forged"),
     ("Record batches that are damaged, or made by hand", "records, or the error of a damaged record", "attacks/test_fuzz.py::test_batches_that_were_made_by_hand"),
-    ("A broker's answer that is garbage", "refused", "feed/test_fetch_protocol.py::test_garbage"),
+    ("A broker's answer that is garbage", "refused", "kafka/test_fetch_protocol.py::test_garbage"),
     ("A configuration file of garbage", "one sentence", "attacks/test_fuzz.py::test_files"),
-    ("A password in a wrong configuration", "is not shown", "test_config.py::test_a_password_is_never_shown"),
+    ("A password in a wrong configuration", "is not shown", "config/test_config.py::test_a_password_is_never_shown"),
 ]  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -24,7 +25,7 @@ from kafkasse.kafka.batches import Unpackable, runs
 from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, Fetched, answer
 from kafkasse.log import Partition
 from kafkasse.position import IdWriter, parse
-from kafkasse.schemas import read
+from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
 from tests.attacks.spec import interpret
 
@@ -32,6 +33,7 @@ SENTENCE_CHARS_MAX = 600  # of what an operator is told
 CRC_AT, SUMMED_FROM = 17, 21  # in a record batch
 CODECS = 5
 WHERE = Partition("t", 3)
+PASSWORD = "s3cret-of-the-fuzzer"  # noqa: S105 - must appear nowhere
 SETTINGS = sorted(read("config")["properties"])
 
 
@@ -112,36 +114,55 @@ def answers(data: bytes) -> None:
 
 
 def file(data: bytes) -> None:
-    """Any file is a configuration, or refused in one sentence."""
+    """Any file gives a valid configuration, or an error that names the file or the setting and leaks no password."""
     with tempfile.NamedTemporaryFile(suffix=".yaml") as written:
         written.write(data)
         written.flush()
-        _is_told(lambda: Config.load({}, Path(written.name)))
+        _check_load(
+            {"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": PASSWORD}, Path(written.name), [written.name, "The setting "]
+        )
 
 
 def environment(data: bytes) -> None:
     """The same for any value of any variable."""
     setting, value = (
         SETTINGS[data[0] % len(SETTINGS)] if data else SETTINGS[0],
-        data[1:].decode("utf-8", "surrogateescape"),
+        data[1:].decode("utf-8", "surrogateescape").replace("\0", ""),
     )
-    names = (
-        f"KAFKASSE_{setting.upper()}",
-        "KAFKASSE_KAFKA_REQUEST_TIMEOUT_MS",
-        "KAFKA_URL",
-        "KAFKASSE_BOOTSTRAP_SERVERS",
-    )
-    for name in names:
-        _is_told(lambda name=name: Config.load({name: value.replace("\0", "")}))
+    variables = {
+        f"KAFKASSE_{setting.upper()}": [setting],
+        "KAFKASSE_KAFKA_SECURITY_PROTOCOL": ["security_protocol"],
+        "KAFKASSE_KAFKA_REQUEST_TIMEOUT_MS": ["request_timeout_ms"],
+        "KAFKA_URL": ["bootstrap_servers"],
+        "KAFKASSE_BOOTSTRAP_SERVERS": ["bootstrap_servers"],
+    }
+    for name, settings in variables.items():
+        _check_load({name: value, "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": PASSWORD}, None, [name, *settings])
 
 
-def _is_told(load: Callable[[], object]) -> None:
-    told = "nothing"
+def _check_load(environ: dict[str, str], file: Path | None, sources: Sequence[str]) -> None:
+    """Load a configuration: it must be valid, or refused in one sentence that names one of `sources`."""
     try:
-        load()
+        config = Config.load(environ, file)
     except ConfigurationError as refused:
-        told = refused.detail
-    assert 0 < len(told) < SENTENCE_CHARS_MAX
+        _check_refusal(refused.detail, sources)
+        return
+    assert first_error("config", _settings(config)) is None
+    assert PASSWORD == config.kafka.kafka["sasl_plain_password"]
+    assert PASSWORD not in repr(config)
+
+
+def _check_refusal(detail: str, sources: Sequence[str]) -> None:
+    assert 0 < len(detail) < SENTENCE_CHARS_MAX
+    assert PASSWORD not in detail
+    assert any(each in detail for each in sources), detail
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The settings of a configuration, as its schema names them."""
+    parts = (config.kafka, config.feed, config.web)
+    found = {each.name: getattr(part, each.name) for part in parts for each in fields(part)}
+    return found | {"cors_origins": list(config.web.cors_origins)}
 
 
 def _records(data: bytes) -> list[Record]:

@@ -23,6 +23,8 @@ IDLE = 300  # connections at once that say nothing
 PIPELINED = 3000
 ENDLESS = 1_000_000_000_000  # bytes that a body says it has
 PIECE = b"x" * 1_000_000
+LARGE_RECORDS, LARGE_RECORD_BYTES = 400, 100_000
+GROWTH_BYTES_MAX = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
 PIECES_MAX = 64  # before somebody must have closed; what sockets hold is far less
 
 
@@ -41,6 +43,7 @@ def server(serve: Callable[..., Server]) -> Server:
         trusted_proxies=1,
         heartbeat_s=0.2,
         write_timeout_s=30,
+        max_ring_bytes=1_000_000,
     )
 
 
@@ -90,16 +93,17 @@ def test_connections_that_say_nothing(server: Server, unharmed: Unharmed, many: 
 
 def test_a_reader_of_a_byte_at_a_time(server: Server, unharmed: Unharmed, cluster: Cluster, many: ExitStack) -> None:
     """It costs the others nothing and memory little, and what it gets is right."""
-    values = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 50_000) for n in range(100)]
+    values = (b'{"n":%d,"x":"%b"}' % (n, b"x" * LARGE_RECORD_BYTES) for n in range(LARGE_RECORDS))
     slow = many.enter_context(Client(server.port, "/exhausted", receive_buffer=4096)).ready()
     fast = many.enter_context(Client(server.port, "/exhausted")).ready()
     before = server.memory_bytes()
     dripping = gevent.spawn(_drip, slow.socket)
 
-    cluster.send("exhausted", *values)
+    sending = gevent.spawn(cluster.send, "exhausted", *values)
 
-    assert list(range(100)) == [json.loads(event.data)["n"] for event in fast.events(100)]
-    assert server.memory_bytes() < before + 50_000_000
+    assert list(range(LARGE_RECORDS)) == [json.loads(event.data)["n"] for event in fast.events(LARGE_RECORDS)]
+    assert server.memory_bytes() < before + GROWTH_BYTES_MAX
+    sending.get()
     dripping.kill()
     slow.close()
 
@@ -191,6 +195,7 @@ def test_more_streams_than_one_client_may_have(
     server: Server, unharmed: Unharmed, many: ExitStack, spoofed: str
 ) -> None:
     """It gets 429 whatever it writes before the address that our proxy wrote; another client is served."""
+    eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)  # those of the case before
     for n in range(PER_CLIENT_MAX):
         many.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
 

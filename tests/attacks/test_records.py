@@ -86,7 +86,7 @@ def lines(server: Server, unharmed: Unharmed) -> dict[str, list[bytes]]:
 def _read(server: Server, name: str, end: bytes, accept: str) -> bytes:
     with Client(server.port, f"/as/{name}", Accept=accept) as client:
         client.until(lambda: b'"end"' in client.body[-1000:] and client.body.endswith(end))
-        return client.body
+        return bytes(client.body)
 
 
 @pytest.mark.parametrize("name", FORMATS)

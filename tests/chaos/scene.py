@@ -1,9 +1,9 @@
-"""A cluster, servers, producers and clients, on which tests inject faults; and a check of what each client received.
+"""A cluster, servers, writers and clients at work, to be harmed; and at the end what was wrong with what each client had.
 
-    Producer ──▶ Kafka cluster ──▶ network ──▶ kafkasse ──▶ network ──▶ Client
-                      └──▶ Witness: reads all records, including those that a fault removes later
+    Author ──▶ three Kafkas ──▶ network ──▶ kafkasse ──▶ network ──▶ Reader
+                    └──▶ Witness: reads what there is, also before a fault takes it away
 
-This module does not inject faults. tests/history/checker.py decides what is correct.
+Knows faults only as things that happen meanwhile. What is right or wrong is for tests/history/checker.py to say.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.support.kafka import Cluster, patiently
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
-SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s; a client that receives nothing for this long reconnects
+SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s: a client that hears nothing for so long comes again
 RETRY_MS_MAX = 300
 READING_S_MAX = 10.0
-RECORDS_PER_TURN = 4
-TAIL_BYTES = 16_384  # usually contains a whole event; parsing a long stream for its last event ID is slow
-# By default a producer takes several seconds to notice that a node stopped or started.
-PRODUCER_SETTINGS = {
+SENT_AT_ONCE = 4
+TAIL_BYTES = 16_384  # most likely to hold a whole event: to read all of a long stream for its last id takes long
+# What takes a producer seconds to notice by itself, where nodes come and go.
+PATIENCE = {
     "reconnect_backoff_max_ms": 200,
     "request_timeout_ms": 3_000,
     "metadata_max_age_ms": 500,
@@ -53,20 +53,20 @@ SETTINGS: dict[str, Any] = {
     "kafka_timeout_s": 2,
     "write_timeout_s": 2,
     "idle_feed_timeout_s": 1,
-    # So small that clients fall out of the ring and join it again.
+    # So small that clients fall out of the ring now and then, and join it again.
     "max_ring_records": 100,
     "max_fetch_bytes": 65_536,
 }
 
 
-class Producer:
+class Author:
     """Writes to a topic until it is closed.
 
     Attributes:
-        partitions: the number of partitions that it writes to.
-        acknowledged: the acknowledged records; complete once the producer is closed.
-        turns: how many groups of records it has written.
-        began_ms: when it started, in milliseconds since the epoch.
+        partitions: how many of the topic's partitions it writes to.
+        acknowledged: what a broker has said it keeps; whole once the author is closed.
+        turns: how many times it has written, some records each.
+        began_ms: when, in milliseconds since the epoch.
     """
 
     transactional = False
@@ -75,22 +75,22 @@ class Producer:
         self.topic = topic
         self.partitions = partitions
         self.turns = 0
-        name = f"{topic}-producer" if self.transactional else None
+        name = f"{topic}-author" if self.transactional else None
         self.acknowledged: list[Acknowledged] = []
-        self._new_writer = lambda: Writer(cluster.bootstrap_servers, name, **PRODUCER_SETTINGS)
+        self._new_writer = lambda: Writer(cluster.bootstrap_servers, name, **PATIENCE)
         self._writer = self._new_writer()
         self.began_ms = time.time_ns() // 1_000_000
-        self._pause_s = RECORDS_PER_TURN / per_s
+        self._pause_s = SENT_AT_ONCE / per_s
         self._lock = RLock()
         self._writing = gevent.spawn(self._write)
 
     def spread(self, partitions: int) -> None:
-        """Write to this many partitions from now on."""
+        """Write to so many partitions from now on."""
         eventually(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
         self.partitions = partitions
 
     def close(self) -> None:
-        """Stop writing. Raises the error that stopped the producer, if any."""
+        """Write no more; raises what has kept it from writing."""
         with self._lock:
             if self._writing.dead:
                 self._writing.get()
@@ -104,13 +104,15 @@ class Producer:
                 try:
                     with gevent.Timeout(TURN_S_MAX, KafkaTimeoutError):
                         self._append(self.turns)
-                except KafkaError:  # a fault ended a transaction, or the producer hangs; no record was acknowledged
-                    self._restart()
+                except (
+                    KafkaError
+                ):  # a fault has ended a transaction, or the producer hangs: nobody was told of a record
+                    self._begin_anew()
             self.turns += 1
             gevent.sleep(self._pause_s)
 
-    def _restart(self) -> None:
-        with suppress(KafkaError):  # then the next turn tries again
+    def _begin_anew(self) -> None:
+        with suppress(KafkaError):  # then it is tried again at the next turn
             old, self._writer = self._writer, self._new_writer()
             self.acknowledged += old.acknowledged
             gevent.spawn(old.close)
@@ -120,12 +122,12 @@ class Producer:
         self._writer.flush()
 
     def _send(self, turn: int) -> None:
-        for n in range(turn * RECORDS_PER_TURN, (turn + 1) * RECORDS_PER_TURN):
+        for n in range(turn * SENT_AT_ONCE, (turn + 1) * SENT_AT_ONCE):
             self._writer.send(self.topic, n % self.partitions, _value(n), key=b"key %d" % (n % 7))
 
 
-class TransactionalProducer(Producer):
-    """Writes in transactions that stay open for a while. Every third transaction is aborted."""
+class TransactionAuthor(Author):
+    """Writes in transactions that stay open for a while; every third is aborted."""
 
     transactional = True
 
@@ -137,7 +139,7 @@ class TransactionalProducer(Producer):
 
 
 def _value(number: int) -> bytes | None:
-    """Return a JSON object of varying size, or sometimes a tombstone or text that is not JSON."""
+    """Mostly JSON objects of various sizes; sometimes a tombstone or what is no JSON."""
     if number % 41 == 40:
         return None
     if number % 43 == 42:
@@ -145,12 +147,12 @@ def _value(number: int) -> bytes | None:
     return json.dumps({"n": number, "x": "é" * (number * 7919 % 200)}, ensure_ascii=False).encode()
 
 
-class Client:
-    """A client that reconnects with its last event ID until it is closed, and records everything.
+class Reader:
+    """A client that comes back with its last id until it is closed, and keeps all that it is sent.
 
     Attributes:
-        topics: the topics that it reads.
-        about: further arguments for History.
+        topics: that it reads.
+        about: what History is to know of it besides.
     """
 
     def __init__(self, name: str, recorder: Recorder, topics: Sequence[str], about: dict[str, Any]) -> None:
@@ -163,73 +165,73 @@ class Client:
 
     @property
     def last_id(self) -> str | None:
-        """The Last-Event-ID that it would send now."""
+        """What it would come back with now."""
         _, _, tail = bytes(self._recorder.body[-TAIL_BYTES:]).partition(b"\n\n")
         return last_id(tail) or last_id(bytes(self._recorder.body), self._recorder.last_id)
 
     @property
     def body(self) -> bytes:
-        """Everything that it received."""
+        """All that it was sent."""
         return b"".join(each.body for each in self._recorder.connections) + bytes(self._recorder.body)
 
     @property
     def connections(self) -> int:
-        """The number of connections that have ended."""
+        """How many of its connections are over."""
         return len(self._recorder.connections)
 
     @property
     def statuses(self) -> set[int]:
-        """The statuses of the connections that have ended; 0 if there was no response."""
+        """What it was answered in connections that are over; 0 where there was no answer."""
         return {each.status for each in self._recorder.connections}
 
     def close(self) -> None:
-        """Stop reading, and do not reconnect."""
+        """Come back no more."""
         self._closing = True
         with suppress(gevent.Timeout), gevent.Timeout(SILENCE_S_MAX):
             self._reading.join()
         self._reading.kill()
 
     def has_reached(self, ends: dict[Partition, int]) -> bool:
-        """Return whether its last event ID is at or after these ends."""
+        """Whether its last id says that it has had all before these ends."""
         if self.last_id is None:
             return False
-        parsed = parse_id(self.last_id)
-        wanted = [partition for partition in ends if partition[0] in self.topics and partition[0] not in parsed.only]
+        told = parse_id(self.last_id)
+        wanted = [partition for partition in ends if partition[0] in self.topics and partition[0] not in told.only]
         return all(
-            partition in parsed.entries and (parsed.entries[partition].offset or 0) >= ends[partition]
-            for partition in (*wanted, *parsed.entries)
+            partition in told.entries and (told.entries[partition].offset or 0) >= ends[partition]
+            for partition in (*wanted, *told.entries)
         )
 
     def history(self, statuses: frozenset[int]) -> History:
-        """Return everything that it received, for the checker."""
+        """All that it had, for the checker."""
         return History(self.name, self.topics, self._recorder.connections, **{"statuses": statuses, **self.about})
 
 
 class Scene:
-    """Servers, producers and clients. They run until the `with` block ends.
+    """All of it, for as long as a `with` block lasts.
 
     Args:
-        cluster: a running cluster.
+        cluster: a running one.
         directory: for the servers' settings.
-        seed: the seed of all random choices.
-        servers: the number of servers. Each has its own network to clients.
-        settings: settings of the servers. They override SETTINGS.
+        seed: of all that is left to chance.
+        servers: how many, behind one network each.
+        settings: of the servers, over SETTINGS.
 
     Attributes:
-        stored: the records that witnesses have read so far.
-        networks: the networks between clients and servers, in the order of the servers.
+        written: what witnesses have read so far.
+        ways: to the servers, in their order.
     """
 
     def __init__(
         self, cluster: EmbeddedCluster, directory: Path, seed: int = 0, servers: int = 1, **settings: Any
     ) -> None:
         self.cluster = cluster
-        self.random = random.Random(seed)  # noqa: S311 - reproducible, not secret
-        self.producers: dict[str, Producer] = {}
-        self.clients: list[Client] = []
+        self.lots = random.Random(seed)  # noqa: S311 - chance that can be had again
+        self.authors: dict[str, Author] = {}
+        self.readers: list[Reader] = []
         self.servers: list[Server] = []
-        self.networks: list[Network] = []
-        self.stored: dict[tuple[Any, ...], StoredRecord] = {}
+        self.ways: list[Network] = []
+        self.written: dict[tuple[Any, ...], StoredRecord] = {}
         self._acknowledged: list[Acknowledged] = []
         self._firsts: dict[Partition, int] = {}
         self._versions: dict[str, tuple[int, int]] = {}
@@ -244,144 +246,144 @@ class Scene:
             self.kafka = stack.enter_context(closing(Cluster(self.cluster.bootstrap_servers)))
             for _ in range(self._count):
                 self.servers.append(self.serve())
-                self.networks.append(stack.enter_context(closing(Network(self.servers[-1].port))))
+                self.ways.append(stack.enter_context(closing(Network(self.servers[-1].port))))
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for each in (*self.clients, *self.producers.values()):
+        for each in (*self.readers, *self.authors.values()):
             each.close()
         for server in self.servers:
-            server.terminate()  # terminate all servers before waiting for the first
+            server.terminate()  # all of them before the first is waited for
         for server in self.servers:
             server.stop()
         self._stack.close()
 
     def serve(self, **environment: str) -> Server:
-        """Start another server with the same settings."""
+        """Another server of the same settings."""
         return Server(KAFKASSE_CONFIG=str(self._file), **environment)
 
-    # Topics and clients.
+    # The actors.
 
     def topic(
         self,
         name: str,
         partitions: int = 2,
-        producer: type[Producer] = Producer,
+        author: type[Author] = Author,
         per_s: float = 60,
         replicas: int = 3,
         **configs: str,
     ) -> str:
-        """Create a topic and start a producer for it. Return its name."""
+        """Make a topic, and let somebody write to it. Returns its name."""
         self.kafka.create(name, partitions, replicas, **configs)
         self._versions[name] = 0, 0
-        self.start_producer(name, partitions, producer, per_s)
+        self.hire(name, partitions, author, per_s)
         return name
 
-    def read(self, *topics: str, query: str = "", first_id: str | None = None, **about: Any) -> Client:
-        """Connect a client to these topics. `about` are further arguments for History."""
+    def read(self, *topics: str, query: str = "", first_id: str | None = None, **about: Any) -> Reader:
+        """Let a client read these topics; `about` is what History is to know of it."""
         path = f"/{','.join(topics)}{query}"
         recorder = Recorder(
-            lambda: (HOST, self.random.choice(self.networks).port),
+            lambda: (HOST, self.lots.choice(self.ways).port),
             path,
             last_id=first_id,
             retry_ms_max=RETRY_MS_MAX,
             silence_s=SILENCE_S_MAX,
         )
-        self.clients.append(Client(f"client {len(self.clients)} of {path}", recorder, topics, about))
-        return self.clients[-1]
+        self.readers.append(Reader(f"reader {len(self.readers)} of {path}", recorder, topics, about))
+        return self.readers[-1]
 
-    # Changes to topics and servers.
+    # What becomes of topics and servers.
 
-    def start_producer(
-        self, topic: str, partitions: int, producer: type[Producer] = Producer, per_s: float = 60
-    ) -> None:
-        """Start a producer for a topic."""
-        self.producers[topic] = producer(self.cluster, topic, partitions, per_s)
+    def hire(self, topic: str, partitions: int, author: type[Author] = Author, per_s: float = 60) -> None:
+        """Let somebody write to a topic."""
+        self.authors[topic] = author(self.cluster, topic, partitions, per_s)
 
-    def stop_producer(self, topic: str) -> None:
-        """Stop the producer of a topic."""
-        producer = self.producers.pop(topic)
-        producer.close()
+    def retire(self, topic: str) -> None:
+        """Let nobody write to a topic any more."""
+        author = self.authors.pop(topic)
+        author.close()
         topic_id = self._versions[topic][0]
-        self._acknowledged += [each._replace(topic_id=topic_id) for each in producer.acknowledged]
+        self._acknowledged += [each._replace(topic_id=topic_id) for each in author.acknowledged]
 
     def delete(self, topic: str) -> None:
-        """Stop the producer of a topic, read the whole topic, then delete it."""
-        self.stop_producer(topic)
+        """Delete a topic, once all of it was read; nobody writes to it any more."""
+        self.retire(topic)
         self.witness(topic)
         self.kafka.delete(topic)
 
-    def recreate(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
-        """Recreate a deleted topic and start a producer for it."""
+    def make_again(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
+        """Make a topic that was deleted, and let somebody write to it."""
         topic_id, _ = self._versions[topic]
         self.topic(topic, partitions, per_s=per_s)
         self._versions[topic] = topic_id + 1, 0
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Add partitions to a topic. Its producer writes to them, too."""
+        """Let a topic have more partitions, which are written to."""
         self.kafka.grow(topic, partitions)
-        self.producers[topic].spread(partitions)
+        self.authors[topic].spread(partitions)
 
-    def replace_server(self, at: int, **environment: str) -> Server:
-        """Start a new server and route new connections to it. Return the old server, which still runs."""
+    def replace(self, at: int, **environment: str) -> Server:
+        """Let the way to a server lead to a new one from the next connection on. Returns the old one, which still runs."""
         old, self.servers[at] = self.servers[at], self.serve(**environment)
-        self.networks[at].target_port = self.servers[at].port
+        self.ways[at].target_port = self.servers[at].port
         self._stack.callback(old.stop)
         return old
 
-    # What the topics hold.
+    # The truth.
 
     def witness(self, *topics: str) -> dict[Partition, int]:
-        """Read everything that these topics hold now. Return their ends."""
+        """Read all that these topics hold now. Returns their ends."""
         ends: dict[Partition, int] = {}
         for topic in topics:
             ends |= patiently(lambda topic=topic: self._witness(topic))
         return ends
 
     def _witness(self, topic: str) -> dict[Partition, int]:
-        # kafka-python's consumer may wait forever for a response if a leader has just changed.
+        # Where leaders have just changed, kafka-python's consumer may wait for an answer for ever.
         with (
             gevent.Timeout(READING_S_MAX, KafkaTimeoutError),
             closing(Witness(self.cluster.bootstrap_servers, [topic], *self._versions[topic])) as witness,
         ):
             ends = witness.read()
             self._firsts |= witness.firsts()
-        self.stored |= {(*each[:3], *each[-2:]): each for each in witness.stored}
+        self.written |= {(*each[:3], *each[-2:]): each for each in witness.stored}
         return ends
 
-    def count_records(self, topic: str) -> int:
-        """Return how many records a topic holds now."""
+    def holds(self, topic: str) -> int:
+        """How many records a topic holds now."""
         with closing(Witness(self.cluster.bootstrap_servers, [topic])) as witness:
             witness.read()
             return len(witness.stored)
 
-    def mark_truncated(self, topic: str) -> None:
-        """Declare that the log of the topic may differ from the one that was read so far."""
+    def truncated(self, topic: str) -> None:
+        """From now on the topic's log may be another one than the one that was read so far."""
         topic_id, epoch = self._versions[topic]
         self._versions[topic] = topic_id, epoch + 1
 
-    # The result.
+    # The verdict.
 
     def violations(self, statuses: Iterable[int] = (), **about: Any) -> list[str]:
-        """Stop the producers, let the clients read to the end, and return all violations.
+        """Let the authors stop and the readers come to the end, and leave. Returns what is wrong; nothing where all is well.
 
         Args:
-            statuses: the statuses that responses may have in addition to 200.
-            about: further arguments for the checker: topics that are `excused` or `compacted`.
+            statuses: that clients may be answered, beside 200.
+            about: what the checker is to know besides: topics that are `excused` or `compacted`.
         """
-        for topic in list(self.producers):
-            self.stop_producer(topic)
+        for topic in list(self.authors):
+            self.retire(topic)
         ends = self.witness(*self._versions)
         with suppress(gevent.Timeout):
-            eventually(lambda: all(each.has_reached(ends) for each in self.clients))
+            eventually(lambda: all(each.has_reached(ends) for each in self.readers))
         late = [
-            f"{each.name}: did not reach the end: {each.last_id}" for each in self.clients if not each.has_reached(ends)
+            f"{each.name}: has not come to the end, {each.last_id}"
+            for each in self.readers
+            if not each.has_reached(ends)
         ]
-        gevent.joinall([gevent.spawn(each.close) for each in self.clients])
+        gevent.joinall([gevent.spawn(each.close) for each in self.readers])
         return late + violations(
-            [each.history(frozenset(statuses)) for each in self.clients],
-            list(self.stored.values()),
+            [each.history(frozenset(statuses)) for each in self.readers],
+            list(self.written.values()),
             acknowledged=self._acknowledged,
             reached=ends,
             firsts=self._firsts,
@@ -392,30 +394,30 @@ class Scene:
 # What tests wait for.
 
 
-def connect_clients(scene: Scene, topic: str) -> list[Client]:
-    """Connect three clients: live, from the start, and from the start of partition 0 only. Wait for a record at each."""
+def watch(scene: Scene, topic: str) -> list[Reader]:
+    """Clients of every kind: live, from the beginning, from the first record of partition 0 alone."""
     only = f'[{{"topic":"{topic}","partition":0,"offset":0}}]'
-    clients = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0), scene.read(topic, first_id=only)]
-    eventually(lambda: all(has_record(each) for each in clients))
-    return clients
+    readers = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0), scene.read(topic, first_id=only)]
+    eventually(lambda: all(moves(each) for each in readers))
+    return readers
 
 
-def has_record(client: Client, since: int = 0) -> bool:
-    """Return whether a client received a record after its first `since` bytes."""
-    return client.body.find(b"event: message", since) >= 0
+def moves(reader: Reader, since: int = 0) -> bool:
+    """Whether it has had a record after so many bytes."""
+    return reader.body.find(b"event: message", since) >= 0
 
 
-def wait_for_records(clients: list[Client]) -> None:
-    """Wait until each client has received a new record."""
-    before = {each: len(each.body) for each in clients}
-    eventually(lambda: all(has_record(each, since) for each, since in before.items()))
+def go_on(readers: list[Reader]) -> None:
+    """Wait until each has had something new."""
+    had = {each: len(each.body) for each in readers}
+    eventually(lambda: all(moves(each, since) for each, since in had.items()))
 
 
-def wait_for_heartbeats(clients: list[Client]) -> None:
-    """Wait until the last two events of each client are heartbeats."""
-    eventually(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
+def beat(readers: list[Reader]) -> None:
+    """Wait until each has heard nothing but two heartbeats for a while."""
+    eventually(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in readers))
 
 
-def never_disconnected(clients: list[Client]) -> bool:
-    """Return whether no client had to reconnect."""
-    return not any(each.connections for each in clients)
+def unbroken(readers: list[Reader]) -> bool:
+    """Whether none of them had to come back."""
+    return not any(each.connections for each in readers)

@@ -1,4 +1,7 @@
-"""docs/faults.md lists exactly the faults that are tested."""
+"""docs/faults.md describes every fault that tests/chaos plays.
+
+tests/support/report.py checks that the tests which the page names have run.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,22 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-TABLE = TESTS.parent / "docs" / "faults.md"
+PAGE = TESTS.parent / "docs" / "faults.md"
 FAULTS = "chaos/test_kafka.py", "chaos/test_topics.py", "chaos/test_servers.py"
-WITHOUT_FAULTS = "test_without_faults"
+NO_FAULT = "test_nothing_happens"
 
 
-def test_every_row_names_its_tests() -> None:
-    """Each row names tests that exist."""
-    for row in re.findall(r"^\| (?!fault|-).*\|$", TABLE.read_text(), re.MULTILINE):
-        tests = re.findall(r"`([\w/]+\.py)::(test_\w+)`", row.split(" | ")[-1])
-        assert tests, row
-        assert all(name in _tests(file) for file, name in tests), row
-
-
-def test_every_fault_is_in_the_table() -> None:
-    """Each tested fault has a row."""
-    text = TABLE.read_text()
+def test_every_tested_fault_has_a_row() -> None:
+    """A fault that is tested and missing from the page is a fault that nobody knows about."""
+    page = PAGE.read_text()
     for file in FAULTS:
-        assert [] == [each for each in _tests(file) if f"`{file}::{each}`" not in text and each != WITHOUT_FAULTS]
+        tests = re.findall(r"^def (test_\w+)\(", (TESTS / file).read_text(), re.MULTILINE)
+        assert [] == [test for test in tests if f"`{file}::{test}`" not in page and test != NO_FAULT]
 
 
-def _tests(file: str) -> list[str]:
-    return re.findall(r"^def (test_\w+)\(", (TESTS / file).read_text(), re.MULTILINE)
+def test_every_row_names_a_test() -> None:
+    """A row without a test is a promise that nothing checks."""
+    rows = re.findall(r"^\| (?!fault|-).*\|$", PAGE.read_text(), re.MULTILINE)
+
+    assert len(rows) > len(FAULTS)
+    assert [] == [row for row in rows if not re.search(r"`[\w/]+\.py::test_\w+`", row.split(" | ")[-1])]

@@ -51,7 +51,7 @@ class Client:
         self._response = self._connection.getresponse()
         self.status = self._response.status
         self.headers = {name.lower(): text for name, text in self._response.getheaders()}
-        self.body = b""
+        self.body = bytearray()
         self._parser = Parser()
         self._events: list[Event] = []
 
@@ -121,7 +121,7 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
     """A response that ends by itself."""
     with Client(port, path, method, None, **headers) as client:
         client.rest()
-        return Answer(client.status, client.headers, client.body)
+        return Answer(client.status, client.headers, bytes(client.body))
 
 
 def data(events: list[Event]) -> list[Any]:
@@ -131,4 +131,5 @@ def data(events: list[Event]) -> list[Any]:
 
 def same_for_both(client: Client) -> bool:
     """Whether the browser's rules, read anew, find the events that the parser found in these bytes."""
-    return read_events(client.body) == list(Parser().receive(client.body))
+    body = bytes(client.body)
+    return read_events(body) == list(Parser().receive(body))
