@@ -20,11 +20,12 @@ BIND_DEFAULT = "127.0.0.1:6917"
 APP = "kafkasse.app:create_app()"
 
 EPILOG = f"""\b
-Example:
-  kafkasse serve --bootstrap-servers kafka-1.example:9092 --config kafkasse.yaml
+Examples:
+  KAFKASSE_ALLOWED_TOPICS=orders kafkasse serve --bootstrap-servers kafka-1.example:9092
+  kafkasse serve --config kafkasse.yaml
 
-Every setting can also be an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file
-that --config or {FILE_VARIABLE} names. docs/configuration.md describes all settings.
+Every setting is an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file that --config or
+{FILE_VARIABLE} names. docs/configuration.md describes all settings.
 """
 
 

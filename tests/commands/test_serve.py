@@ -1,4 +1,4 @@
-"""`kafkasse serve`: gunicorn as the Procfile starts it, or one sentence on why not."""
+"""`kafkasse serve`: starts gunicorn like the Procfile does, or says in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -14,84 +14,126 @@ from pathlib import Path
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
+from kafkasse.commands import main
 from tests.support.client import ask
 
-ANSWER_S_MAX = 30
+TIMEOUT_S = 30
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
-def serve(*words: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "kafkasse", "serve", *words]
-    return subprocess.Popen(command, env=ENVIRONMENT | environment, stderr=subprocess.PIPE, text=True, bufsize=1)
+class Started(Exception):
+    """Takes the place of gunicorn: the environment that it would get."""
+
+    def __init__(self, command: list[str], environ: dict[str, str]) -> None:
+        super().__init__(command)
+        self.command, self.environ = command, environ
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stderr
-    line = process.stderr.readline()
-    assert line, "it ended before it listened"
-    return line
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs `kafkasse serve` in this process, with only these environment variables. Raises Started instead of exec."""
+
+    def execve(_: str, command: list[str], environ: dict[str, str]) -> None:
+        raise Started(command, environ)
+
+    def serve(*args: str, **variables: str) -> int:
+        monkeypatch.setattr(os, "environ", ENVIRONMENT | variables)
+        return main(["serve", *args])
+
+    monkeypatch.setattr(os, "execve", execve)
+    return serve
 
 
-def refusal(*words: str, **environment: str) -> str:
-    """What it says before it ends with exit code 1."""
-    with serve(*words, **environment) as process:
-        _, said = process.communicate(timeout=ANSWER_S_MAX)
+@pytest.fixture
+def refusal(serve: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Returns the sentence that `kafkasse serve` prints when it refuses to start."""
 
-    assert 1 == process.returncode
-    assert "Traceback" not in said
-    return said
+    def refusal(*args: str, **variables: str) -> str:
+        assert 1 == serve(*args, **variables)
+        (sentence,) = capsys.readouterr().err.splitlines()
+        return sentence
+
+    return refusal
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        lambda bootstrap, port: serve(
-            "--bootstrap-servers", bootstrap, "--bind", f"127.0.0.1:{port}", KAFKASSE_ALLOWED_TOPICS="*"
-        ),
-        lambda bootstrap, port: serve(
-            KAFKASSE_BOOTSTRAP_SERVERS=bootstrap, PORT=str(port), KAFKASSE_ALLOWED_TOPICS="*"
-        ),
-    ],
-    ids=["options", "variables"],
-)
-def test_it_serves(start: Callable[[str, int], subprocess.Popen[str]], broker: EmbeddedBroker) -> None:
-    """By options, or by the variables of a platform, it reads that Kafka and listens where it is told to."""
-    with start(broker.bootstrap_servers, 0) as process:
-        said = ""
-        while (listening := re.search(r"Listening at: \S+:(\d+)", said)) is None:
-            said += _line(process)
+def test_serves_topics(broker: EmbeddedBroker) -> None:
+    """It connects to that Kafka, listens on that address and stops on SIGTERM with exit code 0."""
+    command = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "kafkasse", *command],
+        env=ENVIRONMENT | {"KAFKASSE_ALLOWED_TOPICS": "*"},
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as process:
+        assert process.stderr
+        log = ""
+        while (listening := re.search(r"Listening at: \S+:(\d+)", log)) is None:
+            line = process.stderr.readline()
+            assert line, f"it exited before it listened: {log}"
+            log += line
 
         assert 404 == ask(int(listening[1]), "/missing").status
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=ANSWER_S_MAX)
+        process.communicate(timeout=TIMEOUT_S)
     assert 0 == process.returncode
 
 
-def test_a_port_that_is_taken() -> None:
-    """It says which, and what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_passes_the_options_to_gunicorn(serve: Callable[..., int], tmp_path: Path) -> None:
+    """gunicorn and its workers get the options as environment variables."""
+    file = tmp_path / "kafkasse.yaml"
+    file.write_text("allowed_topics: [orders]")
 
-        said = refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
+    with pytest.raises(Started) as started:
+        serve("--bootstrap-servers", "kafka:9092", "--bind", "127.0.0.1:0", "--workers", "3", "--config", str(file))
 
-    assert 1 == said.count("\n")
-    assert address in said
-    assert "--bind" in said
+    assert {
+        "KAFKASSE_BOOTSTRAP_SERVERS": "kafka:9092",
+        "KAFKASSE_BIND": "127.0.0.1:0",
+        "WEB_CONCURRENCY": "3",
+        "KAFKASSE_CONFIG": str(file),
+    } == {name: value for name, value in started.value.environ.items() if name not in ENVIRONMENT}
+
+
+@pytest.mark.parametrize(
+    ("variables", "bind"),
+    [({}, "127.0.0.1:6917"), ({"PORT": "5000"}, None), ({"KAFKASSE_BIND": "127.0.0.1:0"}, "127.0.0.1:0")],
+)
+def test_keeps_the_variables_of_the_platform(
+    serve: Callable[..., int], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], bind: str | None
+) -> None:
+    """Without options, the environment decides. Without PORT and KAFKASSE_BIND, only this machine can connect."""
+    monkeypatch.setattr("kafkasse.commands.serve._check_free", lambda bind: None)
+
+    with pytest.raises(Started) as started:
+        serve(KAFKASSE_ALLOWED_TOPICS="*", **variables)
+
+    assert (bind, variables.get("PORT")) == tuple(map(started.value.environ.get, ("KAFKASSE_BIND", "PORT")))
+
+
+def test_names_an_address_that_is_in_use(refusal: Callable[..., str]) -> None:
+    """The error contains the address and the option that chooses another."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        sentence = refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
+
+    assert address in sentence
+    assert "--bind" in sentence
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"])
-def test_an_address_that_is_none(address: str) -> None:
-    """One sentence with the address in it."""
-    said = refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
-
-    assert (1, True) == (said.count("\n"), address in said)
+def test_rejects_an_invalid_address(refusal: Callable[..., str], address: str) -> None:
+    """The error contains the address."""
+    assert address in refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
 
 
-def test_a_setting_that_is_wrong(tmp_path: Path) -> None:
-    """What is wrong with the settings is said before gunicorn begins."""
+def test_checks_the_settings_before_gunicorn_starts(refusal: Callable[..., str], tmp_path: Path) -> None:
+    """An invalid setting, an unreadable file and an empty configuration are errors of the command itself."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text("heartbeat_s: 0")
 
     assert "heartbeat_s" in refusal("--config", str(file))
     assert "KAFKASSE_RETRY_MS" in refusal(KAFKASSE_RETRY_MS="soon")
     assert "missing.yaml" in refusal("--config", str(tmp_path / "missing.yaml"))
+    assert "allowed_topics" in refusal()
