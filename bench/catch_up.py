@@ -9,7 +9,7 @@ from kafka import KafkaConsumer, TopicPartition
 from bench.figures import Figures, Row
 from bench.remote import Remote
 from bench.setting import PARTITIONS, RECORD_BYTES, Measured, Setting, middle
-from kafkasse.kafka.batches import CompiledRecords
+from kafkasse.kafka.batches import CompiledDecoder
 
 SLOW_SHARE = 10  # the baselines that serve HTTP read one tenth: they are that much slower
 ALL_FROM_0 = dict.fromkeys(range(PARTITIONS), 0)
@@ -43,7 +43,7 @@ def measure(setting: Setting) -> Figures:
         # The first one also pays for the server's first connection to Kafka.
         runs = [setting.catch_up(server, topic, ALL_FROM_0, count) for _ in range(setting.scale.repeats + 1)][1:]
     rate, cpu_us = middle([_rate(run) for run in runs]), middle([run.cpu_us for run in runs])
-    decoder = "compiled decoder" if CompiledRecords else "plain decoder: aiokafka is not installed"
+    decoder = "compiled decoder" if CompiledDecoder else "plain decoder: aiokafka is not installed"
     limit = f"one core: fetching, decoding ({decoder}), ids, writing; the reader takes more than it gets"
     against = "kafka-python's bare poll loop"
     target = "200,000; twice the bare loop"

@@ -38,16 +38,7 @@ def open_kafka_log(config: Config) -> Log:
     from kafkasse.kafka.log import KafkaLog, check_patched
 
     check_patched()
-    settings = config.kafka
-    return KafkaLog(
-        config.kafka_settings(),
-        settings.kafka_timeout_s,
-        settings.topic_prefix,
-        settings.isolation_level,
-        settings.max_fetch_bytes,
-        settings.max_decompressed_bytes,
-        settings.max_cursors,
-    )
+    return KafkaLog(config.kafka, config.kafka_settings())
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:

@@ -1,6 +1,7 @@
-"""From the bytes that one fetch brought of one partition to records: compiled where a wheel fits, else kafka-python's own.
+"""Decodes the record batches of one partition, as a Fetch response holds them, into records.
 
-kafka-python decodes records in Python, ten times as slowly. Both decoders hand on batches of the same shape.
+aiokafka's compiled decoder does most of the work. Where it has no wheel, kafka-python's decoder takes its place; it is
+written in Python and takes ten times as long. Both return batches of the same shape. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from crc32c import crc32c  # by the processor's own instruction; the compiled decoder's is in software
+from crc32c import crc32c  # uses the processor's CRC instruction; the compiled decoder computes the CRC in software
 from kafka.errors import CorruptRecordError
-from kafka.record import MemoryRecords as PlainRecords
-from kafka.record.default_records import DefaultRecordBatch as PlainBatch
+from kafka.record import MemoryRecords as PythonDecoder
 
-from kafkasse.kafka.compression import TooLarge, unpack
-from kafkasse.kafka.fetch_protocol import ANY_EPOCH, Fetched
+from kafkasse.kafka.client import lenient_records
+from kafkasse.kafka.compression import DecompressedTooLarge, decompress
+from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 from kafkasse.log import Record
 
 try:
-    from aiokafka.record._crecords import MemoryRecords as CompiledRecords
+    from aiokafka.record._crecords import MemoryRecords as CompiledDecoder
 except ImportError:  # no wheel for this platform
-    CompiledRecords = None
+    CompiledDecoder = None
 
-RUN_RECORDS_MAX = 2_000  # records made at once, so that one large fetch does not hold the hub for long
+MAX_RUN_RECORDS = 2_000  # records decoded in one go, so that a large response does not block the event loop for long
 
 _V2 = 2
-# Base offset, length from here on, leader epoch, magic, CRC; in format 2 also attributes, last offset less the base
-# offset, first and last timestamp, and producer id.
+# The head of a batch: base offset, length after this field, leader epoch, magic, CRC. Format 2 goes on with attributes,
+# last offset delta, first and last timestamp, and producer ID.
 _HEAD = struct.Struct(">qiibI")
 _HEAD_V2 = struct.Struct(">qiibIhiqqq")
-_BEFORE_LENGTH = 12
+_BYTES_BEFORE_LENGTH = 12
 _BATCH_HEAD_BYTES = 61
-_CHECKED_FROM = _ATTRIBUTES_AT = _HEAD.size
+_CRC_FROM = _ATTRIBUTES_AT = _HEAD.size
 _LENGTH_AT = 8
 _LENGTH, _ATTRIBUTES = struct.Struct(">i"), struct.Struct(">h")
 _CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
@@ -41,130 +42,120 @@ _MARKER = struct.Struct(">hh")  # version and type
 _ABORT = 0
 
 
-class Run(NamedTuple):
-    """Records in order, the offset that follows them, and the leader epoch that they were written in."""
+class RecordRun(NamedTuple):
+    """Records in offset order that were written in one leader epoch, and the offset after them."""
 
     records: Sequence[Record]
     next_offset: int
     epoch: int
 
 
-class Unpackable(Exception):
-    """A batch of records that would become too large; `next_offset` is what follows it."""
+class BatchTooLarge(Exception):
+    """A batch is too large when decompressed. `next_offset` is the offset after it."""
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
 
 
-def runs(fetched: Fetched, offset: int, committed: bool, max_decompressed_bytes: int) -> Iterator[Run]:
-    """All records from `offset` on. A run without records moves past markers and hidden records.
+def decode(
+    fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int
+) -> Iterator[RecordRun]:
+    """Decode all records from `offset` on. A run without records moves past transaction markers and hidden records.
 
     Args:
-        fetched: record batches, and which of their transactions were aborted.
-        offset: the first one that is wanted; batches may begin before it.
-        committed: leave out the records of aborted transactions.
-        max_decompressed_bytes: how large a compressed batch may become.
+        fetched: the record batches, and the aborted transactions among them.
+        offset: the first offset to return. Batches may start before it.
+        read_committed: omit the records of aborted transactions.
+        max_decompressed_bytes: the largest decompressed size of a batch.
 
     Raises:
-        Unpackable: the next batch would become larger; whatever stands before it was handed on.
-        CorruptRecordError: a batch fails its checksum or cannot be read; whatever stands before it was handed on.
+        BatchTooLarge: the next batch is too large. All records before it have been returned.
+        CorruptRecordError: the checksum of the next batch is wrong, or the batch cannot be decoded. All records before it
+            have been returned.
     """
     run: list[Record] = []
-    begin, handed_on, epoch = offset, offset, ANY_EPOCH
-    aborted = _Aborted(fetched.aborted) if committed else None
+    begin, returned, epoch = offset, offset, UNKNOWN_EPOCH
+    aborted = _AbortedTransactions(fetched.aborted) if read_committed else None
     batches = _batches(bytes(fetched.records), aborted, max_decompressed_bytes)
     while True:
         try:
             batch = next(batches, None)
         except Exception as error:
-            yield Run(run, offset, epoch)
-            if isinstance(error, Unpackable):
+            yield RecordRun(run, offset, epoch)
+            if isinstance(error, BatchTooLarge):
                 raise
-            raise CorruptRecordError(f"the records that follow offset {offset} cannot be read: {error!r}") from error
+            raise CorruptRecordError(f"the records after offset {offset} cannot be decoded: {error!r}") from error
         if batch is None:
             break
         records, next_offset, batch_epoch = batch
-        if (batch_epoch != epoch and offset > handed_on) or len(run) >= RUN_RECORDS_MAX:
-            yield Run(run, offset, epoch)
-            run, handed_on = [], offset
+        if (batch_epoch != epoch and offset > returned) or len(run) >= MAX_RUN_RECORDS:
+            yield RecordRun(run, offset, epoch)
+            run, returned = [], offset
         epoch = batch_epoch
-        if records and records[0].offset < begin:  # the batch began before the offset that was asked for
+        if records and records[0].offset < begin:
             records = [record for record in records if record.offset >= begin]
         run += records
         offset = max(offset, next_offset)
-    yield Run(run, offset, epoch)
+    yield RecordRun(run, offset, epoch)
 
 
 def _batches(
-    data: bytes, aborted: _Aborted | None, max_decompressed_bytes: int
+    data: bytes, aborted: _AbortedTransactions | None, max_decompressed_bytes: int
 ) -> Iterator[tuple[list[Any], int, int]]:
-    """The records of each batch that is there whole, what follows it, and its leader epoch."""
+    """Yield the records of each complete batch, the offset after the batch, and its leader epoch."""
     view = memoryview(data)
-    decoder = (CompiledRecords or PlainRecords)(data)
+    decoder = (CompiledDecoder or PythonDecoder)(data)
     at = 0
     while (batch := decoder.next_batch()) is not None:
         _, length, epoch, magic, checksum = _HEAD.unpack_from(data, at)
-        begin, at = at, at + _BEFORE_LENGTH + length
-        if not (batch.validate_crc() if magic < _V2 else crc32c(view[begin + _CHECKED_FROM : at]) == checksum):
-            raise CorruptRecordError(f"the batch at offset {batch.base_offset} fails its checksum")
+        begin, at = at, at + _BYTES_BEFORE_LENGTH + length
+        if not (batch.validate_crc() if magic < _V2 else crc32c(view[begin + _CRC_FROM : at]) == checksum):
+            raise CorruptRecordError(f"the checksum of the batch at offset {batch.base_offset} is wrong")
         if magic < _V2:
             records = list(batch)
-            yield records, records[-1].offset + 1 if records else 0, ANY_EPOCH
+            yield records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH
             continue
         base, _, _, _, _, attributes, delta, _, _, producer = _HEAD_V2.unpack_from(data, begin)
         next_offset = base + delta + 1
-        is_aborted = aborted is not None and aborted.holds(batch, attributes, producer, base + delta)
+        is_aborted = aborted is not None and aborted.hides(batch, attributes, producer, base + delta)
         if is_aborted or attributes & _CONTROL:
             yield [], next_offset, epoch
         else:
             try:
                 yield _records_of(batch, view[begin:at], attributes, max_decompressed_bytes), next_offset, epoch
-            except TooLarge as error:
-                raise Unpackable(next_offset) from error
+            except DecompressedTooLarge as error:
+                raise BatchTooLarge(next_offset) from error
 
 
 def _records_of(batch: Any, data: memoryview, attributes: int, max_decompressed_bytes: int) -> list[Any]:
-    """All records of a batch in format 2."""
+    """Return all records of a batch in format 2. A compressed batch is rewritten as an uncompressed one first."""
     if codec := attributes & _CODEC:
-        unpacked = unpack(codec, data[_BATCH_HEAD_BYTES:], max_decompressed_bytes)
+        decompressed = decompress(codec, data[_BATCH_HEAD_BYTES:], max_decompressed_bytes)
         head = bytearray(data[:_BATCH_HEAD_BYTES])
-        _LENGTH.pack_into(head, _LENGTH_AT, len(head) + len(unpacked) - _BEFORE_LENGTH)
+        _LENGTH.pack_into(head, _LENGTH_AT, len(head) + len(decompressed) - _BYTES_BEFORE_LENGTH)
         _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, attributes & ~_CODEC)
-        whole = bytes(head) + unpacked
-        data, batch = memoryview(whole), (CompiledRecords or PlainRecords)(whole).next_batch()
+        rewritten = bytes(head) + decompressed
+        data, batch = memoryview(rewritten), (CompiledDecoder or PythonDecoder)(rewritten).next_batch()
     try:
         return list(batch)
-    except Exception:  # noqa: BLE001 - whatever displeases a decoder: what is really damaged fails here again
-        leniently = PlainBatch(data)
-        leniently._buffer = _Lenient(data)
-        return list(leniently)
+    except Exception:  # noqa: BLE001 - decoders raise many kinds of errors; a batch that is damaged fails here again
+        return lenient_records(data)
 
 
-class _Lenient(bytearray):
-    """For the name of a header that is not UTF-8, although Kafka says it is: no producer shall end a stream by it."""
-
-    def __getitem__(self, at: Any) -> Any:
-        found = super().__getitem__(at)
-        return _Lenient(found) if isinstance(at, slice) else found
-
-    def decode(self, encoding: str = "utf-8", errors: str = "backslashreplace") -> str:
-        return super().decode(encoding, errors)
-
-
-class _Aborted:
-    """Which batches of one fetch belong to transactions that were aborted."""
+class _AbortedTransactions:
+    """Decides which batches of one Fetch response belong to aborted transactions."""
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
-        self._to_come = deque(sorted(transactions, key=lambda each: each[1]))
+        self._pending = deque(sorted(transactions, key=lambda each: each[1]))
         self._producers: set[int] = set()
 
-    def holds(self, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
-        """To be asked of each batch in turn."""
-        while self._to_come and self._to_come[0][1] <= last_offset:
-            self._producers.add(self._to_come.popleft()[0])
+    def hides(self, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
+        """Return whether the batch was aborted. Must be called for all batches in order."""
+        while self._pending and self._pending[0][1] <= last_offset:
+            self._producers.add(self._pending.popleft()[0])
         if producer not in self._producers:
             return False
-        # Compaction may have taken the marker from its batch.
+        # Compaction may have removed the marker from its batch.
         marker = next(iter(batch), None) if attributes & _CONTROL else None
         if marker is not None and _MARKER.unpack_from(marker.key)[1] == _ABORT:
             self._producers.discard(producer)

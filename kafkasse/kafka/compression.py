@@ -1,6 +1,6 @@
-"""Unpacks what producers have compressed, up to a bound: a megabyte of gzip or zstd can hold a gigabyte.
+"""Decompresses record batches up to a size limit: one megabyte of gzip or zstd can hold a gigabyte.
 
-The decoders of kafka-python and aiokafka unpack a batch whole, however large it becomes. Pure.
+The decoders of kafka-python and aiokafka decompress a batch completely, whatever its size. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,78 +15,78 @@ import snappy
 import zstandard
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
-_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip's, or zlib's
-_PIECE_BYTES = 1 << 20
-_XERIAL = b"\x82SNAPPY\x00"  # Java's framing: this, two versions, and then blocks with their lengths
-_XERIAL_BYTES = 16
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip's or zlib's
+_CHUNK_BYTES = 1 << 20
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: this, two versions, then blocks with their lengths
+_XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
 
 
-class TooLarge(Exception):
-    """It would be larger than it may."""
+class DecompressedTooLarge(Exception):
+    """The decompressed data is larger than the limit."""
 
 
-def unpack(codec: int, packed: memoryview, bytes_max: int) -> bytes | bytearray:
-    """What was compressed.
+def decompress(codec: int, data: memoryview, max_bytes: int) -> bytes | bytearray:
+    """Decompress the records of a batch. Never holds more than about `max_bytes` of decompressed data.
 
     Args:
-        codec: as a record batch's attributes name it: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        packed: all of it.
-        bytes_max: how large it may become.
+        codec: the codec in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+        data: all compressed bytes.
+        max_bytes: the limit for the decompressed size.
 
     Raises:
-        TooLarge: see there. No more than `bytes_max` was ever held.
-        Exception: of the library, where the bytes are damaged.
+        DecompressedTooLarge: the decompressed size is above the limit.
+        Exception: an exception of the codec's library, if the data is damaged.
     """
-    unpacked = _UNPACK[codec](packed, bytes_max + 1)
-    if len(unpacked) > bytes_max:
-        raise TooLarge(f"more than {bytes_max} bytes")
-    return unpacked
+    decompressed = _DECOMPRESS[codec](data, max_bytes + 1)
+    if len(decompressed) > max_bytes:
+        raise DecompressedTooLarge(f"more than {max_bytes} bytes")
+    return decompressed
 
 
-def _gzip(packed: memoryview, limit: int) -> bytearray:
-    unpacker, unpacked = zlib.decompressobj(_ANY_HEADER), bytearray()
-    rest: memoryview | bytes = packed
-    while rest and len(unpacked) < limit:  # piece by piece: zlib needs as much again as it is asked for
-        unpacked += unpacker.decompress(rest, _PIECE_BYTES)
-        rest = unpacker.unconsumed_tail
-    return unpacked
+def _gzip(data: memoryview, limit: int) -> bytearray:
+    decompressor, decompressed = zlib.decompressobj(_ANY_HEADER), bytearray()
+    rest: memoryview | bytes = data
+    while rest and len(decompressed) < limit:  # in chunks: zlib allocates up to twice the size that it may return
+        decompressed += decompressor.decompress(rest, _CHUNK_BYTES)
+        rest = decompressor.unconsumed_tail
+    return decompressed
 
 
-def _lz4(packed: memoryview, limit: int) -> bytes:
-    unpacked: bytes = lz4.frame.LZ4FrameDecompressor().decompress(packed, limit)
-    return unpacked
+def _lz4(data: memoryview, limit: int) -> bytes:
+    decompressed: bytes = lz4.frame.LZ4FrameDecompressor().decompress(data, limit)
+    return decompressed
 
 
-def _zstd(packed: memoryview, limit: int) -> bytes:
-    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read(limit)
+def _zstd(data: memoryview, limit: int) -> bytes:
+    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read(limit)
 
 
-def _snappy(packed: memoryview, limit: int) -> bytes:
-    if bytes(packed[: len(_XERIAL)]) != _XERIAL:
-        return _snappy_block(packed, limit)
-    blocks, at = [], _XERIAL_BYTES
-    while at < len(packed) and limit > 0:
-        (size,) = _LENGTH.unpack_from(packed, at)
+def _snappy(data: memoryview, limit: int) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _snappy_block(data, limit)
+    blocks, at = [], _XERIAL_HEADER_BYTES
+    while at < len(data) and limit > 0:
+        (size,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
-        blocks.append(_snappy_block(packed[at : at + size], limit))
+        blocks.append(_snappy_block(data[at : at + size], limit))
         limit -= len(blocks[-1])
         at += size
     return b"".join(blocks)
 
 
-def _snappy_block(packed: memoryview, limit: int) -> bytes:
-    """A block begins with its unpacked size, as a number of seven bits a byte."""
+def _snappy_block(data: memoryview, limit: int) -> bytes:
+    """A block starts with its decompressed size as a varint: seven bits per byte."""
     size = 0
-    for place, byte in enumerate(packed[:5]):
-        size |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(data[:5]):
+        size |= (byte & 0x7F) << (7 * index)
         if not byte & 0x80:
             break
     if size >= limit:
-        raise TooLarge(f"{size} bytes")
-    unpacked: bytes = snappy.uncompress(bytes(packed))
-    return unpacked
+        raise DecompressedTooLarge(f"{size} bytes")
+    decompressed: bytes = snappy.uncompress(bytes(data))
+    return decompressed
 
 
-_Unpack = Callable[[memoryview, int], bytes | bytearray]
-_UNPACK: dict[int, _Unpack] = {_GZIP: _gzip, _SNAPPY: _snappy, _LZ4: _lz4, _ZSTD: _zstd}
+_Decompress = Callable[[memoryview, int], bytes | bytearray]
+_DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, _LZ4: _lz4, _ZSTD: _zstd}

@@ -1,8 +1,12 @@
-"""Kafka's errors as ours: what a client may be told. What may hold a broker's address or a setting goes to the log only."""
+"""Translates kafka-python's errors into kafkasse's errors, and logs the details that clients must not see.
+
+A broker's address, the name of a setting and the reason for a failure go to the server's log only.
+"""
 
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,40 +16,74 @@ from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable,
 
 log = logging.getLogger(__name__)
 
-SETTINGS_DO_NOT_WORK = "This server's settings for Kafka do not work; its log says why."
-# What a client may be told about a topic that cannot be read: nothing, as if it did not exist.
-_NOT_THERE = (
+SETTINGS_DO_NOT_WORK = "The server cannot use Kafka with its current settings. The server's log gives the reason."
+
+# The client gets the same response for all of them, so that it cannot find out which topics exist.
+_TOPIC_NOT_AVAILABLE = (
     kafka_errors.UnknownTopicOrPartitionError,
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.InvalidTopicError,
 )
-# Trying again will not help.
-PERMANENT_ERRORS = (
-    kafka_errors.KafkaConfigurationError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.IncompatibleBrokerVersion,
-)
+_CHECK = {
+    kafka_errors.SaslAuthenticationFailedError: "Check kafka.sasl_plain_username and kafka.sasl_plain_password,"
+    " or the other credentials that your kafka.sasl_mechanism uses.",
+    kafka_errors.UnsupportedSaslMechanismError: "Check kafka.sasl_mechanism.",
+    kafka_errors.IllegalSaslStateError: "The broker's listener may not use SASL."
+    " Check kafka.security_protocol and the port in kafka.bootstrap_servers.",
+    kafka_errors.IncompatibleBrokerVersion: "Check the version of the brokers, and kafka.bootstrap_servers.",
+    kafka_errors.KafkaConfigurationError: "",  # its text already names the setting
+}
+PERMANENT_ERRORS = tuple(_CHECK)  # retrying cannot help
+
+# OpenSSL's reasons for a certificate that one side rejects, and for a listener that does not speak TLS. They are
+# permanent. A connection that ends during the handshake is not: the broker may be starting or stopping.
+_REJECTED_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
+_NOT_TLS = "WRONG_VERSION_NUMBER"
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise ours in place of Kafka's."""
+    """Raise a KafkasseError in place of an error of kafka-python or of a socket.
+
+    Raises:
+        ConfigurationError: brokers reject the settings. Retrying cannot help.
+        TopicNotAvailable: a topic does not exist, or we may not read it.
+        KafkaUnavailable: the cluster does not answer now.
+        KafkasseError: a record is damaged.
+    """
     try:
         yield
-    except _NOT_THERE as error:
-        log.warning("topic not available: %s", error)
+    except _TOPIC_NOT_AVAILABLE as error:
+        log.warning("Topic not available: %s", error)
         raise TopicNotAvailable("A topic of this stream is not available.") from error
     except PERMANENT_ERRORS as error:
-        log.error("the Kafka settings do not work: %s", error)
+        advice = next(text for kind, text in _CHECK.items() if isinstance(error, kind))
+        text = ". ".join(map(str, error.args)) or error.description
+        log.error("Kafka rejects the server's settings. %s. %s", text.rstrip("."), advice)
         raise ConfigurationError(SETTINGS_DO_NOT_WORK) from error
     except kafka_errors.CorruptRecordError as error:
-        log.error("damaged records: %s", error)
-        raise KafkasseError(
-            "The next record of this stream is damaged in Kafka, so the stream cannot go on."
-        ) from error
+        log.error("Damaged records: %s", error)
+        raise KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.") from error
     except (kafka_errors.KafkaError, OSError) as error:
-        log.warning("Kafka cannot be reached: %s: %s", type(error).__name__, error)
-        raise KafkaUnavailable("Kafka cannot be reached. Try again in a moment.") from error
-    except AssertionError as error:  # kafka-python checks many of its settings by assert
-        log.error("the Kafka settings do not work: %s", error)
-        raise ConfigurationError(SETTINGS_DO_NOT_WORK) from error
+        log.warning("Kafka is not available: %s: %s", type(error).__name__, error)
+        raise KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.") from error
+
+
+def tls_error(error: ssl.SSLError) -> kafka_errors.KafkaError:
+    """Return the error to raise in place of an error of OpenSSL: permanent if a setting or a certificate is wrong."""
+    reason = error.reason or ""
+    if _NOT_TLS in reason:
+        return kafka_errors.KafkaConfigurationError(
+            "The broker's listener does not use TLS. Check kafka.security_protocol and the port in kafka.bootstrap_servers"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return kafka_errors.KafkaConfigurationError(
+            f"The broker's certificate is not trusted ({error.verify_message})."
+            " Check kafka.ssl_cafile (or KAFKA_TRUSTED_CERT), kafka.ssl_check_hostname and kafka.bootstrap_servers"
+        )
+    if any(each in reason for each in _REJECTED_CERTIFICATE):
+        return kafka_errors.KafkaConfigurationError(
+            f"The broker rejects our certificate ({reason})."
+            " Check kafka.ssl_certfile and kafka.ssl_keyfile (or KAFKA_CLIENT_CERT and KAFKA_CLIENT_CERT_KEY)"
+        )
+    return kafka_errors.KafkaConnectionError(f"TLS failed: {error}")

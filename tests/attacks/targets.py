@@ -21,8 +21,8 @@ from kafka.record.util import calc_crc32c
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, InvalidPosition
 from kafkasse.frame import FORMATS, Encoder, JsonLines
-from kafkasse.kafka.batches import Unpackable, runs
-from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, Fetched, answer
+from kafkasse.kafka.batches import BatchTooLarge, decode
+from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, PartitionData, parse_response
 from kafkasse.log import Partition
 from kafkasse.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
@@ -85,12 +85,15 @@ def frames(data: bytes) -> None:
 def batches(data: bytes) -> None:
     """Any bytes in place of record batches give records, or the one error that says they are damaged."""
     try:
-        for run in runs(
-            Fetched(b"t", 0, 0, memoryview(data), (), None), 0, committed=True, max_decompressed_bytes=1 << 20
+        for run in decode(
+            PartitionData(b"t", 0, 0, memoryview(data), (), None),
+            0,
+            read_committed=True,
+            max_decompressed_bytes=1 << 20,
         ):
             for record in run.records:
                 assert record.value is None or isinstance(record.value, bytes)
-    except (CorruptRecordError, Unpackable):
+    except (CorruptRecordError, BatchTooLarge):
         pass
 
 
@@ -110,7 +113,7 @@ def answers(data: bytes) -> None:
     """Any bytes in place of a broker's answer are read, or refused as malformed."""
     for version in VERSIONS:
         with suppress(*MALFORMED):
-            answer(version, memoryview(data))
+            parse_response(version, memoryview(data))
 
 
 def file(data: bytes) -> None:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kafkasse import feed as feeds
@@ -258,7 +259,7 @@ def _aborted_shown() -> None:
 
     def init(original: Any, self: Any, *args: Any, **named: Any) -> None:
         given = inspect.signature(original).bind(self, *args, **named)
-        given.arguments["isolation_level"] = "read_uncommitted"
+        given.arguments["settings"] = replace(given.arguments["settings"], isolation_level="read_uncommitted")
         applied["aborted_records_shown"] += 1
         original(*given.args, **given.kwargs)
 

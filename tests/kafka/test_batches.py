@@ -13,8 +13,8 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
 from kafkasse.kafka import batches
-from kafkasse.kafka.batches import RUN_RECORDS_MAX, Unpackable, runs
-from kafkasse.kafka.fetch_protocol import ANY_EPOCH, Fetched
+from kafkasse.kafka.batches import MAX_RUN_RECORDS, BatchTooLarge, decode
+from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 
 ROOM = 1 << 20
 NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -25,9 +25,9 @@ ABORT, COMMIT = struct.pack(">hh", 0, 0), struct.pack(">hh", 0, 1)
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
 def decoder(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(batches, "CompiledRecords", None)
+        monkeypatch.setattr(batches, "CompiledDecoder", None)
     else:
-        assert batches.CompiledRecords is not None
+        assert batches.CompiledDecoder is not None
 
 
 def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, control=False):
@@ -51,7 +51,7 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
 
 
 def read(data, offset=0, committed=True, aborted=()):
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), aborted, None), offset, committed, ROOM))
+    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), aborted, None), offset, committed, ROOM))
     return [(each.offset, bytes(each.value)) for run in found for each in run.records], found[-1].next_offset
 
 
@@ -70,7 +70,7 @@ def test_old_formats(magic, codec):
     data = batch(0, b"a", b"b", magic=magic, codec=codec)
 
     assert ([(0, b"a"), (1, b"b")], 2) == read(data)
-    assert ANY_EPOCH == list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))[-1].epoch
+    assert UNKNOWN_EPOCH == list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))[-1].epoch
 
 
 def test_a_batch_that_begins_before():
@@ -120,7 +120,7 @@ def test_a_run_is_of_one_epoch():
         batch(5, b"a") + of_epoch(7, batch(6, b"", producer=1, key=COMMIT, control=True)) + of_epoch(8, batch(7, b"b"))
     )
 
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 5, True, ROOM))
+    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 5, True, ROOM))
 
     told = [([each.offset for each in run.records], run.next_offset, run.epoch) for run in found]
     assert [([5], 6, 0), ([], 7, 7), ([7], 8, 8)] == told
@@ -132,26 +132,26 @@ def of_epoch(epoch, data):
 
 def test_runs_have_a_bound():
     """A large fetch comes in runs, so that others get their turn."""
-    data = b"".join(batch(at, *[b"x"] * 100) for at in range(0, 3 * RUN_RECORDS_MAX, 100))
+    data = b"".join(batch(at, *[b"x"] * 100) for at in range(0, 3 * MAX_RUN_RECORDS, 100))
 
-    found = list(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
+    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
 
-    assert [RUN_RECORDS_MAX] * 3 == [len(each.records) for each in found]
+    assert [MAX_RUN_RECORDS] * 3 == [len(each.records) for each in found]
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_a_batch_that_would_become_too_large(codec):
     """It is named with what follows it, and what stands before it is handed on."""
     room, data = 10_000, b"x" * 9_000
-    fits = Fetched(b"t", 0, 0, memoryview(batch(5, data, codec=codec)), (), None)
+    fits = PartitionData(b"t", 0, 0, memoryview(batch(5, data, codec=codec)), (), None)
     bomb = fits._replace(records=memoryview(batch(5, data, codec=codec) + batch(6, data, data, codec=codec)))
 
-    assert [5] == [record.offset for record in next(runs(fits, 5, True, room)).records]
-    reading = runs(bomb, 5, True, room)
+    assert [5] == [record.offset for record in next(decode(fits, 5, True, room)).records]
+    reading = decode(bomb, 5, True, room)
     assert 6 == next(reading).next_offset
-    with pytest.raises(Unpackable) as unpackable:
+    with pytest.raises(BatchTooLarge) as error:
         next(reading)
-    assert 8 == unpackable.value.next_offset
+    assert 8 == error.value.next_offset
 
 
 def test_a_header_that_is_not_utf8():
@@ -162,7 +162,7 @@ def test_a_header_that_is_not_utf8():
     data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
     data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
 
-    ((record,), _, _) = next(runs(Fetched(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
+    ((record,), _, _) = next(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, ROOM))
 
     assert (b"k", b"v", [("n\\xff\\xfee", b"1"), ("more", None)]) == (record.key, record.value, list(record.headers))
 
@@ -171,7 +171,9 @@ def test_a_damaged_batch():
     """What stands before it is handed on; then it is said, for all later ones too."""
     damaged = bytearray(batch(6, b"b"))
     damaged[-2] ^= 1
-    reading = runs(Fetched(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), None), 5, True, ROOM)
+    reading = decode(
+        PartitionData(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), None), 5, True, ROOM
+    )
 
     before = next(reading)
 

@@ -9,12 +9,13 @@ import gevent
 import pytest
 from gevent import socket
 
-from kafkasse.kafka.connection import BUFFER_BYTES, Broker, Connection
+from kafkasse.kafka.client import Broker
+from kafkasse.kafka.connection import INITIAL_BUFFER_BYTES, Connection
 from tests.support.waiting import eventually
 
 TIMEOUT_S = 2.0
 VERSION = 13
-LARGE = BUFFER_BYTES * 5
+LARGE = INITIAL_BUFFER_BYTES * 5
 
 
 class Line:
@@ -25,11 +26,11 @@ class Line:
         self.connection = Connection(ours, Broker(0, "b", 1), VERSION, "test", TIMEOUT_S)
         self.answers: list[bytes] = []
         self.errors: list[Exception] = []
-        self.connection.listen(lambda data: self.answers.append(bytes(data)), self.errors.append)
+        self.connection.start_reading(lambda data: self.answers.append(bytes(data)), self.errors.append)
 
     def ask(self, request: bytes = b"?") -> int:
         """The correlation id under which the broker has got it."""
-        self.connection.ask(VERSION, request)
+        self.connection.send(VERSION, request)
         (size,) = struct.unpack(">i", self.broker.recv(4))
         return int(struct.unpack_from(">i", self.broker.recv(size), 4)[0])
 
@@ -59,7 +60,7 @@ def test_answers_in_pieces(line: Line) -> None:
         assert data[4:] == line.answers[-1]
 
 
-@pytest.mark.parametrize("size", [0, BUFFER_BYTES - 8, BUFFER_BYTES - 7, LARGE])
+@pytest.mark.parametrize("size", [0, INITIAL_BUFFER_BYTES - 8, INITIAL_BUFFER_BYTES - 7, LARGE])
 def test_answers_of_any_size(line: Line, size: int) -> None:
     """The buffer grows with them, and goes on to serve the smaller ones that follow."""
     for each in (size, 0):
@@ -71,7 +72,7 @@ def test_answers_of_any_size(line: Line, size: int) -> None:
 
 def test_requests_that_the_broker_takes_slowly(line: Line) -> None:
     """A request that no socket takes at once arrives whole, whatever the broker says meanwhile."""
-    asking = gevent.spawn(line.connection.ask, VERSION, b"x" * 3_000_000)
+    asking = gevent.spawn(line.connection.send, VERSION, b"x" * 3_000_000)
     gevent.sleep(0.01)
     data = answer(1)
     line.broker.sendall(data[:2])

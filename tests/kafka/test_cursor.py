@@ -13,13 +13,14 @@ import pytest
 from crc32c import crc32c
 
 from kafkasse.errors import KafkasseError
-from kafkasse.kafka import connection
-from kafkasse.kafka.batches import RUN_RECORDS_MAX
+from kafkasse.kafka import client
+from kafkasse.kafka.batches import MAX_RUN_RECORDS
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition
 from tests.kafka import fake_broker
 from tests.kafka.fake_broker import METADATA, NOBODY, SESSION, FakeBroker, FakeCluster, FakeTopic, batch, of
+from tests.kafka.logs import open_log
 from tests.support.certificates import Authority
 from tests.support.waiting import eventually
 
@@ -41,7 +42,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def log(cluster) -> Iterator[KafkaLog]:
-    opened = KafkaLog({"bootstrap_servers": cluster.bootstrap_servers}, timeout_s=TIMEOUT_S)
+    opened = open_log(cluster.bootstrap_servers, kafka_timeout_s=TIMEOUT_S)
     yield opened
     opened.close()
 
@@ -90,7 +91,7 @@ def turn() -> None:
 
 def came(cursor: KafkaCursor) -> None:
     """Return when an answer has come that the cursor has not looked at."""
-    eventually(lambda: cursor._answers)
+    eventually(lambda: cursor._responses)
 
 
 def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes]:
@@ -98,7 +99,7 @@ def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes
     first = polled(cursor)
     broker.asked().answer(of(0, batch(0, b"x" * 900_000)))
     first.get()
-    many, few = batch(1, *[b"y" * 300] * RUN_RECORDS_MAX), batch(0, b"a", b"b")
+    many, few = batch(1, *[b"y" * 300] * MAX_RUN_RECORDS), batch(0, b"a", b"b")
     broker.asked().answer(of(0, many), of(1, few))
     came(cursor)
     return many, few
@@ -148,7 +149,7 @@ def test_what_waits_is_not_overwritten(cluster, opened):
     found = cursor.poll(LONG)
     turn()
     if broker.waiting:  # for the same once more
-        broker.asked().answer(of(0, many + batch(RUN_RECORDS_MAX + 1, b"new")), of(1, few))
+        broker.asked().answer(of(0, many + batch(MAX_RUN_RECORDS + 1, b"new")), of(1, few))
         came(cursor)
     found += cursor.poll(LONG)
 
@@ -220,7 +221,7 @@ def test_a_log_that_went_another_way(cluster, opened):
     gap = poll.get().gap(at(0), 100, OffsetRange(0, 160))
 
     assert gap is not None
-    assert (100, 90) == (gap.first, gap.to)
+    assert (100, 90) == (gap.start, gap.end)
 
 
 def test_markers_have_an_epoch(cluster, opened):
@@ -371,7 +372,7 @@ def test_connections_that_the_broker_closed_while_they_were_kept(cluster, log, o
         broker.asked().answer(of(0, batch(0, b"a")))
         poll.get()
         cursor.close()
-    eventually(lambda: any(log.connections._warm.values()))
+    eventually(lambda: any(log.pool.idle()))
     for sock in broker.connections:
         sock.shutdown(fake_broker.socket.SHUT_RDWR)
 
@@ -391,7 +392,7 @@ def test_connections_that_went_silent_while_they_were_kept(cluster, log, opened)
         poll.get()
     for cursor in cursors:
         cursor.close()
-    eventually(lambda: sum(map(len, log.connections._warm.values())) == len(cursors))
+    eventually(lambda: len(list(log.pool.idle())) == len(cursors))
     kept = set(broker.connections)
 
     poll = polled(opened(0))
@@ -496,11 +497,11 @@ def test_a_closed_cursor_keeps_its_hands_off(cluster, log, opened):
     broker.asked().answer(of(0, batch(0, b"a")))
     poll.get()
     cursor.close()
-    eventually(lambda: any(log.connections._warm.values()))
+    eventually(lambda: any(log.pool.idle()))
 
     cursor.poll(0)
 
-    assert [None] == [each.awaited for kept in log.connections._warm.values() for each in kept]
+    assert [None] == [each.in_flight for each in log.pool.idle()]
 
 
 def test_two_cursors_over_the_same_broker(cluster, opened):
@@ -532,7 +533,7 @@ class SpeaksTls:
 
 def test_a_broker_that_takes_connections_but_does_not_shake_hands(cluster, tmp_path, monkeypatch):
     """TLS: it is given up after a while, and tried again."""
-    monkeypatch.setattr(connection, "HANDSHAKE_S_MAX", TIMEOUT_S)
+    monkeypatch.setattr(client, "MAX_HANDSHAKE_S", TIMEOUT_S)
     authority = Authority()
     certificate, key = authority.issue("a broker")
     for name, text in {"ca": authority.certificate, "cert": certificate, "key": key}.items():
@@ -542,7 +543,7 @@ def test_a_broker_that_takes_connections_but_does_not_shake_hands(cluster, tmp_p
     _, silent = [SpeaksTls(each, context) for each in cluster.brokers]
     cluster.topics["t"].leaders = [1]
     settings = {"security_protocol": "SSL", "ssl_cafile": str(tmp_path / "ca"), "ssl_check_hostname": False}
-    log = KafkaLog({"bootstrap_servers": cluster.bootstrap_servers, **settings}, timeout_s=TIMEOUT_S)
+    log = open_log(cluster.bootstrap_servers, settings, kafka_timeout_s=TIMEOUT_S)
     log.describe(["t"])
     silent.awake, taken = False, silent.taken
     cursor = log.cursor({at(0): 0}, tail=True)

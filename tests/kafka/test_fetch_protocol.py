@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from kafkasse.kafka import fetch_protocol
-from kafkasse.kafka.fetch_protocol import BY_NAME, BY_TOPIC_ID, VERSIONS, Answer, Fetched, Terms, Wanted
+from kafkasse.kafka.fetch_protocol import BY_NAME, BY_TOPIC_ID, VERSIONS, FetchOptions, FetchPartition, PartitionData
+from kafkasse.kafka.fetch_protocol import FetchResponse as ParsedResponse
 
 NAMES = ["t", "u" * 249, "ü"]
 IDS = [UUID(int=each) for each in (1, 2**127, 2**128 - 1)]
 INT32 = st.integers(-1, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
 COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around where a length takes a second byte
-TERMS = st.builds(Terms, INT32, INT32, INT32, st.integers(0, 1))
+TERMS = st.builds(FetchOptions, INT32, INT32, INT32, st.integers(0, 1))
 
 Topic, Response = FetchRequest.FetchTopic, FetchResponse.FetchableTopicResponse
 
@@ -43,21 +44,25 @@ def test_requests(version, terms, session, topics, places):
     """What we write is what kafka-python writes."""
     epoch, offset, last_epoch = places
     wanted = [
-        Wanted(called(version, topic), each, epoch, offset, last_epoch) for topic, n in topics for each in range(n)
+        FetchPartition(called(version, topic), each, epoch, offset, last_epoch)
+        for topic, n in topics
+        for each in range(n)
     ]
     forgotten = [(called(version, topic), each) for topic, n in topics for each in range(n)]
 
-    written = fetch_protocol.framed(version, 7, "kafkasse", fetch_protocol.request(terms, session, wanted, forgotten))
+    written = fetch_protocol.frame_request(
+        version, 7, "kafkasse", fetch_protocol.encode_request(terms, session, wanted, forgotten)
+    )
 
     def partition(number):
         return Topic.FetchPartition(
             partition=number, current_leader_epoch=epoch, fetch_offset=offset, last_fetched_epoch=last_epoch,
-            log_start_offset=-1, partition_max_bytes=terms.partition_bytes_max,
+            log_start_offset=-1, partition_max_bytes=terms.max_partition_bytes,
         )  # fmt: skip
 
     asked = [(topic, list(range(n))) for topic, n in topics if n]
     request = FetchRequest(
-        version=version, replica_id=-1, max_wait_ms=terms.wait_ms, min_bytes=1, max_bytes=terms.bytes_max,
+        version=version, replica_id=-1, max_wait_ms=terms.max_wait_ms, min_bytes=1, max_bytes=terms.max_bytes,
         isolation_level=terms.isolation_level, session_id=session[0], session_epoch=session[1], rack_id="",
         topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, each))) for topic, each in asked],
         forgotten_topics_data=[
@@ -70,7 +75,7 @@ def test_requests(version, terms, session, topics, places):
 
 
 FETCHED = st.builds(
-    Fetched,
+    PartitionData,
     topic=st.integers(0, 2),
     partition=INT32,
     error_code=st.integers(-1, 110),
@@ -89,15 +94,15 @@ def test_answers(version, head, fetched):
     """What kafka-python writes is what we read."""
     correlation_id, throttle_ms, error_code, session_id = head
 
-    answer = fetch_protocol.answer(version, memoryview(encoded(version, head, fetched)))
+    answer = fetch_protocol.parse_response(version, memoryview(encoded(version, head, fetched)))
 
-    assert Answer(correlation_id, throttle_ms, error_code, session_id, answer.partitions) == answer
+    assert ParsedResponse(correlation_id, throttle_ms, error_code, session_id, answer.partitions) == answer
     assert [each._replace(topic=called(version, each.topic)) for each in fetched] == [
         each._replace(records=bytes(each.records)) for each in answer.partitions
     ]
 
 
-def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Fetched]) -> bytes:
+def encoded(version: int, head: tuple[int, int, int, int], fetched: list[PartitionData]) -> bytes:
     correlation_id, throttle_ms, error_code, session_id = head
     response = FetchResponse(
         version=version, throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id,
@@ -111,7 +116,7 @@ def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Fetched
     return response.encode(header=True)
 
 
-def data(fetched: Fetched) -> Response.PartitionData:
+def data(fetched: PartitionData) -> Response.PartitionData:
     kind = Response.PartitionData
     rest = {}
     if fetched.diverging is not None:
@@ -128,14 +133,14 @@ def data(fetched: Fetched) -> Response.PartitionData:
 def test_garbage(version, garbage):
     """Whatever comes instead of an answer is an error of a known kind, and never a hang."""
     with contextlib.suppress(fetch_protocol.MALFORMED):
-        fetch_protocol.answer(version, memoryview(garbage))
+        fetch_protocol.parse_response(version, memoryview(garbage))
 
 
 @pytest.mark.parametrize("version", [BY_NAME, BY_TOPIC_ID])
 def test_an_answer_that_was_cut_short(version):
     """At whatever byte: never records that are not whole."""
-    whole = encoded(version, (1, 0, 0, 5), [Fetched(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
+    whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
 
     for size in range(len(whole)):
         with pytest.raises(fetch_protocol.MALFORMED):
-            fetch_protocol.answer(version, memoryview(whole[:size]))
+            fetch_protocol.parse_response(version, memoryview(whole[:size]))

@@ -11,8 +11,8 @@ import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Partition
+from tests.kafka.logs import open_log
 from tests.support.kafka import Cluster
 
 TURNS, TURN_S = 100, 0.001
@@ -31,7 +31,7 @@ def test_a_closed_cursor(broker: EmbeddedBroker, fresh_name: str, without_collec
     """A cursor that has brought records leaves nothing to the garbage collector."""
     with (
         closing(Cluster(broker.bootstrap_servers)) as cluster,
-        closing(KafkaLog({"bootstrap_servers": broker.bootstrap_servers})) as log,
+        closing(open_log(broker.bootstrap_servers)) as log,
     ):
         cluster.send(cluster.create(fresh_name), b"x" * 100_000)
         cursor = log.cursor({Partition(fresh_name, 0): 0}, tail)

@@ -17,6 +17,7 @@ from kafkasse.kafka import batches
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Topic
 from kafkasse.memory_log import MemoryLog
+from tests.kafka.logs import open_log
 from tests.support.kafka import Cluster
 
 PATIENCE_S = 30  # a hang becomes a failure
@@ -59,7 +60,7 @@ def cluster(broker: EmbeddedBroker) -> Iterator[KafkaWriter]:
 
 @pytest.fixture(scope="module")
 def kafka_log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
-    with closing(KafkaLog({"bootstrap_servers": broker.bootstrap_servers})) as log:
+    with closing(open_log(broker.bootstrap_servers)) as log:
         yield log
 
 
@@ -76,7 +77,7 @@ def world(request: pytest.FixtureRequest) -> tuple[Log, Writer]:
 
 @pytest.fixture
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafkasse.kafka.batches.CompiledRecords", None)
+    monkeypatch.setattr("kafkasse.kafka.batches.CompiledDecoder", None)
 
 
 @pytest.fixture(params=["compiled", "plainly"])
@@ -85,7 +86,7 @@ def decoded(request: pytest.FixtureRequest) -> None:
     if request.param == "plainly":
         request.getfixturevalue("plainly")
     else:
-        assert batches.CompiledRecords is not None
+        assert batches.CompiledDecoder is not None
 
 
 @pytest.fixture
@@ -395,12 +396,11 @@ def test_transactions(broker: EmbeddedBroker, kafka_log: KafkaLog, cluster: Kafk
     cluster.transaction(fresh_name, b"committed")
     cluster.transaction(fresh_name, b"aborted", commit=False)
     cluster.send(fresh_name, b"last")
-    settings = {"bootstrap_servers": broker.bootstrap_servers}
 
     with closing(kafka_log.cursor({Partition(fresh_name, 0): 0})) as cursor:
         assert [b"committed", b"last"] == values(take(cursor, 2))
     with (
-        closing(KafkaLog(settings, isolation_level="read_uncommitted")) as log,
+        closing(open_log(broker.bootstrap_servers, isolation_level="read_uncommitted")) as log,
         closing(log.cursor({Partition(fresh_name, 0): 0})) as cursor,
     ):
         assert [b"committed", b"aborted", b"last"] == values(take(cursor, 3))
@@ -416,7 +416,7 @@ def test_a_time_while_records_come(kafka_log: KafkaLog, monkeypatch: pytest.Monk
         end += 6
         return answers
 
-    monkeypatch.setattr(kafka_log, "_offsets", answer)
+    monkeypatch.setattr(kafka_log, "_list_offsets", answer)
 
     assert {partition: 38} == kafka_log.offsets_at({partition: 1000})
 
@@ -426,7 +426,7 @@ def test_a_topic_prefix(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name
     cluster.create(f"wabash-1.{fresh_name}")
     cluster.create(f"other.{fresh_name}")
     cluster.send(f"wabash-1.{fresh_name}", b"a")
-    log = KafkaLog({"bootstrap_servers": broker.bootstrap_servers}, topic_prefix="wabash-1.")
+    log = open_log(broker.bootstrap_servers, topic_prefix="wabash-1.")
 
     with closing(log), closing(log.cursor({Partition(fresh_name, 0): 0})) as cursor:
         assert [fresh_name] == list(log.describe([fresh_name, f"other.{fresh_name}", f"wabash-1.{fresh_name}"]))
@@ -437,7 +437,7 @@ def test_a_topic_prefix(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name
 def test_settings_that_kafka_does_not_take(caplog: pytest.LogCaptureFixture) -> None:
     """They are the operator's mistake: the log names them, and what strangers are told shows none of them."""
     with pytest.raises(ConfigurationError) as refused:
-        KafkaLog({"no_such_setting": "secret"})
+        open_log("127.0.0.1:1", {"no_such_setting": "secret"})
 
     assert "no_such_setting" in caplog.text
     assert "secret" not in str(refused.value.problem()) + caplog.text
@@ -445,7 +445,7 @@ def test_settings_that_kafka_does_not_take(caplog: pytest.LogCaptureFixture) -> 
 
 def test_no_broker() -> None:
     """Where nobody answers, each call says so instead of waiting for half a minute."""
-    log = KafkaLog({"bootstrap_servers": "127.0.0.1:1"}, timeout_s=0.5)
+    log = open_log("127.0.0.1:1", kafka_timeout_s=0.5)
     partition = Partition("t", 0)
     calls: list[Callable[[], object]] = [
         lambda: log.describe(["t"]),
@@ -464,9 +464,9 @@ def test_no_broker() -> None:
 def test_places(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
     """Readers of one client each cannot take the places of those that are read for all."""
     cluster.create(fresh_name)
-    settings, begin = {"bootstrap_servers": broker.bootstrap_servers}, {Partition(fresh_name, 0): 0}
+    begin = {Partition(fresh_name, 0): 0}
 
-    with closing(KafkaLog(settings, timeout_s=0.5, max_cursors=4)) as log, ExitStack() as cursors:
+    with closing(open_log(broker.bootstrap_servers, kafka_timeout_s=0.5, max_cursors=4)) as log, ExitStack() as cursors:
         for _ in range(3):
             cursors.enter_context(closing(log.cursor(begin)))
         with pytest.raises(ServerFull):

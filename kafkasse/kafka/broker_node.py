@@ -1,0 +1,214 @@
+"""One broker as a cursor uses it: the cursor's partitions that this broker leads, a connection and a fetch session.
+
+    fetch ─▶ take a connection ─▶ send ─▶ response ─▶ on_response ─▶ finish_fetch, match
+                     └──────────────┴─▶ timeout, error ─▶ on_error
+
+A node changes only its own fields. It reads the partitions' offsets, and reports to the cursor through two callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import gevent
+from gevent import get_hub
+
+from kafkasse.kafka.client import Broker
+from kafkasse.kafka.connection import Connection
+from kafkasse.kafka.connection_pool import ConnectionPool
+from kafkasse.kafka.fetch_protocol import (
+    BY_NAME,
+    NEW_SESSION,
+    NO_SESSION,
+    FetchOptions,
+    FetchPartition,
+    FetchResponse,
+    PartitionData,
+    encode_request,
+    parse_response,
+)
+from kafkasse.kafka.partition_state import PartitionState
+from kafkasse.log import Partition
+
+MAX_SESSION_EPOCH = 2**31 - 1
+
+OnResponse = Callable[["BrokerNode", FetchResponse], None]
+OnError = Callable[["BrokerNode", Exception, bool], None]
+
+
+class BrokerNode:
+    """Sends Fetch requests to one broker when fetch() is called, and one at a time.
+
+    Args:
+        broker: the broker.
+        pool: provides connections to it.
+        options: the fields that all requests share.
+        use_session: keep a fetch session, so that requests name only partitions that have changed.
+        timeout_s: how late a response may be.
+        on_response: called in the event loop with each response. Must not block.
+        on_error: called with the error that broke the connection, or prevented it, and with whether the connection came
+            from the pool: then the broker may have closed it long ago, and a new one may work at once.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        pool: ConnectionPool,
+        options: FetchOptions,
+        use_session: bool,
+        timeout_s: float,
+        on_response: OnResponse,
+        on_error: OnError,
+    ) -> None:
+        self.broker = broker
+        self.closed = False
+        self._pool = pool
+        self._options = options
+        self._on_response = on_response
+        self._on_error = on_error
+        # Without a session each request names all partitions. Those that brought no records come first.
+        self._partitions: dict[Partition, PartitionState] = {}
+        self._changed: dict[Partition, PartitionState] = {}  # not yet sent to the session, or sent with another offset
+        # By topic and partition as the responses name them: the partition, and the offset that was requested last.
+        self._requested: dict[tuple[bytes, int], tuple[PartitionState, int]] = {}
+        self._forgotten: list[tuple[bytes, int]] = []  # to remove from the session
+        self._session = NEW_SESSION if use_session else NO_SESSION
+        self._connection: Connection | None = None
+        self._is_fetching = False
+        self._version = 0  # of the request in flight
+        self._uses_names = False  # one of the topics has no ID
+        response_timeout_s = options.max_wait_ms / 1000 + timeout_s
+        self._response_timer = get_hub().loop.timer(response_timeout_s, response_timeout_s)
+
+    def add(self, state: PartitionState) -> None:
+        """Read a partition that this broker leads."""
+        self._partitions[state.partition] = self._changed[state.partition] = state
+        self._uses_names = self._uses_names or not (state.leader and state.leader.topic_id)
+
+    def remove(self, state: PartitionState) -> None:
+        """Stop reading a partition."""
+        del self._partitions[state.partition]
+        self._changed.pop(state.partition, None)
+        name = next((name for name, (each, _) in self._requested.items() if each is state), None)
+        if name is not None:
+            del self._requested[name]
+            self._forgotten.append(name)
+
+    def offset_changed(self, state: PartitionState) -> None:
+        """Request a partition at its new offset."""
+        self._changed[state.partition] = state
+
+    def records_received(self, state: PartitionState) -> None:
+        """Request a partition at its new offset, and after the others, so that each gets its share of a response."""
+        self._partitions[state.partition] = self._changed[state.partition] = self._partitions.pop(state.partition)
+
+    def fetch(self) -> None:
+        """Send a request, unless one is in flight or there is nothing to read. Opening a connection does not block."""
+        if not self._partitions or self._is_fetching:
+            return
+        self._is_fetching = True
+        if self._connection is not None:
+            self._send_or_fail(self._connection)
+        elif (idle := self._pool.take_idle(self.broker)) is not None:
+            self._use(idle)
+        else:
+            gevent.spawn(self._connect)
+
+    def finish_fetch(self) -> None:
+        """Allow the next fetch. Not before the response was processed: the same records would be fetched again."""
+        self._is_fetching = False
+
+    def match(self, response: FetchResponse) -> Iterator[tuple[PartitionState, PartitionData]]:
+        """Yield the partitions of a response, without those that have moved since the request."""
+        for data in response.partitions:
+            state, offset = self._requested.get((data.topic, data.partition), (None, 0))
+            if state is not None and state.offset == offset:
+                yield state, data
+
+    def close(self) -> Mapping[Partition, PartitionState]:
+        """Stop reading, and return the partitions. May be called twice.
+
+        A connection with a response in flight goes back to the pool when the response has arrived.
+        """
+        self.closed = True
+        partitions, self._partitions = self._partitions, {}
+        self._changed, self._requested = {}, {}
+        connection, self._connection = self._connection, None
+        if connection is None or connection.in_flight is None:
+            self._release(connection)
+        else:
+            self._response_timer.again(self._release, connection)
+            connection.start_reading(lambda _: self._release(connection), lambda _: self._release(connection))
+        return partitions
+
+    def _release(self, connection: Connection | None) -> None:
+        self._response_timer.close()
+        if connection is not None:
+            self._pool.release(connection)
+
+    def _connect(self) -> None:
+        try:
+            connection = self._pool.take(self.broker)
+        except Exception as error:  # noqa: BLE001 - the cursor tries another connection, whatever the error
+            self._fail(error)
+            return
+        if self.closed:
+            self._pool.release(connection)
+        else:
+            self._use(connection)
+
+    def _use(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.start_reading(self._receive, self._fail_later)
+        self._send_or_fail(connection)
+
+    def _send_or_fail(self, connection: Connection) -> None:
+        try:
+            self._send(connection)
+        except OSError as error:
+            self._fail(error)
+
+    def _send(self, connection: Connection) -> None:
+        self._version = BY_NAME if self._uses_names else connection.version
+        if self._session in (NEW_SESSION, NO_SESSION):
+            self._changed, self._forgotten, self._requested = self._partitions, [], {}
+        partitions = [entry for state in self._changed.values() if (entry := self._request(state)) is not None]
+        # A partition that was removed and added again must not be in both lists: the protocol does not define the result.
+        forgotten = [name for name in self._forgotten if name not in self._requested]
+        self._changed, self._forgotten = {}, []
+        body = encode_request(self._options, self._session, partitions, forgotten)
+        self._response_timer.again(self._fail_later, TimeoutError("the broker did not respond in time"))
+        connection.send(self._version, body)
+
+    def _request(self, state: PartitionState) -> FetchPartition | None:
+        entry = state.request(self._version)
+        if entry is not None:
+            self._requested[entry.topic, entry.partition] = state, entry.fetch_offset
+        return entry
+
+    def _receive(self, data: memoryview) -> None:
+        self._response_timer.stop()
+        response = parse_response(self._version, data)
+        if self._session != NO_SESSION and not response.error_code:
+            epoch = self._session[1] % MAX_SESSION_EPOCH + 1
+            self._session = (response.session_id, epoch) if response.session_id else NEW_SESSION
+        if response.throttle_ms:
+            gevent.spawn_later(response.throttle_ms / 1000, self._on_response, self, response)
+        else:
+            self._on_response(self, response)
+
+    def _fail_later(self, error: Exception) -> None:
+        """_fail() for callers in the event loop, which must not block; the callback may wait for a lock."""
+        self._response_timer.stop()
+        gevent.spawn(self._fail, error)
+
+    def _fail(self, error: Exception) -> None:
+        if self.closed:
+            return
+        connection, self._connection = self._connection, None
+        was_reused = connection is not None and connection.reused
+        if connection is not None:
+            connection.close()
+            if was_reused:
+                self._pool.close_idle(self.broker)
+        self._on_error(self, error, was_reused)

@@ -1,0 +1,392 @@
+"""kafka-python's client: bootstrap, authentication, metadata, offsets, and sockets that are ready for Fetch requests.
+
+This is the only module that uses kafka-python's private names; tests/kafka/test_client.py checks each of them against the
+installed version. The module does not know about cursors and feeds.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.inet import create_connection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.record.default_records import DefaultRecordBatch
+
+from kafkasse.kafka.errors import PERMANENT_ERRORS, tls_error
+
+MAX_RECONNECT_BACKOFF_MS = 1_000
+RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
+# kafka-python reports that it has no node for a request above this number. Its default is 5.
+MAX_IN_FLIGHT_REQUESTS = 1_000
+MIN_REQUEST_TIMEOUT_MS = 2_000
+MAX_HANDSHAKE_S = 5.0
+
+_FETCH_API_KEY = 1
+_TLS_ALERT = b"\x15\x03"
+# kafka-python checks some settings only when it connects, and fails with one of these.
+_SETTINGS_ERRORS = (AssertionError, ImportError, KeyError, TypeError, ValueError)
+
+
+class Broker(NamedTuple):
+    """A broker's node ID and its advertised listener."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class PartitionMetadata(NamedTuple):
+    """A partition's leader (None during an election) and the leader's epoch."""
+
+    partition: int
+    leader: Broker | None
+    leader_epoch: int
+
+
+class TopicMetadata(NamedTuple):
+    """A topic's ID (None if the cluster has no topic IDs) and its partitions."""
+
+    topic_id: UUID | None
+    partitions: Sequence[PartitionMetadata]
+
+
+class Client:
+    """One kafka-python client, which connects when it is first used. kafka-python runs its I/O on its own greenlet.
+
+    Args:
+        settings: settings of KafkaAdminClient.
+        timeout_s: how long bootstrap, a connection attempt and a TLS handshake may take.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
+        timeout_ms = int(timeout_s * 1000)
+        self._timeout_s = timeout_s
+        self._settings = {
+            "request_timeout_ms": max(timeout_ms, MIN_REQUEST_TIMEOUT_MS),
+            "bootstrap_timeout_ms": timeout_ms,
+            "reconnect_backoff_max_ms": MAX_RECONNECT_BACKOFF_MS,
+            "client_id": "kafkasse",
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
+            "max_in_flight_requests_per_connection": MAX_IN_FLIGHT_REQUESTS,
+            **settings,
+        }
+        self._lock = Lock()
+        self._admin: KafkaAdminClient | None = None
+        self._failure: Exception | None = None
+        self._failures = 0
+        self._closed = False
+
+    @property
+    def client_id(self) -> str:
+        return str(self._settings["client_id"])
+
+    def metadata(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+        """Return those of `topics` that exist and that we may read.
+
+        Raises:
+            kafka.errors.KafkaError: the cluster does not answer, or rejects us.
+        """
+        admin = self._bootstrapped()
+        found = admin._manager.run(admin._get_cluster_metadata, list(topics))
+        brokers = {each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in found["brokers"]}
+        return {
+            each["name"]: _topic_metadata(each, brokers)
+            for each in found["topics"]
+            if each["error_code"] == 0 and each["partitions"]
+        }
+
+    def list_offsets(
+        self, lookups: Iterable[Mapping[int, Mapping[TopicPartition, int]]], isolation_level: int
+    ) -> list[dict[TopicPartition, int]]:
+        """Look up offsets by timestamp or OffsetSpec. All requests are sent before the first response is awaited.
+
+        Args:
+            lookups: each maps the node IDs of leaders to a timestamp (or OffsetSpec) for each partition.
+            isolation_level: Kafka's number.
+
+        Returns:
+            For each lookup, the offset of each partition; -1 if there is none.
+        """
+        admin = self._bootstrapped()
+        build = admin._list_partition_offsets_request
+        requests = [[(node_id, build(times, isolation_level)) for node_id, times in each.items()] for each in lookups]
+
+        async def send() -> list[list[Any]]:
+            futures = [[admin._manager.send(request, node_id=node) for node, request in each] for each in requests]
+            return [[await future for future in each] for each in futures]
+
+        parse = admin._list_partition_offsets_process_response
+        return [
+            {partition: found.offset for response in each for partition, found in parse(response).items()}
+            for each in admin._manager.run(send)
+        ]
+
+    def refresh_brokers(self) -> None:
+        """Refresh kafka-python's list of brokers. Without this, it does not know a broker that has just returned."""
+        manager = self._bootstrapped()._manager
+        manager.run(manager.cluster.refresh_metadata)
+
+    def connect(self, broker: Broker) -> tuple[socket.socket, tuple[int, int]]:
+        """Open a connection, encrypted and authenticated as the settings say, and detach its socket from kafka-python.
+
+        Returns:
+            The socket, and the lowest and the highest Fetch version that the broker supports.
+
+        Raises:
+            kafka.errors.KafkaError, OSError: the connection failed.
+        """
+        manager = self._bootstrapped()._manager
+        opened: tuple[socket.socket, tuple[int, int]] = manager.run(
+            _open_socket, manager, broker, time.monotonic() + self._timeout_s
+        )
+        return opened
+
+    def close(self) -> None:
+        self._closed = True
+        with self._lock:
+            admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _bootstrapped(self) -> KafkaAdminClient:
+        failures = self._failures
+        with self._lock:
+            if self._closed:
+                raise kafka_errors.KafkaConnectionError("The client is closed")
+            if self._admin is None:
+                # Callers that waited for the lock share the failure. Otherwise each of them would wait for its own.
+                if self._failure is not None and self._failures > failures:
+                    raise self._failure
+                try:
+                    self._admin = self._bootstrap()
+                except Exception as error:
+                    self._failures, self._failure = self._failures + 1, error
+                    raise
+            return self._admin
+
+    def _bootstrap(self) -> KafkaAdminClient:
+        clients: list[_NetClient] = []
+
+        def net_client(**config: Any) -> _NetClient:
+            clients.append(_NetClient(**config))
+            return clients[-1]
+
+        try:
+            admin = KafkaAdminClient(**self._settings, kafka_client=net_client)
+        except Exception as error:  # noqa: BLE001 - kafka-python checks some settings with assert
+            failure: Exception = error
+            for client in clients:
+                failure = client.manager.connect_failure() or failure
+                client.stop()  # kafka-python would keep its greenlet and its descriptors
+            if isinstance(failure, _SETTINGS_ERRORS):
+                raise self._invalid_settings(failure) from failure
+            if isinstance(failure, PERMANENT_ERRORS) or not isinstance(failure, (kafka_errors.KafkaError, OSError)):
+                raise failure from None
+            reason = f"The last attempt failed: {failure}. " if failure is not error else ""
+            raise kafka_errors.KafkaTimeoutError(
+                f"{error}. {reason}If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
+            ) from failure
+        # KafkaAdminClient does not accept these settings: 10 s by default, and 30 s after some failures.
+        timeout_ms = int(self._timeout_s * 1000)
+        for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):
+            admin._manager.config[name] = timeout_ms
+        return admin
+
+    def _invalid_settings(self, error: Exception) -> kafka_errors.KafkaConfigurationError:
+        text = f"{type(error).__name__}: {error}"
+        for name, value in self._settings.items():
+            if "password" in name and value:
+                text = text.replace(str(value), "***")
+        return kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
+
+
+def unknown_settings(settings: Iterable[str]) -> list[str]:
+    """Return those of `settings` that kafka-python's client does not have."""
+    return sorted(set(settings) - KafkaAdminClient.DEFAULT_CONFIG.keys())
+
+
+def lenient_records(batch: memoryview) -> list[Any]:
+    """Decode an uncompressed batch whose header names are not all UTF-8, which Kafka requires but does not check.
+
+    One record with such a header must not end the streams of its topic. Bytes that are not UTF-8 appear as `\\xff`.
+    """
+    records = DefaultRecordBatch(batch)
+    records._buffer = _LenientBytes(batch)
+    return list(records)
+
+
+class _LenientBytes(bytearray):
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return _LenientBytes(found) if isinstance(index, slice) else found
+
+    def decode(self, encoding: str = "utf-8", errors: str = "backslashreplace") -> str:
+        return super().decode(encoding, errors)
+
+
+class _NetClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python has no type hints
+    """KafkaNetClient with our connection manager."""
+
+    def __init__(self, **config: Any) -> None:
+        net = NetworkSelector(**config)
+        self.manager = _ConnectionManager(net, **config)
+        super().__init__(net=net, manager=self.manager, **config)
+
+    def stop(self) -> None:
+        with suppress(Exception):  # whatever state it failed in, the error that stopped it is the one to report
+            self.close()
+        self._net.stop()
+
+
+class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no type hints
+    """KafkaConnectionManager that remembers why connections failed.
+
+    kafka-python retries all failures until bootstrap times out, and then raises KafkaTimeoutError without the reason.
+    """
+
+    def __init__(self, net: NetworkSelector, **config: Any) -> None:
+        super().__init__(net, **config)
+        self._connect_errors: dict[Any, Exception] = {}  # by node ID
+
+    def connect_failure(self) -> Exception | None:
+        """Return the most informative of the brokers' last failures, or None if no attempt has failed."""
+        errors = list(self._connect_errors.values())
+        permanent = (error for error in errors if isinstance(error, (*PERMANENT_ERRORS, *_SETTINGS_ERRORS)))
+        return next(permanent, errors[-1] if errors else None)
+
+    async def _connect(self, node: Any, conn: KafkaConnection, **options: Any) -> None:
+        await super()._connect(node, conn, **options)
+        if conn.init_future.failed():
+            self._connect_errors[node.node_id] = conn.init_future.exception
+            self._stop_bootstrap_if_rejected()
+        else:
+            self._connect_errors.pop(node.node_id, None)
+
+    def _stop_bootstrap_if_rejected(self) -> None:
+        """Give up if all bootstrap servers reject us: many wrong passwords in a row may lock the account."""
+        errors = [self._connect_errors.get(each.node_id) for each in self.cluster.bootstrap_brokers()]
+        if not self.bootstrapped and all(isinstance(each, (*PERMANENT_ERRORS, *_SETTINGS_ERRORS)) for each in errors):
+            self.close()
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> KafkaTCPTransport:
+        """Connect and wrap a socket. Unlike the original, this keeps the reason for a failure, and closes the socket."""
+        config = self.config
+        sock = await create_connection(
+            self._net, node.host, node.port, config["socket_options"], config["proxy_url"], timeout_at
+        )
+        transport = None
+        try:
+            transport = self._wrap(sock, node.host)
+            await transport.handshake()
+        except BaseException as error:
+            (transport or sock).close()
+            if isinstance(error, ssl.SSLError):
+                raise tls_error(error) from error
+            if isinstance(error, (OSError, kafka_errors.KafkaTimeoutError)):
+                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+            raise
+        return transport
+
+    def _wrap(self, sock: socket.socket, host: str) -> KafkaTCPTransport:
+        if not self.ssl_enabled:
+            return _TcpTransport(self._net, sock, host=host)
+        config = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
+        try:
+            context = KafkaSSLTransport._build_ssl_context(config)
+        except (FileNotFoundError, IsADirectoryError, PermissionError, ssl.SSLError) as error:
+            reason = error.reason if isinstance(error, ssl.SSLError) else error
+            raise kafka_errors.KafkaConfigurationError(
+                f"The TLS files cannot be used ({reason})."
+                " Check kafka.ssl_cafile, kafka.ssl_certfile, kafka.ssl_keyfile, kafka.ssl_password and kafka.ssl_crlfile"
+            ) from error
+        return _TlsTransport(self._net, sock, host=host, **{**config, "ssl_context": context})
+
+
+class _TcpTransport(KafkaTCPTransport):  # type: ignore[misc]  # kafka-python has no type hints
+    """KafkaTCPTransport that delivers the last bytes before the end of a connection, and that recognizes a TLS listener.
+
+    A broker that rejects a password says so and closes the connection at once. The original drops what it said.
+    """
+
+    _received = False
+
+    def _sock_recv(self) -> tuple[bytes, Exception | None]:
+        data, error = super()._sock_recv()
+        if data.startswith(_TLS_ALERT) and not self._received:
+            return b"", kafka_errors.KafkaConfigurationError(
+                "The broker's listener expects TLS. Check kafka.security_protocol and the port in kafka.bootstrap_servers"
+            )
+        self._received = self._received or bool(data)
+        return data, None if data else error
+
+
+class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]  # kafka-python has no type hints
+    """KafkaSSLTransport with the same correction, a deadline for the handshake, and the reason for a TLS failure."""
+
+    async def handshake(self) -> None:
+        # Without a deadline the original waits forever for a broker that accepts connections but does not answer.
+        deadline_s = time.monotonic() + MAX_HANDSHAKE_S
+        while True:
+            try:
+                self._sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                await self._net.wait_read(self._sock, deadline_s)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(self._sock, deadline_s)
+
+    def _sock_recv(self) -> tuple[bytes, Exception | None]:
+        data, error = super()._sock_recv()
+        # In TLS 1.3 the broker rejects our certificate after the handshake, when we read for the first time.
+        cause = error.args[0] if error is not None and error.args else None
+        if isinstance(cause, ssl.SSLError):
+            error = tls_error(cause)
+        return data, None if data else error
+
+
+def _topic_metadata(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> TopicMetadata:
+    topic_id = UUID(str(topic.get("topic_id") or UUID(int=0)))
+    partitions = [
+        PartitionMetadata(each["partition_index"], brokers.get(each["leader_id"]), each["leader_epoch"])
+        for each in topic["partitions"]
+    ]
+    return TopicMetadata(topic_id if topic_id.int else None, partitions)
+
+
+async def _open_socket(
+    manager: _ConnectionManager, broker: Broker, deadline_s: float
+) -> tuple[socket.socket, tuple[int, int]]:
+    """Runs in kafka-python's event loop."""
+    connection = KafkaConnection(
+        manager._net, node_id=broker.node_id, broker_version_data=manager.broker_version_data, **manager.config
+    )
+    transport = await manager._build_transport(broker, timeout_at=deadline_s)
+    try:
+        connection.connection_made(transport)
+        await connection.initialize(timeout_at=deadline_s)
+        await connection
+        versions: tuple[int, int] = connection.broker_version_data.api_versions[_FETCH_API_KEY]
+    except BaseException:
+        transport.close()
+        raise
+    # Detach the socket. kafka-python must not read from it, and must not close it.
+    connection._reauth.cancel()
+    for task in (transport._read_task, transport._write_task):
+        if task is not None:
+            manager._net.cancel(task)
+    sock: socket.socket = transport._sock
+    transport._sock = None
+    return sock, versions

@@ -1,0 +1,76 @@
+"""Opens connections for Fetch requests and keeps a few idle ones, so that the next cursor starts without a handshake."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from kafka.errors import IncompatibleBrokerVersion
+
+from kafkasse.kafka.client import Broker, Client
+from kafkasse.kafka.connection import Connection
+from kafkasse.kafka.fetch_protocol import newest_version
+
+MAX_IDLE_PER_BROKER = 4
+
+
+class ConnectionPool:
+    """Connections of one log to all brokers.
+
+    Args:
+        client: opens the sockets.
+        timeout_s: how long a broker may take to accept a request.
+    """
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._idle: defaultdict[Broker, list[Connection]] = defaultdict(list)
+        self._closed = False
+
+    def take_idle(self, broker: Broker) -> Connection | None:
+        """Return an idle connection, or None. Does not block."""
+        return self._idle[broker].pop() if self._idle[broker] else None
+
+    def take(self, broker: Broker) -> Connection:
+        """Return an idle connection, or open a new one.
+
+        Raises:
+            kafka.errors.KafkaError, OSError: the connection failed.
+        """
+        if (idle := self.take_idle(broker)) is not None:
+            return idle
+        sock, versions = self._client.connect(broker)
+        version = newest_version(*versions)
+        if version is None:
+            sock.close()
+            raise IncompatibleBrokerVersion(
+                f"the broker supports Fetch versions {versions[0]} to {versions[1]}; kafkasse needs Kafka 2.7 or newer"
+            )
+        return Connection(sock, broker, version, self._client.client_id, self._timeout_s)
+
+    def release(self, connection: Connection) -> None:
+        """Keep a connection for the next caller, or close it if it cannot be used again."""
+        idle = self._idle[connection.broker]
+        unusable = connection.broken or connection.in_flight is not None
+        if self._closed or unusable or len(idle) >= MAX_IDLE_PER_BROKER:
+            connection.close()
+        else:
+            connection.suspend()
+            idle.append(connection)
+
+    def close_idle(self, broker: Broker) -> None:
+        """Close this broker's idle connections. If one of them is dead, the others probably are too."""
+        for connection in self._idle.pop(broker, []):
+            connection.close()
+
+    def idle(self) -> Iterator[Connection]:
+        """Iterate over the idle connections to all brokers."""
+        for connections in self._idle.values():
+            yield from connections
+
+    def close(self) -> None:
+        """Close the idle connections, and from now on every connection that is released."""
+        self._closed = True
+        for broker in list(self._idle):
+            self.close_idle(broker)
