@@ -25,7 +25,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecordBatch
 
-from kafkasse.kafka.errors import PERMANENT_ERRORS, tls_error
+from kafkasse.kafka.errors import PERMANENT_ERRORS, message, tls_error
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
 RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
@@ -195,9 +195,9 @@ class Client:
                 raise self._invalid_settings(failure) from failure
             if isinstance(failure, PERMANENT_ERRORS) or not isinstance(failure, (kafka_errors.KafkaError, OSError)):
                 raise failure from None
-            reason = f"The last attempt failed: {failure}. " if failure is not error else ""
+            reason = f"The last attempt failed: {message(failure)}. " if failure is not error else ""
             raise kafka_errors.KafkaTimeoutError(
-                f"{error}. {reason}If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
+                f"{message(error)}. {reason}If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
             ) from failure
         # KafkaAdminClient does not accept these settings: 10 s by default, and 30 s after some failures.
         timeout_ms = int(self._timeout_s * 1000)

@@ -54,19 +54,26 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except _TOPIC_NOT_AVAILABLE as error:
-        log.warning("Topic not available: %s", error)
+        log.warning("Topic not available: %s: %s", type(error).__name__, message(error))
         raise TopicNotAvailable("A topic of this stream is not available.") from error
     except PERMANENT_ERRORS as error:
         advice = next(text for kind, text in _CHECK.items() if isinstance(error, kind))
-        text = ". ".join(map(str, error.args)) or error.description
-        log.error("Kafka rejects the server's settings. %s. %s", text.rstrip("."), advice)
+        log.error("The Kafka settings do not work. %s. %s", message(error), advice)
         raise ConfigurationError(SETTINGS_DO_NOT_WORK) from error
     except kafka_errors.CorruptRecordError as error:
-        log.error("Damaged records: %s", error)
+        log.error("Damaged records: %s", message(error))
         raise KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.") from error
     except (kafka_errors.KafkaError, OSError) as error:
-        log.warning("Kafka is not available: %s: %s", type(error).__name__, error)
+        log.warning("Kafka is not available. %s: %s", type(error).__name__, message(error))
         raise KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.") from error
+
+
+def message(error: Exception) -> str:
+    """Return an error's text. kafka-python's str() repeats the class name, and may return nothing else."""
+    if not isinstance(error, kafka_errors.KafkaError):
+        return str(error)
+    text = ". ".join(str(each).rstrip(".") for each in error.args)
+    return text or getattr(error, "description", None) or type(error).__name__
 
 
 def tls_error(error: ssl.SSLError) -> kafka_errors.KafkaError:
