@@ -195,10 +195,9 @@ class Client:
                 raise self._invalid_settings(failure) from failure
             if isinstance(failure, PERMANENT_ERRORS) or not isinstance(failure, (kafka_errors.KafkaError, OSError)):
                 raise failure from None
-            reason = f"The last attempt failed: {message(failure)}. " if failure is not error else ""
-            raise kafka_errors.KafkaTimeoutError(
-                f"{message(error)}. {reason}If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
-            ) from failure
+            reason = f" The last attempt failed: {message(failure)}." if failure is not error else ""
+            advice = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
+            raise kafka_errors.KafkaTimeoutError(f"{message(error)}.{reason} {advice}") from failure
         # KafkaAdminClient does not accept these settings: 10 s by default, and 30 s after some failures.
         timeout_ms = int(self._timeout_s * 1000)
         for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):

@@ -31,7 +31,7 @@ _CHECK = {
     kafka_errors.IllegalSaslStateError: "The broker's listener may not use SASL."
     " Check kafka.security_protocol and the port in kafka.bootstrap_servers.",
     kafka_errors.IncompatibleBrokerVersion: "Check the version of the brokers, and kafka.bootstrap_servers.",
-    kafka_errors.KafkaConfigurationError: "",  # its text already names the setting
+    kafka_errors.KafkaConfigurationError: "No stream can be served until the settings are changed.",
 }
 PERMANENT_ERRORS = tuple(_CHECK)  # retrying cannot help
 
