@@ -1,7 +1,7 @@
-"""How far a long job is, told on stderr, and what a command says on stdout.
+"""A progress display on stderr for long-running work.
 
-On a terminal one line is drawn again and again; a log file or a pipe, where that would be thousands of lines, gets one
-for each tenth of the way.
+A terminal shows one line that is redrawn in place. A log file or a pipe, where that would be thousands of lines, gets one
+line for every 10 %.
 """
 
 from __future__ import annotations
@@ -11,52 +11,49 @@ import sys
 import time
 from types import TracebackType
 
-REDRAW_AFTER_S = 0.1
+REDRAW_INTERVAL_S = 0.1
 BAR_WIDTH = 30
-LINES_MAX = 10  # where there is no terminal
-
-
-def say(text: str) -> None:
-    """One line to stdout, at once: whoever reads it through a pipe may be waiting for it."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+MAX_LOG_LINES = 10
 
 
 class Progress:
-    """A bar with words: `with Progress("fetching", total) as progress: progress.show(done, "3 of 46")`.
+    """A progress bar with a note: `with Progress("fetching", total) as progress: progress.show(done, "3 of 46")`.
 
     Args:
-        what: what is going on, in a word or three.
-        total: how much there is to do, in whatever `done` counts; 0 when nobody knows.
+        label: a short description of the work.
+        total: the amount of work, in the unit of `done`; 0 if it is unknown.
     """
 
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total = what, total
+    def __init__(self, label: str, total: int) -> None:
+        self._label, self._total = label, total
         self._terminal = sys.stderr.isatty()
         self._drawn_at_s = float("-inf")
-        self._step = 0
-        self._last = ""
+        self._logged = 0
+        self._line = ""
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._terminal and self._last:
-            sys.stderr.write(f"\r\x1b[K{self._last}\n")
+        if self._terminal and self._line:
+            sys.stderr.write(f"\r\x1b[K{self._line}\n")
 
     def show(self, done: int, note: str) -> None:
-        """Tell that `done` is done. Cheap enough for every record: it draws only when somebody could see the change."""
-        part = min(done / self._total, 1.0) if self._total else 0.0
+        """Report that `done` is done. This is cheap enough to call for every record, because it seldom draws."""
+        fraction = min(done / self._total, 1.0) if self._total else 0.0
         if self._terminal:
-            filled = round(part * BAR_WIDTH)
-            bar = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {part:4.0%} " if self._total else ""
-            # A line that wraps could not be drawn over.
-            self._last = f"{self._what} {bar}{note}"[: shutil.get_terminal_size().columns - 1]
-            if time.monotonic() - self._drawn_at_s >= REDRAW_AFTER_S:
-                self._drawn_at_s = time.monotonic()
-                sys.stderr.write(f"\r\x1b[K{self._last}")
-                sys.stderr.flush()
-        elif int(part * LINES_MAX) > self._step:
-            self._step = int(part * LINES_MAX)
-            sys.stderr.write(f"{self._what}: {part:.0%}, {note}\n")
+            self._draw(fraction, note)
+        elif int(fraction * MAX_LOG_LINES) > self._logged:
+            self._logged = int(fraction * MAX_LOG_LINES)
+            sys.stderr.write(f"{self._label}: {fraction:.0%}, {note}\n")
+            sys.stderr.flush()
+
+    def _draw(self, fraction: float, note: str) -> None:
+        filled = round(fraction * BAR_WIDTH)
+        bar = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {fraction:4.0%} " if self._total else ""
+        # A line that wraps could not be redrawn.
+        self._line = f"{self._label} {bar}{note}"[: shutil.get_terminal_size().columns - 1]
+        if time.monotonic() - self._drawn_at_s >= REDRAW_INTERVAL_S:
+            self._drawn_at_s = time.monotonic()
+            sys.stderr.write(f"\r\x1b[K{self._line}")
             sys.stderr.flush()

@@ -1,12 +1,12 @@
-"""`kafkasse demo`: countries from a file through Kafka, Spark and the web server onto a page, on this machine alone.
+"""`kafkasse demo`: stream the countries of a CSV file through Kafka, Spark and the web server to a web page.
 
-Everything here is one of kafkasse's own commands, run as a child process with a log of its own; this module only starts
-them in the right order, says what runs where, and ends them all, whatever happens. It knows none of their insides.
+Everything runs on this machine. Each part is another kafkasse command in a child process with its own log file. This module
+starts the parts in order, prints their addresses, and stops all of them, even if one of them fails. It does not depend on
+how they work inside.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -27,27 +27,26 @@ from kafkasse.broker.keeper import Kept
 from kafkasse.errors import CommandError
 from kafkasse.java import jars
 
-COUNTRIES = Path(__file__).parents[1] / "data" / "countries.csv"
+DATA = Path(__file__).parents[1] / "data"
+COUNTRIES = DATA / "countries.csv"
+CONFIG = DATA / "demo.yaml"
 TOPICS = {
     "countries": {"num_partitions": 1},
     "topn": {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}},
 }
-SETTINGS = {
-    "allowed_topics": list(TOPICS),
-    "pages": True,
-    "routes": {"topn": {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}},
-}
 PIPELINE_READY = "kafkasse pipeline: ready"
 READY_TIMEOUT_S = 120.0
-ANSWER_TIMEOUT_S = 1.0
-LOOK_AGAIN_AFTER_S = 0.1
+HEALTH_TIMEOUT_S = 1.0
+CHECK_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 15.0
+# The user's settings point to another Kafka, so the child processes do not inherit them, except those of the jar cache.
+SETTING_PREFIXES = ("KAFKASSE_", "KAFKA_")
+INHERITED_SETTINGS = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
+
 EPILOG = """\b
 Example:
   kafkasse demo --port 8080
 """
-OUR_VARIABLES = ("KAFKASSE_", "KAFKA_")  # they say where somebody's real Kafka is; the demo has its own
-KEPT_VARIABLES = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
 
 
 @click.command(epilog=EPILOG)
@@ -63,7 +62,11 @@ KEPT_VARIABLES = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
     help="Countries loaded per second.",
 )
 def command(port: int, rate: float) -> None:
-    """Run the demo until Ctrl-C or SIGTERM."""
+    """Try everything: Kafka, Spark and a live web page on this machine.
+
+    The demo loads countries into Kafka, Spark keeps the three largest of each continent, and the page shows them live. The
+    first run downloads the jars of Kafka and Spark. Ctrl-C stops everything and deletes the data.
+    """
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     require_free(port)
@@ -73,10 +76,10 @@ def command(port: int, rate: float) -> None:
         click.echo("Starting Kafka ...")
         with EmbeddedBroker() as broker:
             _create_topics(broker.bootstrap_servers)
-            with _Children(broker) as children:
-                _play(children, port, rate)
+            with Processes(broker) as processes:
+                _run(processes, port, rate)
     except KeyboardInterrupt:
-        click.echo("\nAll ended; nothing is left.")
+        click.echo("\nEverything has stopped. The demo's data is deleted.")
 
 
 def _create_topics(bootstrap_servers: str) -> None:
@@ -85,42 +88,40 @@ def _create_topics(bootstrap_servers: str) -> None:
     admin.close()
 
 
-def _play(children: _Children, port: int, rate: float) -> None:
-    """The demo itself. Returns only by Ctrl-C, or by an error when a child has died."""
+def _run(processes: Processes, port: int, rate: float) -> None:
+    """Run the demo until Ctrl-C, or raise CommandError if a process fails."""
     click.echo("Starting Spark and the web server ...")
-    pipeline = children.start("pipeline", "pipeline", "run", "topn")
-    settings = children.logs / "kafkasse.yaml"
-    settings.write_text(json.dumps(SETTINGS))  # JSON is YAML too
-    children.start("server", "serve", "--bind", f"{HOST}:{port}", "--config", str(settings))
-    children.wait_until(lambda: _answers(port))
-    click.echo(_what_runs_where(children, port))
-    children.wait_until(lambda: PIPELINE_READY in pipeline.said())
-    click.echo(f"Spark is ready. Loading countries, {rate:g} a second:")
-    words = str(COUNTRIES), "--topic", "countries", "--key", "code", "--rate", str(rate)
-    load = children.start("load", "load", *words, ends=True)
-    children.wait_until(load.process.ended, timeout_s=inf)
+    pipeline = processes.start("pipeline", "pipeline", "run", "topn")
+    processes.start("server", "serve", "--bind", f"{HOST}:{port}", "--config", str(CONFIG))
+    processes.wait_until(lambda: _is_healthy(port))
+    click.echo(_overview(processes, port))
+    processes.wait_until(lambda: PIPELINE_READY in pipeline.output())
+    click.echo(f"Spark is ready. Loading {rate:g} countries per second:")
+    options = "--topic", "countries", "--key", "code", "--rate", str(rate)
+    load = processes.start("load", "load", str(COUNTRIES), *options, exits=True)
+    processes.wait_until(load.process.ended, timeout_s=inf)
     load.check()
-    click.echo(f"{load.said().splitlines()[0]}. The page stays until Ctrl-C.")
-    children.wait_until(lambda: False, timeout_s=inf)
+    click.echo(f"{load.output().splitlines()[0]}. The page stays available until you press Ctrl-C.")
+    processes.wait_until(lambda: False, timeout_s=inf)
 
 
-def _what_runs_where(children: _Children, port: int) -> str:
+def _overview(processes: Processes, port: int) -> str:
     url = f"http://{HOST}:{port}"
     return f"""
-  Kafka       {children.broker.bootstrap_servers}, with the topics countries and topn
-  Spark       keeps the three largest countries of each continent: countries -> topn
-  Web server  {url}, streams the topics as Server-Sent Events
-  Logs        {children.logs} (gone at the end, like all data)
+  Kafka       {processes.broker.bootstrap_servers}, with the topics countries and topn
+  Spark       reads countries, writes the three largest countries of each continent to topn
+  Web server  {url}, streams both topics as Server-Sent Events
+  Logs        {processes.logs} (deleted at the end)
 
   Open        {url}/
   or run      curl -N {url}/topn/updates
               curl -N {url}/countries
-  Ctrl-C ends everything.
+  Press Ctrl-C to stop everything.
 """
 
 
-def _answers(port: int) -> bool:
-    connection = HTTPConnection(HOST, port, timeout=ANSWER_TIMEOUT_S)
+def _is_healthy(port: int) -> bool:
+    connection = HTTPConnection(HOST, port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/-/health")
         return connection.getresponse().status == 200
@@ -130,72 +131,80 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-class _Child:
-    """One of our commands at work, and the file with all that it says."""
+class Process:
+    """A running kafkasse command and its log file. `exits`: the command ends by itself when it has finished."""
 
-    def __init__(self, name: str, process: Kept, log: Path, *, ends: bool) -> None:
-        self.name, self.process, self._log, self._ends = name, process, log, ends
+    def __init__(self, name: str, process: Kept, log: Path, *, exits: bool) -> None:
+        self.name, self.process, self._log, self._exits = name, process, log, exits
 
-    def said(self) -> str:
-        """Its log so far."""
+    def output(self) -> str:
+        """Return the log so far."""
         return self._log.read_text(errors="replace")
 
     def check(self) -> None:
-        """Raise CommandError if it has ended and should not have."""
-        if self.process.ended() and (code := self.process.wait() or not self._ends):
-            said = last_lines(self.said())
-            raise CommandError(f"the {self.name} has ended (exit code {int(code)}); its last lines:\n{said}")
+        """Raise CommandError if the process has failed, or has exited although it should run."""
+        if not self.process.ended():
+            return
+        code = self.process.wait()
+        if code or not self._exits:
+            raise CommandError(
+                f"the {self.name} has stopped (exit code {code}). The end of its log:\n{last_lines(self.output())}"
+            )
 
 
-class _Children:
-    """All that runs beside the broker, for as long as a `with` block lasts."""
+class Processes:
+    """The child processes that run next to `broker`. Leaving the `with` block stops them."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
-        self._running: list[_Child] = []
+        self._started: list[Process] = []
         self._environ = {
             name: value
             for name, value in os.environ.items()
-            if name in KEPT_VARIABLES or not name.startswith(OUR_VARIABLES)
+            if name in INHERITED_SETTINGS or not name.startswith(SETTING_PREFIXES)
         }
 
-    def __enter__(self) -> _Children:
+    def __enter__(self) -> Processes:
         self._directory = tempfile.TemporaryDirectory(prefix="kafkasse-demo-", ignore_cleanup_errors=True)
         self.logs = Path(self._directory.name)
-        # Temporary files of theirs go with the directory, even those of one that was killed.
+        # With TMPDIR, the temporary files of the processes are deleted too, even those of a killed process.
         self._environ |= {"KAFKASSE_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers, "TMPDIR": str(self.logs)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in self._running:
-            child.process.terminate()
-        for child in self._running:
-            child.process.stop(STOP_TIMEOUT_S)
+        for each in self._started:
+            each.process.terminate()
+        for each in self._started:
+            each.process.stop(STOP_TIMEOUT_S)
         self._directory.cleanup()
 
-    def start(self, name: str, *words: str, ends: bool = False) -> _Child:
-        """Start `kafkasse` with these words. One that ends by itself shows its progress on our own stderr."""
+    def start(self, name: str, *args: str, exits: bool = False) -> Process:
+        """Start `kafkasse` with `args`. A command that exits by itself shows its progress on our stderr."""
         log = self.logs / f"{name}.log"
-        with log.open("wb") as out:
+        with log.open("wb") as output:
             process = Kept(
-                [sys.executable, "-m", "kafkasse", *words],
+                [sys.executable, "-m", "kafkasse", *args],
                 scratch=str(self.logs),
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=None if ends else out,
+                stdout=output,
+                stderr=None if exits else output,
             )
-        self._running.append(_Child(name, process, log, ends=ends))
-        return self._running[-1]
+        self._started.append(Process(name, process, log, exits=exits))
+        return self._started[-1]
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait for that, while all of them live."""
+        """Wait until `condition()` is true.
+
+        Raises:
+            CommandError: a process or the broker has stopped, or the timeout has passed.
+        """
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            for child in self._running:
-                child.check()
+            for each in self._started:
+                each.check()
             if self.broker.ended():
-                raise CommandError(f"the broker has ended; its last lines:\n{last_lines(self.broker.log())}")
+                raise CommandError(f"the broker has stopped. The end of its log:\n{last_lines(self.broker.log())}")
             if time.monotonic() > deadline_s:
-                raise CommandError(f"not ready after {timeout_s:.0f} s: see the logs in {self.logs}")
-            time.sleep(LOOK_AGAIN_AFTER_S)
+                raise CommandError(f"the demo was not ready after {timeout_s:.0f} s. See the logs in {self.logs}.")
+            time.sleep(CHECK_INTERVAL_S)

@@ -29,7 +29,7 @@ from xml.sax.saxutils import quoteattr
 
 from kafkasse.errors import CommandError
 from kafkasse.java import runtime
-from kafkasse.progress import Progress, say
+from kafkasse.progress import Progress
 
 LOCK_FILE = Path(__file__).with_name("jars.lock.json")
 OTHER_PROCESS_WAIT_MAX_S = 900.0
@@ -282,4 +282,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["lock"]:
         sys.exit("usage: python -m kafkasse.java.jars lock")
     write_lock()
-    say(f"wrote {LOCK_FILE.name}")
+    print(f"wrote {LOCK_FILE.name}")

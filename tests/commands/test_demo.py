@@ -1,4 +1,7 @@
-"""`make` and `kafkasse demo`, as a person meets them: data on the page, one sentence of trouble, and nothing left."""
+"""`kafkasse demo` and `make setup`.
+
+One test runs the whole demo with Kafka, Spark and gunicorn. The other tests use cheap processes instead.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,22 @@ from pathlib import Path
 
 import pytest
 
+from kafkasse import Config
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.commands.demo import CONFIG, Processes
+from kafkasse.errors import CommandError
+
 ROOT = Path(__file__).parents[2]
-ANSWER_TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0
+RETRIES_FOREVER = "cat", "http://127.0.0.1:1/"  # a command that runs until it is stopped, and starts quickly
+
+pidfd = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="needs Linux, to wait for processes of other processes"
+)
 
 
 class Demo:
-    """A demo at work, with all its temporary files in a directory of its own."""
+    """A running `kafkasse demo` with its temporary files in `home`."""
 
     def __init__(self, home: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -35,113 +48,173 @@ class Demo:
             text=True,
         )
 
-    def until(self, words: str) -> None:
-        """Read what it says up to a line with these words."""
+    def read_until(self, text: str) -> None:
+        """Read stdout up to the first line that contains `text`."""
         assert self.process.stdout
         for line in self.process.stdout:
-            if words in line:
+            if text in line:
                 return
         assert self.process.stderr
-        pytest.fail(f"never said {words!r} but {self.process.stderr.read()}")
+        pytest.fail(f"the demo did not print {text!r}; stderr: {self.process.stderr.read()}")
 
     def get(self, path: str) -> http.client.HTTPResponse:
-        """The answer of its web server."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_TIMEOUT_S)
+        """Send a GET request to the demo's web server."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         connection.request("GET", path)
         return connection.getresponse()
 
-    def descendants(self) -> dict[int, str]:
-        """Every process that it has started, and that these have, with its command line."""
-        rows = list(_processes())
-        found: dict[int, str] = {}
-        generation = {self.process.pid}
-        while generation:
-            children = {pid: args for pid, parent, args in rows if parent in generation}
-            found |= children
-            generation = set(children)
-        return found
 
-    def one(self, words: str) -> int:
-        """The process id of the command with these words."""
-        return next(pid for pid, args in self.descendants().items() if words in args and "keeper.py" not in args)
+def descendants(pid: int) -> set[int]:
+    """Return the process IDs of the children of `pid`, of their children, and so on."""
+    parents = dict(_parents())
+    found: set[int] = set()
+    generation = {pid}
+    while generation:
+        generation = {each for each, parent in parents.items() if parent in generation}
+        found |= generation
+    return found
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent's pid, command line) of all processes."""
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yield each process ID with that of its parent."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
-            yield int(path.name), int(parent), (path / "cmdline").read_text().replace("\0", " ")
+            yield int(path.name), int((path / "stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
-    """A demo that has been started, and that leaves neither a process nor a file."""
-    if sys.platform != "linux":
-        pytest.skip("only Linux tells about processes that are not one's children")
-    running = Demo(tmp_path)
+def wait_for_exit(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], 60)[0], "a process is still running"
+
+
+@pidfd
+def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The page and Europe's Top 3 are served while the countries load. Ctrl-C ends all processes and deletes all files."""
+    demo = Demo(tmp_path)
     with ExitStack() as stack:
-        try:
-            running.until("Open")
-            left = [os.pidfd_open(pid) for pid in running.descendants()]
-            for descriptor in left:
-                stack.callback(os.close, descriptor)
-            yield running
-            for descriptor in left:
-                assert select.select([descriptor], [], [], 60)[0], "a process is left"
-        finally:
-            running.process.kill()
-            running.process.communicate()
-    assert not list(tmp_path.iterdir())
+        stack.callback(demo.process.communicate)
+        stack.callback(demo.process.kill)
+        demo.read_until("Open")
+        started = [os.pidfd_open(pid) for pid in descendants(demo.process.pid)]
+        for descriptor in started:
+            stack.callback(os.close, descriptor)
+
+        assert 200 == demo.get("/").status
+        assert 200 == demo.get("/countries").status
+        stream = demo.get("/topn/updates")
+        europe: list[str] = []
+        while europe != ["RU", "UA", "FR"]:
+            line = stream.readline()
+            assert line, "the stream ended"
+            if line.startswith(b"data:") and (event := json.loads(line[5:])).get("continent") == "Europe":
+                europe = [country["code"] for country in event["nrs"]]
+        demo.read_until("252 rows acknowledged in topic countries")
+
+        demo.process.send_signal(signal.SIGINT)
+
+        assert 0 == demo.process.wait(60)
+        wait_for_exit(started)
+    assert [] == list(tmp_path.iterdir())
 
 
-def test_countries_reach_the_page(demo: Demo) -> None:
-    """The Top 3 of Europe streams as its countries are loaded, the page is there, and Ctrl-C ends everything."""
-    assert demo.get("/").status == 200
-    stream = demo.get("/topn/updates")
-    europe: list[str] = []
+class RunningBroker(EmbeddedBroker):
+    """A broker that costs nothing: it was never started, but reports that it is running."""
 
-    while europe != ["RU", "UA", "FR"]:
-        line = stream.readline()
-        assert line, "the stream ended"
-        if line.startswith(b"data:") and (event := json.loads(line[5:]))["continent"] == "Europe":
-            europe = [country["code"] for country in event["nrs"]]
-
-    demo.until("252 rows acknowledged in topic countries")
-    demo.process.send_signal(signal.SIGINT)
-    assert demo.process.wait(60) == 0
+    def ended(self) -> bool:
+        return False
 
 
-@pytest.mark.parametrize(("words", "name"), [("pipeline run", "pipeline"), ("gunicorn", "server")])
-def test_a_child_that_dies(demo: Demo, words: str, name: str) -> None:
-    """The demo does not go on without one of its parts, and says which has failed."""
-    os.kill(demo.one(words), signal.SIGKILL)
+def test_names_the_process_that_was_killed() -> None:
+    """The demo does not continue without one of its processes."""
+    with Processes(RunningBroker()) as processes:
+        server = processes.start("server", *RETRIES_FOREVER)
+        os.kill(server.process.pid, signal.SIGKILL)
 
-    _, said = demo.process.communicate(timeout=60)
+        with pytest.raises(CommandError) as error:
+            processes.wait_until(lambda: False)
 
-    assert demo.process.returncode == 1
-    assert f"kafkasse demo: the {name} has ended (exit code 137)" in said
-
-
-def test_a_broker_that_dies(demo: Demo) -> None:
-    """The same for Kafka itself."""
-    os.kill(demo.one("kafka.Kafka"), signal.SIGKILL)
-
-    _, said = demo.process.communicate(timeout=60)
-
-    assert demo.process.returncode == 1
-    assert "kafkasse demo: the broker has ended" in said
+    assert "the server has stopped (exit code 137)" in str(error.value)
 
 
-def test_killed(demo: Demo) -> None:
-    """Even SIGKILL leaves nothing, since each child has a keeper."""
-    demo.process.kill()
+def test_shows_the_log_of_a_process_that_exited() -> None:
+    """A process that should run, but exits, is a failure even if its exit code is 0. The error shows its log."""
+    with Processes(RunningBroker()) as processes:
+        processes.start("pipeline", "pipeline", "list")
 
-    assert demo.process.wait(60) == -signal.SIGKILL
+        with pytest.raises(CommandError) as error:
+            processes.wait_until(lambda: False)
+
+    assert "the pipeline has stopped (exit code 0). The end of its log:\ntopn: countries -> topn" in str(error.value)
 
 
-def test_busy_port() -> None:
-    """A port in use is named at once, before anything starts."""
+def test_a_process_may_exit_when_it_has_finished() -> None:
+    """Loading the file ends, and the demo continues."""
+    with Processes(RunningBroker()) as processes:
+        load = processes.start("load", "pipeline", "list", exits=True)
+
+        processes.wait_until(load.process.ended)
+
+        load.check()
+        assert load.output().startswith("topn: countries -> topn")
+
+
+def test_stops_if_the_broker_stops() -> None:
+    """The demo notices that Kafka was killed."""
+    with EmbeddedBroker() as broker, Processes(broker) as processes:
+        os.kill(broker.pid, signal.SIGKILL)
+
+        with pytest.raises(CommandError) as error:
+            processes.wait_until(lambda: False)
+
+    assert "the broker has stopped. The end of its log:\n" in str(error.value)
+
+
+def test_gives_up_after_a_timeout() -> None:
+    """A part that never becomes ready is an error that shows where the logs are."""
+    with Processes(RunningBroker()) as processes, pytest.raises(CommandError) as error:
+        processes.wait_until(lambda: False, timeout_s=0)
+
+    assert str(processes.logs) in str(error.value)
+
+
+@pidfd
+def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    """If the demo is killed with SIGKILL, its processes end and their files are deleted."""
+    script = (
+        "import sys\n"
+        "from kafkasse.broker import EmbeddedBroker\n"
+        "from kafkasse.commands.demo import Processes\n"
+        f"with Processes(EmbeddedBroker()) as processes:\n"
+        f"    print(processes.start('server', *{RETRIES_FOREVER!r}).process.pid, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as demo:
+        assert demo.stdout
+        assert demo.stdout.readline()
+        started = [os.pidfd_open(pid) for pid in descendants(demo.pid)]
+        assert list(tmp_path.iterdir())
+
+        demo.kill()
+
+        wait_for_exit(started)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_serves_both_topics_and_the_page() -> None:
+    """The demo's configuration file is valid and depends on no default."""
+    config = Config.load({}, CONFIG)
+
+    assert config.web.pages
+    assert {"/topn/updates", "/<topics>"} == {route.path for route in config.routes}
+
+
+def test_port_in_use() -> None:
+    """A port that is in use is reported at once, before anything starts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
 
@@ -149,20 +222,21 @@ def test_busy_port() -> None:
             [sys.executable, "-m", "kafkasse", "demo", "--port", port], capture_output=True, text=True, timeout=60
         )
 
-    assert done.returncode == 1
-    assert done.stderr == f"kafkasse demo: port {port} is in use; stop what uses it, or name another\n"
-    assert done.stdout == ""
+    assert 1 == done.returncode
+    assert done.stderr.startswith(f"kafkasse demo: port {port} is in use")
+    assert 1 == len(done.stderr.splitlines())
+    assert "" == done.stdout
 
 
-def setup(home: Path, python: str) -> subprocess.CompletedProcess[str]:
-    """`make setup` in a place that has only the Makefile and the requirements."""
+def make_setup(home: Path, python: str) -> subprocess.CompletedProcess[str]:
+    """Run `make setup` in a directory that contains only the Makefile and the requirements."""
     for name in ("Makefile", "requirements.txt", "requirements-dev.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, home)
     return subprocess.run(["make", "setup", f"PYTHON={python}"], cwd=home, capture_output=True, text=True, timeout=60)
 
 
-def pretend(home: Path, script: str) -> str:
-    """A python that does only this."""
+def fake_python(home: Path, script: str) -> str:
+    """Create an executable that runs this shell script instead of Python."""
     program = home / "python"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -176,9 +250,9 @@ def pretend(home: Path, script: str) -> str:
         ('case "$2" in *ensurepip*) exit 1;; esac', "cannot make virtual environments; install its venv package"),
     ],
 )
-def test_make_with_a_python_that_will_not_do(tmp_path: Path, script: str, sentence: str) -> None:
-    """One sentence says what is wrong with it and how to name another."""
-    done = setup(tmp_path, pretend(tmp_path, script))
+def test_make_rejects_an_unsuitable_python(tmp_path: Path, script: str, sentence: str) -> None:
+    """One sentence says what is wrong with this Python and how to choose another."""
+    done = make_setup(tmp_path, fake_python(tmp_path, script))
 
     assert done.returncode != 0
     assert sentence in done.stderr.splitlines()[0]
@@ -186,8 +260,8 @@ def test_make_with_a_python_that_will_not_do(tmp_path: Path, script: str, senten
 
 
 def test_make_without_python(tmp_path: Path) -> None:
-    """The same where there is none at all."""
-    done = setup(tmp_path, "python-that-nobody-has")
+    """If there is no Python at all, one sentence says so."""
+    done = make_setup(tmp_path, "no-such-python")
 
     assert done.returncode != 0
-    assert "there is no python-that-nobody-has here" in done.stderr.splitlines()[0]
+    assert "there is no no-such-python here" in done.stderr.splitlines()[0]

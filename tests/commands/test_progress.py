@@ -1,4 +1,4 @@
-"""How far a job is, on a terminal and elsewhere."""
+"""The progress display, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from kafkasse.progress import LINES_MAX, Progress
+from kafkasse.progress import MAX_LOG_LINES, Progress
 
 
 class Terminal(io.StringIO):
-    """A terminal that remembers what was written to it."""
+    """A terminal that records what is written to it."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line is drawn over and over, never wider than the terminal, and its last state stays."""
+def test_redraws_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is never wider than the terminal, and its last state remains on the screen."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "60")
@@ -33,13 +33,13 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(line.rstrip("\n")) < 60 for line in drawn)
 
 
-def test_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    """A log gets a handful of lines, however often progress is told."""
+def test_writes_few_lines_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log gets one line for every 10 %, however often progress is reported."""
     with Progress("loading a file", 200) as progress:
         for done in range(201):
             progress.show(done, f"{done} of 200")
 
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "loading a file: 10%, 20 of 200"
-    assert lines[-1] == "loading a file: 100%, 200 of 200"
-    assert len(lines) == LINES_MAX
+    assert "loading a file: 10%, 20 of 200" == lines[0]
+    assert "loading a file: 100%, 200 of 200" == lines[-1]
+    assert MAX_LOG_LINES == len(lines)

