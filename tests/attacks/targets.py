@@ -27,7 +27,7 @@ from kafkasse.log import Partition
 from kafkasse.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
-from tests.attacks.spec import interpret
+from tests.support.sse import read_blocks, read_events
 
 SENTENCE_CHARS_MAX = 600  # of what an operator is told
 CRC_AT, SUMMED_FROM = 17, 21  # in a record batch
@@ -69,13 +69,11 @@ def frames(data: bytes) -> None:
     wire = Encoder(format)
     sent, offsets = wire.encode_run(WHERE, records, ids)
 
-    events = interpret(b"".join(sent))
+    blocks = read_blocks(b"".join(sent))
 
-    assert [each + 1 for each in offsets] == [parse(event.id).starts[WHERE].offset for event in events]
-    assert all((event.names[:2], set(event.names[2:])) == (("event", "id"), {"data"}) for event in events)
-    assert [event[1:] for event in events] == [
-        (each.type, each.data, each.id) for each in Parser().receive(b"".join(sent))
-    ]
+    assert [each + 1 for each in offsets] == [parse(block.last_id).starts[WHERE].offset for block in blocks]
+    assert all((block.names[:2], set(block.names[2:])) == (("event", "id"), {"data"}) for block in blocks)
+    assert read_events(b"".join(sent)) == list(Parser().receive(b"".join(sent)))
     assert sent == list(_one_by_one(wire, records, slow))
     lines, shown = Encoder(format, JsonLines()).encode_run(WHERE, records, slow)
     assert offsets == shown

@@ -16,10 +16,10 @@ from selenium.webdriver.common.by import By
 from kafkasse.position import parse
 from tests.attacks.conftest import Unharmed
 from tests.attacks.records import A_LINE_OF_OURS, FORMATS, RECORDS, SCRIPT, Hostile
-from tests.attacks.spec import Block, interpret
 from tests.support.client import SILENCE_S_MAX, Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
+from tests.support.sse import Block, read_blocks
 
 OURS = [("",), ("retry",), ("id",)]  # the blocks of a stream that dispatch nothing
 WORDS = {"message": "event"}
@@ -73,7 +73,7 @@ def server(serve: Callable[..., Server], written: str, attacked: str) -> Server:
 @pytest.fixture(scope="module")
 def streams(server: Server, unharmed: Unharmed) -> dict[str, list[Block]]:
     """By format, all that a client of it was sent."""
-    return {name: interpret(_read(server, name, b"\n\n", "text/event-stream")) for name in FORMATS}
+    return {name: read_blocks(_read(server, name, b"\n\n", "text/event-stream")) for name in FORMATS}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_streams_hold_nothing_else(streams: dict[str, list[Block]], name: str) -
     before = 0
     for block in streams[name]:
         assert block.names in OURS or (block.names[:2], set(block.names[2:])) == (("event", "id"), {"data"})
-        if block.id:
+        if block.last_id:
             offset = _next_offset(block)
             assert before <= offset <= len(RECORDS) + 1
             before = offset
@@ -112,9 +112,7 @@ def test_a_browser_reads_the_same(
 
     seen = browser.execute_async_script(READ, f"as/{name}")
 
-    expected = [
-        (each.type, each.id, len(each.data), each.data[:KEPT]) for each in streams[name] if each.data is not None
-    ]
+    expected = [(each.event, each.last_id, len(each.data), each.data[:KEPT]) for each in streams[name] if each.event]
     assert expected == [tuple(each) for each in seen]
     assert "caught" not in browser.title
 
@@ -134,10 +132,10 @@ def test_what_we_repeat_is_no_script(browser: webdriver.Chrome, server: Server) 
 @pytest.mark.parametrize("at", range(len(RECORDS)), ids=[record.name for record in RECORDS])
 def test_records(streams: dict[str, list[Block]], written: str, at: int, name: str) -> None:
     """The record is one event, or none, as the table has it, and holds what was written."""
-    events = [block for block in streams[name] if block.data is not None and _next_offset(block) == at + 1]
+    events = [block for block in streams[name] if block.event and _next_offset(block) == at + 1]
 
     expected = getattr(RECORDS[at].shown, name)
-    assert [expected] * (expected != "skipped") == [WORDS.get(event.type, event.type) for event in events]
+    assert [expected] * (expected != "skipped") == [WORDS.get(event.event, event.event) for event in events]
     for event in events:
         CHECKS[name](RECORDS[at], at, written, event)
 
@@ -185,7 +183,7 @@ def _end(server: Server, topic: str) -> str:
 
 
 def _next_offset(block: Block) -> int:
-    (start,) = parse(block.id).starts.values()
+    (start,) = parse(block.last_id).starts.values()
     assert start.offset is not None
     return start.offset
 
@@ -194,7 +192,7 @@ def _next_offset(block: Block) -> int:
 
 
 def _kafkasse(record: Hostile, offset: int, topic: str, event: Block) -> None:
-    members = json.loads(event.data or "", object_pairs_hook=list)
+    members = json.loads(event.data, object_pairs_hook=list)
     (where,) = [dict(value) for name, value in members if name == "_kafka"]
     assert (topic, 0, offset) == (where["topic"], where["partition"], where["offset"])
     assert _same(record.key, where, "key")
@@ -204,8 +202,8 @@ def _kafkasse(record: Hostile, offset: int, topic: str, event: Block) -> None:
 
 
 def _value(record: Hostile, offset: int, topic: str, event: Block) -> None:
-    data = event.data or ""
-    if event.type == "base64":
+    data = event.data
+    if event.event == "base64":
         assert record.value == base64.b64decode(data, validate=True)
     elif record.value is None:
         assert _same(record.key, json.loads(data), "key")
@@ -214,7 +212,7 @@ def _value(record: Hostile, offset: int, topic: str, event: Block) -> None:
 
 
 def _envelope(record: Hostile, offset: int, topic: str, event: Block) -> None:
-    told = json.loads(event.data or "")
+    told = json.loads(event.data)
     assert (topic, 0, offset) == (told["topic"], told["partition"], told["offset"])
     assert _same(record.key, told, "key")
     assert _same(record.value, told, "value")
@@ -223,7 +221,7 @@ def _envelope(record: Hostile, offset: int, topic: str, event: Block) -> None:
 
 
 def _cloudevent(record: Hostile, offset: int, topic: str, event: Block) -> None:
-    members = json.loads(event.data or "", object_pairs_hook=lambda pairs: pairs)
+    members = json.loads(event.data, object_pairs_hook=lambda pairs: pairs)
     names = [name for name, _ in members]
     assert len(names) == len(set(names))
     told = dict(members)

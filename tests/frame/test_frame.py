@@ -19,7 +19,7 @@ from kafkasse.frame.json_text import is_json
 from kafkasse.log import Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.sse import Event, Parser
-from tests.support.events import read_events
+from tests.support.sse import read_events
 
 ID = '[{"topic":"t","partition":3,"offset":8}]'
 WHERE = {"topic": "t", "partition": 3, "offset": 7, "timestamp": 1000}

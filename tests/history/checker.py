@@ -293,7 +293,7 @@ class _Client:
         failed = False
         id_received = False
         for block in received:
-            self._where = f"{connection_at}, byte {block.at}"
+            self._where = f"{connection_at}, byte {block.start}"
             if failed:
                 self._report("an event follows the error that ended the stream")
             if block.id is not None and not id_received:

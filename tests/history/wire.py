@@ -10,74 +10,24 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 
+from tests.support.sse import Block, read_blocks
+
 SCHEMA = Path(__file__).parents[2] / "schemas" / "last-event-id.schema.json"
 IDS_CACHED_MAX = 65_536  # many clients receive the same event IDs
-BOM = b"\xef\xbb\xbf"
-
-_LINE_END = re.compile(rb"\r\n|\r|\n")
 
 Partition = tuple[str, int]  # topic, partition
 
 
-class Block(NamedTuple):
-    """What positions between two empty lines.
-
-    Attributes:
-        at: its first byte.
-        end: the byte after its empty line. Whoever was sent fewer bytes has had nothing of it.
-        event: the event's name, "message" where none is given; "" where nothing is dispatched.
-        data: the event's data; "" where there is none.
-        id: the id that it tells, or None.
-        retry_ms: the time to wait that it tells, or None.
-    """
-
-    at: int
-    end: int
-    event: str
-    data: str
-    id: str | None
-    retry_ms: int | None
-
-
 def blocks(stream: bytes) -> list[Block]:
-    """All blocks of a stream that are complete, but for those that hold only comments."""
-    found: list[Block] = []
-    lines: list[bytes] = []
-    start = at = len(BOM) if stream.startswith(BOM) else 0
-    for end in _LINE_END.finditer(stream, at):
-        line = stream[at : end.start()]
-        at = end.end()
-        if line:
-            lines.append(line)
-            continue
-        block = _block(start, at, lines)
-        if block.event or block.id is not None or block.retry_ms is not None:
-            found.append(block)
-        lines, start = [], at
-    return found
-
-
-def _block(start: int, end: int, lines: list[bytes]) -> Block:
-    event, data, told, retry_ms = "", [], None, None
-    for line in lines:
-        name, _, value = line.decode("utf-8", "replace").partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            event = value
-        elif name == "data":
-            data.append(value)
-        elif name == "id" and "\0" not in value:
-            told = value
-        elif name == "retry" and value.isascii() and value.isdigit():
-            retry_ms = int(value)
-    return Block(start, end, (event or "message") if data else "", "\n".join(data), told, retry_ms)
+    """Return the complete blocks of a stream that have an event, an ID or a reconnection time."""
+    found = read_blocks(stream)
+    return [each for each in found if each.event or each.id is not None or each.retry_ms is not None]
 
 
 def lines(stream: bytes) -> list[Block]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart, parse
 from kafkasse.sse import Event, Parser
-from tests.support.events import read_events
+from tests.support.sse import read_events
 
 SILENCE_S_MAX = 30.0  # a hang becomes a failure
 

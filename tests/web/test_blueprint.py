@@ -19,7 +19,7 @@ from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvaila
 from kafkasse.log import Partition, Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.sse import Event
-from tests.support.events import read_events
+from tests.support.sse import read_events
 
 
 class CountingLog(MemoryLog):

@@ -20,7 +20,7 @@ from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
 from kafkasse.web.stream import Stream, open_streams
-from tests.support.events import read_events
+from tests.support.sse import read_events
 from tests.web.served import chunked, unchunked
 
 PATIENCE_S = 30

@@ -1,0 +1,94 @@
+"""The one reader of Server-Sent Events in the tests, written from the specification alone.
+
+It imports nothing of kafkasse, so that it can judge what kafkasse sends, and what kafkasse.sse parses.
+
+Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_BOM = b"\xef\xbb\xbf"
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class Event(NamedTuple):
+    """What a browser dispatches. Equal to a kafkasse.sse.Event with the same members."""
+
+    type: str
+    data: str
+    id: str
+
+
+class Block(NamedTuple):
+    """The lines between two empty lines.
+
+    Attributes:
+        start: the offset of the first byte in the stream.
+        end: the offset after the empty line. A client that has received fewer bytes has received nothing of the block.
+        event: the type of the event that a browser dispatches, "" if it dispatches none.
+        data: the data of that event, "" if there is none.
+        id: the ID in this block, None if there is none.
+        retry_ms: the reconnection time in this block, None if there is none.
+        names: the field names of all lines in order, "" for a comment.
+        last_id: the last event ID after this block, from this block or an earlier one.
+    """
+
+    start: int
+    end: int
+    event: str
+    data: str
+    id: str | None
+    retry_ms: int | None
+    names: tuple[str, ...] = ()
+    last_id: str = ""
+
+
+def read_blocks(stream: bytes) -> list[Block]:
+    """Return all complete blocks, also those that hold only comments. Like a browser, drop an incomplete last block.
+
+    Raises:
+        UnicodeDecodeError: a line is not UTF-8. A browser replaces such bytes, and kafkasse must never send them.
+    """
+    blocks: list[Block] = []
+    lines: list[bytes] = []
+    last_id = ""
+    start = at = len(_BOM) if stream.startswith(_BOM) else 0
+    for line_end in _LINE_END.finditer(stream, at):
+        line = stream[at : line_end.start()]
+        at = line_end.end()
+        if line:
+            lines.append(line)
+            continue
+        blocks.append(_block(start, at, lines, last_id))
+        last_id = blocks[-1].last_id
+        lines, start = [], at
+    return blocks
+
+
+def read_events(stream: bytes) -> list[Event]:
+    """Return the events that a browser dispatches."""
+    return [Event(block.event, block.data, block.last_id) for block in read_blocks(stream) if block.event]
+
+
+def _block(start: int, end: int, lines: Sequence[bytes], last_id: str) -> Block:
+    event, data, id, retry_ms = "", [], None, None
+    names: list[str] = []
+    for line in lines:
+        name, _, value = line.decode().partition(":")
+        value = value.removeprefix(" ")
+        names.append(name)
+        if name == "event":
+            event = value
+        elif name == "data":
+            data.append(value)
+        elif name == "id" and "\0" not in value:
+            id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            retry_ms = int(value)
+    dispatched = (event or "message") if data else ""
+    text = "\n".join(data)
+    return Block(start, end, dispatched, text, id, retry_ms, tuple(names), last_id if id is None else id)
