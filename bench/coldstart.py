@@ -78,7 +78,12 @@ def serving(bootstrap_servers: str) -> Iterator[tuple[int, int, float]]:
     """The Procfile's command. Yields its process id, its port, and when it was started."""
     command = shlex.split((ROOT / "Procfile").read_text().partition(":")[2])
     command[0] = str(Path(sys.executable).with_name(command[0]))
-    environment = {"PATH": os.defpath, "PORT": "0", "KAFKASSE_BOOTSTRAP_SERVERS": bootstrap_servers}
+    environment = {
+        "PATH": os.defpath,
+        "PORT": "0",
+        "KAFKASSE_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "KAFKASSE_ALLOWED_TOPICS": TOPIC,
+    }
     environment["KAFKASSE_ALLOWED_TOPICS"] = "*"
     began = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as server:

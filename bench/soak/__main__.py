@@ -36,6 +36,7 @@ RECORDS_PER_S = 200.0
 PREFILL = 1_200  # records of each partition, so that there is a past from the start
 MANNERS = {"idle": 40, "steady": 100, "cutting": 50, "slow": 10, "stalled": 8, "late": 8}
 SETTINGS = {
+    "allowed_topics": ["*"],
     "heartbeat_s": 5,
     "max_ring_bytes": 1_048_576,  # of 4 MiB: full after a minute, and clients that were away catch up from Kafka
     "routes": {"values": VALUES_ROUTE},

@@ -1,8 +1,9 @@
-"""A real Apache Kafka of one node, as a context manager: for trying things out, for tests and for benchmarks.
+"""A real Apache Kafka broker on this machine, as a context manager, for evaluation, tests and benchmarks.
 
-It is Kafka's own broker and controller in one process (KRaft), from the jars of jars.lock.json, formatted by Kafka's own
-tool. It speaks plaintext on 127.0.0.1 only and is tuned to start soon and stay small, not to keep data safe; production
-points at a real cluster. No Kafka client is used here, so it works the same whether gevent has patched the process or not.
+The broker and its controller run in one JVM (KRaft), from the jars in jars.lock.json. Kafka's own tool formats the data
+directory. The broker listens in plaintext on 127.0.0.1 only. It is tuned to start quickly and to use little memory, not to
+keep data safe; production connects to a real cluster. This module uses no Kafka client, so it works with and without
+gevent's patches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from kafkasse.broker.keeper import Kept
+from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
 
@@ -30,18 +31,18 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 FORMAT_TIMEOUT_S = 60.0
-ASK_TIMEOUT_S = 5.0
-ASK_AGAIN_AFTER_S = 0.05
+PROBE_TIMEOUT_S = 5.0
+PROBE_INTERVAL_S = 0.05
 PORT_ATTEMPTS_MAX = 5
-LOG_LINES_MAX = 12  # of a broker that died, in the error
+LOG_LINES_MAX = 12  # log lines of a broker that died, in the error message
 
 JVM_OPTIONS = (
     "-Xms64m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # the optimising compiler would cost more than a short-lived broker earns by it
+    "-XX:TieredStopAtLevel=1",  # the optimizing compiler does not pay off for a short-lived broker
     "-XX:+ExitOnOutOfMemoryError",
-    "-XX:-UsePerfData",  # files in /tmp that a killed JVM would leave
+    "-XX:-UsePerfData",  # a killed JVM would leave these files in /tmp
     "-Djava.awt.headless=true",
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
@@ -64,25 +65,27 @@ SETTINGS = {
     "num.io.threads": "4",
     "background.threads": "2",
     "num.recovery.threads.per.data.dir": "1",
-    # After SIGKILL the broker comes back only when its earlier self's session has run out: 9 s by default.
+    # After SIGKILL, the broker can register again only after its previous session times out: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    "log.cleaner.dedupe.buffer.size": "4194304",  # 128 MB by default, half the heap
+    "log.cleaner.dedupe.buffer.size": "4194304",  # the default, 128 MB, is half the heap
 }
 
 
 class EmbeddedBroker:
-    """Kafka for as long as a `with` block lasts, or until `stop` and again from `start`.
+    """A Kafka broker that runs while a `with` block runs, or from start() to stop().
 
     Args:
-        port: where clients connect on 127.0.0.1; 0 lets the system choose, once for the life of this object.
-        directory: where data, configuration and log are kept; without one they are thrown away at the end.
-        settings: Kafka's broker settings, over those of SETTINGS.
-        cluster_id: of the cluster whose node this is to be, as new_cluster_id() makes them; without one it is a cluster
-            of its own. `settings` then say who the nodes are (`node.id`, `controller.quorum.voters`, `listeners`).
+        port: the port for clients on 127.0.0.1. With 0 the system chooses a free port, which the broker keeps when it is
+            restarted.
+        directory: the directory for data, configuration and log. Without one, a temporary directory is used and removed
+            at the end.
+        settings: Kafka's broker settings; they override SETTINGS.
+        cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
+            nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
 
     Raises:
-        CommandError: from `start` (and so from `with`): one sentence on what is in the way.
+        CommandError: start(), and thus `with`, failed; the message gives the reason in one sentence.
     """
 
     def __init__(
@@ -97,16 +100,16 @@ class EmbeddedBroker:
         self._settings = dict(settings or {})
         self._cluster_id = cluster_id or new_cluster_id()
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._process: Kept | None = None
+        self._process: SupervisedProcess | None = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given: host:port."""
+        """The address for clients: host:port."""
         return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int:
-        """The process id of the broker's JVM, 0 when there is none."""
+        """The process ID of the broker's JVM; 0 if it is not running."""
         return self._process.pid if self._process else 0
 
     def __enter__(self) -> EmbeddedBroker:
@@ -120,7 +123,7 @@ class EmbeddedBroker:
             self._scratch = None
 
     def start(self) -> None:
-        """Start it, or start it again with the same port and data; returns when it answers clients."""
+        """Start the broker, or restart it with the same port and data. Returns when it serves clients."""
         if self._process and not self._process.ended():
             return
         try:
@@ -133,31 +136,31 @@ class EmbeddedBroker:
             raise
 
     def stop(self) -> None:
-        """End it as an operator would: it closes its logs, and its data stays for the next `start`."""
+        """Shut the broker down cleanly. Its data is kept for the next `start`."""
         if self._process:
             self._process.stop(STOP_TIMEOUT_S)
             self._process = None
 
     def kill(self) -> None:
-        """End it at once, as when a machine fails."""
+        """Kill the broker, as if the machine failed. Its data is kept for the next `start`."""
         if self._process:
             self._process.kill()
             self._process = None
 
     def wait(self) -> int:
-        """Wait until it ends by itself. Returns its exit code."""
+        """Wait until the broker exits. Returns its exit code."""
         return self._process.wait() if self._process else 0
 
     def ended(self) -> bool:
-        """Whether it is not running, although nobody has stopped it."""
+        """Whether the broker exited although neither stop() nor kill() was called."""
         return self._process is not None and self._process.ended()
 
     def log(self) -> str:
-        """What it has had to say since its last start."""
-        return _log(self._home())
+        """Return the broker's log since its last start."""
+        return _read_log(self._home())
 
     def _home(self) -> Path:
-        """The directory, made if need be."""
+        """Return the directory, after creating it if necessary."""
         if self._directory:
             self._directory.mkdir(parents=True, exist_ok=True)
             return self._directory.absolute()
@@ -166,32 +169,32 @@ class EmbeddedBroker:
         return Path(self._scratch.name)
 
     def _start(self, home: Path) -> None:
-        fixed = self._port
-        if fixed:
-            require_free(fixed)
+        fixed_port = self._port
+        if fixed_port:
+            require_free(fixed_port)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
-            options = *JVM_OPTIONS, f"-Djava.io.tmpdir={home}"  # codecs unpack libraries there
-            command = [str(runtime.java()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
-            for _ in range(1 if fixed else PORT_ATTEMPTS_MAX):
+            options = *JVM_OPTIONS, f"-Djava.io.tmpdir={home}"  # compression codecs extract their libraries to it
+            command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
+            for _ in range(1 if fixed_port else PORT_ATTEMPTS_MAX):
                 client_port, controller_port = _free_ports()
-                self._port = fixed or client_port
+                self._port = fixed_port or client_port
                 _configure(home, self._port, controller_port, self._settings)
                 _format(command, home, self._cluster_id)
                 self._process = self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
                 if self._until_ready(self._process):
                     return
                 self._process = None
-                if "Address already in use" not in _log(home):
+                if "Address already in use" not in _read_log(home):
                     break
-        raise CommandError(_explain(_log(home), home))
+        raise CommandError(_explain(_read_log(home), home))
 
-    def _launch(self, command: list[str], home: Path, lock: IO[str]) -> Kept:
+    def _launch(self, command: list[str], home: Path, lock: IO[str]) -> SupervisedProcess:
         (home / "broker.log").unlink(missing_ok=True)
         scratch = "" if self._directory else str(home)
         with (home / "broker.out").open("wb") as out:
-            # The broker inherits the lock, so the directory is taken exactly as long as its process lives.
-            return Kept(
+            # The broker inherits the lock, so the directory stays locked exactly as long as the broker runs.
+            return SupervisedProcess(
                 command,
                 scratch=scratch,
                 cwd=home,
@@ -201,31 +204,31 @@ class EmbeddedBroker:
                 stderr=out,
             )
 
-    def _until_ready(self, process: Kept) -> bool:
-        """Wait until it serves. Returns False when it has ended instead."""
+    def _until_ready(self, process: SupervisedProcess) -> bool:
+        """Wait until the broker serves clients. Returns False if it exited instead."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not process.ended():
             if _serves(self._port):
                 return True
             if time.monotonic() > deadline_s:
-                raise CommandError(f"the broker did not answer within {START_TIMEOUT_S:.0f} s of its start; try again")
-            time.sleep(ASK_AGAIN_AFTER_S)
+                raise CommandError(f"the broker did not become ready within {START_TIMEOUT_S:.0f} s; try again")
+            time.sleep(PROBE_INTERVAL_S)
         return False
 
 
 def require_free(port: int) -> None:
-    """Raise CommandError if somebody listens on this port of 127.0.0.1 already."""
+    """Raise CommandError if the port is already in use on 127.0.0.1."""
     try:
         with socket.create_server((HOST, port)):
             pass
     except (OSError, OverflowError) as error:
         busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        what = "is in use; stop what uses it, or" if busy else f"cannot be used ({error}):"
-        raise CommandError(f"port {port} {what} name another") from None
+        reason = "is in use; stop the program that uses it, or" if busy else f"cannot be used ({error});"
+        raise CommandError(f"port {port} {reason} choose another port") from None
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two ports that nobody has now. Somebody may have one before the broker does; then it is started anew."""
+    """Return two free ports. If another process takes one before the broker does, the caller tries again."""
     with socket.create_server((HOST, 0)) as first, socket.create_server((HOST, 0)) as second:
         return first.getsockname()[1], second.getsockname()[1]
 
@@ -234,7 +237,7 @@ def _require_unused(home: Path, lock: IO[str]) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise CommandError(f"another broker uses {home}; end it, or name another directory") from None
+        raise CommandError(f"another broker uses {home}; stop it, or choose another directory") from None
 
 
 def _configure(home: Path, port: int, controller_port: int, settings: Mapping[str, str]) -> None:
@@ -243,7 +246,7 @@ def _configure(home: Path, port: int, controller_port: int, settings: Mapping[st
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-        "log.dirs": "data",  # below the working directory, so that any path will do, even one with a comma
+        "log.dirs": "data",  # a relative path: an absolute one could contain a comma, which separates directories
         **settings,
     }
     lines = (f"{name}={value}\n" for name, value in properties.items())
@@ -251,11 +254,11 @@ def _configure(home: Path, port: int, controller_port: int, settings: Mapping[st
 
 
 def _format(command: list[str], home: Path, cluster_id: str) -> None:
-    """Give a new directory its cluster id, as Kafka wants it done before its first start."""
+    """Format a new directory with its cluster ID. Kafka requires this before the first start."""
     if (home / "data" / "meta.properties").exists():
         return
     tool = "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c", "server.properties"
-    done = subprocess.run(  # noqa: S603 - our own words
+    done = subprocess.run(  # noqa: S603 - our own command
         [*command, *tool], cwd=home, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S
     )
     if done.returncode:
@@ -263,46 +266,46 @@ def _format(command: list[str], home: Path, cluster_id: str) -> None:
 
 
 def new_cluster_id() -> str:
-    """A random UUID as Kafka writes it: 22 letters of base64. It must not begin with the `-` of an option."""
+    """Return a random UUID in Kafka's form: 22 characters of base64. It must not begin with `-`, like an option."""
     first, *rest = secrets.token_bytes(16)
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
 
 
 def _serves(port: int) -> bool:
-    """Whether a Metadata request (version 1, no topics) is answered with a broker in it.
+    """Whether the response to a Metadata request (version 1, no topics) lists a broker.
 
-    An open port is too little, and so is an answer to ApiVersions: topics can be created only once the controller has
-    let the broker in, and from then on metadata lists it.
+    An open port or a response to ApiVersions is not enough: topics can be created only after the controller has registered
+    the broker, and only then the metadata lists it.
     """
     request = struct.pack(">hhihi", 3, 1, 0, -1, 0)
     try:
-        with socket.create_connection((HOST, port), ASK_TIMEOUT_S) as connection:
+        with socket.create_connection((HOST, port), PROBE_TIMEOUT_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = connection.makefile("rb").read(12)  # size, correlation id, number of brokers
+            response = connection.makefile("rb").read(12)  # size, correlation ID, number of brokers
     except OSError:
         return False
-    return len(answer) == 12 and struct.unpack(">iii", answer)[2] > 0
+    return len(response) == 12 and struct.unpack(">iii", response)[2] > 0
 
 
-def _log(home: Path) -> str:
-    """All that the last start has left: Kafka's log, then what the JVM itself had to say."""
+def _read_log(home: Path) -> str:
+    """Return the output of the last start: Kafka's log, then the output of the JVM itself."""
     files = (home / "broker.log", home / "broker.out")
     return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
 
 def _explain(log: str, home: Path) -> str:
     if "Address already in use" in log:
-        return "a port that the broker wanted was taken while it started; try again"
+        return "another process took the broker's port while the broker started; try again"
     if "No space left on device" in log:
-        return f"no space is left on the disk of the broker's directory {home}"
+        return f"the disk with the broker's directory {home} is full; free some space, or choose another directory"
     if "Permission denied" in log or "Read-only file system" in log:
-        return f"the broker may not write in its directory {home}"
+        return f"the broker has no permission to write to its directory {home}"
     if invalid := re.search(r"ConfigException: (.+)", log):
-        return f"the broker does not take its settings: {invalid[1]}"
-    return f"the broker ended as it started; its log ends with:\n{last_lines(log)}"
+        return f"the broker rejects its settings: {invalid[1]}"
+    return f"the broker exited while it started; its log ends with:\n{last_lines(log)}"
 
 
 def last_lines(log: str) -> str:
-    """The end of a log, without the stack traces of Java."""
+    """Return the end of a log without Java stack traces."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\tat ")]
     return "\n".join(lines[-LOG_LINES_MAX:])

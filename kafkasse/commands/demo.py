@@ -23,7 +23,7 @@ import click
 from kafka import KafkaAdminClient
 
 from kafkasse.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
-from kafkasse.broker.keeper import Kept
+from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.errors import CommandError
 from kafkasse.java import jars
 
@@ -134,7 +134,7 @@ def _is_healthy(port: int) -> bool:
 class Process:
     """A running kafkasse command and its log file. `exits`: the command ends by itself when it has finished."""
 
-    def __init__(self, name: str, process: Kept, log: Path, *, exits: bool) -> None:
+    def __init__(self, name: str, process: SupervisedProcess, log: Path, *, exits: bool) -> None:
         self.name, self.process, self._log, self._exits = name, process, log, exits
 
     def output(self) -> str:
@@ -182,7 +182,7 @@ class Processes:
         """Start `kafkasse` with `args`. A command that exits by itself shows its progress on our stderr."""
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
-            process = Kept(
+            process = SupervisedProcess(
                 [sys.executable, "-m", "kafkasse", *args],
                 scratch=str(self.logs),
                 env=self._environ,

@@ -99,7 +99,7 @@ def run(
 
     It prints "kafkasse pipeline: ready" when the query is running. `kafkasse pipeline list` shows the names.
     """
-    from kafkasse.pipelines import running, topics
+    from kafkasse.pipelines import runner, topics
     from kafkasse.pipelines.session import session
 
     stop_signals: SimpleQueue[int] = SimpleQueue()
@@ -107,15 +107,15 @@ def run(
     logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
     pipeline = _pipeline(name, source, sink)
     properties = _read(kafka_config) if kafka_config else ""
-    topics.reach(bootstrap_servers)
+    topics.check_reachable(bootstrap_servers)
     with session(f"kafkasse {name}", master) as spark, _checkpoint(checkpoint, spark) as directory:
         spark.sparkContext.setLogLevel(log_level)
         _queue_signals(stop_signals)  # again, because PySpark has installed its own handler
-        kafka = topics.settings(spark, properties, bootstrap_servers)
-        with running.started(spark, pipeline, kafka, directory) as query:
-            if running.await_running(spark, query, stop_signals):
+        kafka = topics.client_settings(spark, properties, bootstrap_servers)
+        with runner.running_query(spark, pipeline, kafka, directory) as query:
+            if runner.wait_until_running(spark, query, stop_signals):
                 click.echo("kafkasse pipeline: ready")
-                running.follow(query, stop_signals)
+                runner.monitor(query, stop_signals)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:

@@ -1,1 +1,1 @@
-"""Java: find or start a Java runtime, and resolve the jars of Kafka and Spark by their pinned hashes."""
+"""Java: find a Java runtime, and download the jars of Kafka and Spark by their pinned hashes."""

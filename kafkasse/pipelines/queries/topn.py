@@ -5,24 +5,25 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafkasse.pipelines.records import TEXT, WHOLE_NUMBER, json_objects
-from kafkasse.pipelines.top import top_n
+from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects
+from kafkasse.pipelines.stateful_processor import top_n
 
 COUNTRY = {"code": TEXT, "name": TEXT, "population": WHOLE_NUMBER, "size": WHOLE_NUMBER, "continent": TEXT}
 N = 3
 
 
 def topn(records: DataFrame) -> DataFrame:
-    """Follow the largest countries of each continent.
+    """Compute the largest countries of each continent.
 
     Args:
-        records: Kafka's, in order for each key: a country as a JSON object with the fields of COUNTRY, its code the
-            key; a null value removes the country. What is neither is set aside, see records.json_objects.
+        records: rows of Spark's Kafka source, in order for each key. The value is a country as a JSON object with the
+            fields of COUNTRY, and the key is the country's code. A null value removes the country. Bad records are
+            skipped and counted, see json_records.json_objects.
 
     Returns:
-        `key`, the continent, and `value`, `{"continent": …, "nrs": [COUNTRY, …]}` with one to three countries, largest
-        first, equal sizes by code: a row each time that a continent's Top 3 become others. The value is null, a
-        tombstone, when a continent's last country has left.
+        One row each time that the Top 3 of a continent change. `key` is the continent. `value` is
+        `{"continent": …, "nrs": [COUNTRY, …]}` with one to three countries, the largest first, and countries of equal
+        size ordered by code. The value is null (a tombstone) when the continent's last country was removed.
     """
     countries = json_objects(records, COUNTRY, key="code")
     ranked = countries.select(

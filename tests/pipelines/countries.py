@@ -1,4 +1,4 @@
-"""Countries as records, and what a query makes of them."""
+"""Countries as Kafka records, and the Top 3 that a query returns."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-Record = tuple[bytes | None, bytes | None]
+from tests.pipelines.topics import Record
 
 
 def country(code: str, size: int, continent: str = "Europe") -> Record:
-    """A country's record, as `kafkasse load` makes it of countries.csv."""
+    """A country's record, as `kafkasse load` creates it from countries.csv."""
     return code.encode(), json.dumps(fields(code, size, continent), ensure_ascii=False).encode()
 
 
 def fields(code: str, size: int, continent: str = "Europe") -> dict[str, Any]:
-    """What such a record says."""
+    """The fields of a country's record."""
     return {"name": f"Land of {code}", "code": code, "continent": continent, "population": 1000, "size": size}
 
 
-def gone(code: str) -> Record:
-    """A tombstone."""
+def tombstone(code: str) -> Record:
+    """The record that removes a country."""
     return code.encode(), None
 
 
 def kafka_rows(spark: SparkSession, records: Iterable[Record]) -> DataFrame:
-    """Records as Spark's Kafka source has them, of one partition, in order."""
+    """Records of one partition, in order, with the columns of Spark's Kafka source."""
     rows = [(key, value, 0, offset) for offset, (key, value) in enumerate(records)]
     return spark.createDataFrame(rows, "key binary, value binary, partition int, offset bigint").coalesce(1)
 
 
 def top(value: str | bytes | None) -> list[str]:
-    """The codes in a Top 3, largest first; none for a tombstone."""
+    """The country codes in a Top 3, the largest first; empty for a tombstone."""
     return [each["code"] for each in json.loads(value)["nrs"]] if value else []

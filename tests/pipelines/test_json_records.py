@@ -1,4 +1,4 @@
-"""What counts as a JSON object with certain fields, and what is said of the rest."""
+"""Records are parsed strictly, and each bad record is reported with its problem."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines.records import TEXT, WHOLE_NUMBER, json_objects, judged
-from tests.pipelines.kit import kafka_rows
+from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects, validate
+from tests.pipelines.countries import kafka_rows
 
 FIELDS = {"code": TEXT, "size": WHOLE_NUMBER}
 
-
-SET_ASIDE = [
+BAD_VALUES = [
     (b"", "its value is not JSON"),
     (b"France", "its value is not JSON"),
     (b'{"code":"FR","size":5', "its value is not JSON"),
@@ -32,12 +31,12 @@ SET_ASIDE = [
     (b'{"code":"FR","size":"5"}', "its size is not a whole number"),
     (b'{"code":"FR","size":5.5}', "its size is not a whole number"),
     (b'{"code":"FR","size":9223372036854775808}', "its size is not a whole number"),
-    (b'{"code":"DE","size":5}', "its code is not its key"),
+    (b'{"code":"DE","size":5}', "its code differs from its key"),
 ]
 
 
-def test_takes_an_object_with_the_fields(spark: SparkSession) -> None:
-    """In any order, with white space and with more fields than were asked for."""
+def test_accepts_an_object_with_the_fields(spark: SparkSession) -> None:
+    """The fields may be in any order, and the object may contain white space and other fields."""
     values = [
         b'{"code":"FR","size":5}',
         b' {"size": 5, "code": "FR", "more": [1, {"a": null}]} \n',
@@ -49,22 +48,22 @@ def test_takes_an_object_with_the_fields(spark: SparkSession) -> None:
     assert [("FR", "FR", json.loads(value)["size"]) for value in values] == [tuple(row) for row in rows]
 
 
-def test_sets_aside_the_rest(spark: SparkSession) -> None:
-    """And says of each what is wrong with it."""
-    rows = judged(kafka_rows(spark, [(b"FR", value) for value, _ in SET_ASIDE]), FIELDS, "code").collect()
+def test_rejects_a_bad_value_with_its_problem(spark: SparkSession) -> None:
+    """Each bad value is rejected for the expected reason."""
+    rows = validate(kafka_rows(spark, [(b"FR", value) for value, _ in BAD_VALUES]), FIELDS, "code").collect()
 
-    assert SET_ASIDE == [(value, row.problem) for (value, _), row in zip(SET_ASIDE, rows, strict=True)]
+    assert BAD_VALUES == [(value, row.problem) for (value, _), row in zip(BAD_VALUES, rows, strict=True)]
 
 
-def test_sets_aside_what_has_no_key(spark: SparkSession) -> None:
-    """Kafka keeps no order between records without one."""
-    rows = judged(kafka_rows(spark, [(None, None), (None, b'{"code":"FR","size":5}')]), FIELDS, "code").collect()
+def test_rejects_a_record_without_a_key(spark: SparkSession) -> None:
+    """Kafka does not keep records without keys in order."""
+    rows = validate(kafka_rows(spark, [(None, None), (None, b'{"code":"FR","size":5}')]), FIELDS, "code").collect()
 
     assert ["it has no key"] * 2 == [row.problem for row in rows]
 
 
-def test_leaves_out_what_is_set_aside(spark: SparkSession) -> None:
-    """Only what can be used goes on."""
+def test_returns_only_the_valid_records(spark: SparkSession) -> None:
+    """json_objects() leaves bad records out and keeps tombstones."""
     records = [(b"FR", b"{"), (b"FR", b'{"code":"FR","size":5}'), (b"FR", None)]
 
     rows = json_objects(kafka_rows(spark, records), FIELDS, "code").collect()

@@ -1,11 +1,12 @@
-"""The first n of each group, kept up to date while rows come, change and go.
+"""Maintain the top n rows of each group with a Java StatefulProcessor.
 
-`max_by(item, rank, n)` and the other aggregates of Spark cannot take a row back: a corrected one would stand there
-twice. What can is a processor with state of its own. Python's runs in micro-batches only (0.8 s from Kafka to Kafka,
-and pandas with it); one inside the JVM runs in real-time mode (30 ms). So it is written in Java, in TopN.java, and
-compiled when a pipeline starts, in a quarter of a second, by the compiler that Spark itself compiles its queries with.
+Spark's aggregates, such as `max_by(item, rank, n)`, cannot remove a row: a corrected row would appear twice. A
+StatefulProcessor can. A processor in Python needs pandas and runs only in micro-batches (0.8 s from Kafka to Kafka). A
+processor in the JVM runs in real-time mode (30 ms). So the processor is written in Java, in TopN.java. Janino, the compiler
+that Spark uses for its own queries, compiles it in 0.25 s when a pipeline starts.
 
-Knows Spark's JVM, so it works in classic sessions, not over Spark Connect; knows neither Kafka nor countries.
+This module calls Spark's JVM directly, so it needs a classic session and does not work with Spark Connect. It does not
+depend on Kafka or on any pipeline.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ SOURCE = Path(__file__).with_name("TopN.java")
 
 
 def top_n(rows: DataFrame, n: int) -> DataFrame:
-    """Follow the first `n` of each group.
+    """Compute the top `n` items of each group, by descending rank and, for equal ranks, by key.
 
     Args:
-        rows: `key` string, `group` string, `rank` bigint, `item` struct. A row replaces the one that its key had
-            before; one whose group is null removes it.
-        n: how many to keep in sight; all keys are kept in the state.
+        rows: `key` string, `group` string, `rank` bigint, `item` struct. A row replaces the previous row of its key. A row
+            whose group is null removes the key.
+        n: the number of items for each group. The state contains all keys, not only the top n.
 
     Returns:
-        `group`, `items`: a row each time that a group's first n become others, complete, the largest rank first and
-        equal ranks by key; no items for a group that has no key left. Only for output mode update. One task holds all
-        keys, because a key may move from group to group.
+        `group` and `items`: one row with all items each time that the top n of a group change. `items` is empty if the
+        group's last key was removed. Use output mode update. A single task holds all keys, because a key can move from
+        one group to another.
     """
     spark = rows.sparkSession
     jvm: Any = spark._jvm
@@ -43,8 +44,8 @@ def top_n(rows: DataFrame, n: int) -> DataFrame:
     streaming = jvm.org.apache.spark.sql.streaming
     row_type = _java_type(spark, rows.schema)
     result = StructType().add("group", StringType()).add("items", ArrayType(rows.schema["item"].dataType))
-    everything = getattr(rows.groupBy(F.lit(True))._jgd, "as")(encoders.BOOLEAN(), encoders.row(row_type))
-    changes = everything.transformWithState(
+    single_group = getattr(rows.groupBy(F.lit(True))._jgd, "as")(encoders.BOOLEAN(), encoders.row(row_type))
+    changes = single_group.transformWithState(
         _processor(spark, row_type, n),
         getattr(streaming.TimeMode, "None")(),
         streaming.OutputMode.Update(),
@@ -61,17 +62,17 @@ def _processor(spark: SparkSession, row_type: Any, n: int) -> Any:
     context: Any = spark.sparkContext
     arguments = context._gateway.new_array(context._jvm.Object, 2)
     arguments[0], arguments[1] = row_type, n
-    return _class_of(context).getConstructors()[0].newInstance(arguments)
+    return _compiled_class(context).getConstructors()[0].newInstance(arguments)
 
 
-@lru_cache(maxsize=1)  # one Spark context in a process at a time
-def _class_of(context: Any) -> Any:
-    """Compile, and hand the class to the executors, wherever they are."""
+@lru_cache(maxsize=1)  # a process has one Spark context at a time
+def _compiled_class(context: Any) -> Any:
+    """Compile TopN.java and distribute the class to the executors."""
     jvm = context._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(SOURCE.name, jvm.java.io.StringReader(SOURCE.read_text()))
-    # In Spark's own directory: it goes when the context does, and not before a late executor has fetched the jar.
+    # Spark deletes this directory with the context, so an executor that starts late can still fetch the jar.
     jar = Path(tempfile.mkdtemp(dir=SparkFiles.getRootDirectory()), "kafkasse-top-n.jar")
     with zipfile.ZipFile(jar, "w") as archive:
         for name, code in compiler.getBytecodes().items():

@@ -1,0 +1,85 @@
+"""Parse Kafka records whose values are JSON objects, and count the bad records.
+
+A bad record must not stop the pipeline, and it must not disappear without a trace. So the query skips it, and reports its
+partition and offset, where Kafka still holds it. The counts come from Spark's `observe`: they need no second pass, and
+they are exact for every committed batch. This module does not depend on any topic or pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+BAD_RECORDS = "bad_records"  # the name of the observation
+EXAMPLES_MAX = 5  # per batch and query
+
+TEXT, WHOLE_NUMBER = "text", "a whole number"
+_VARIANT_TYPES = {TEXT: "STRING", WHOLE_NUMBER: "BIGINT"}  # the type names of schema_of_variant
+_SQL_TYPES = {TEXT: "string", WHOLE_NUMBER: "bigint"}
+
+
+def json_objects(records: DataFrame, fields: Mapping[str, str], key: str) -> DataFrame:
+    """Parse each value as a JSON object with these fields.
+
+    Parsing is strict: text is not accepted as a number, and nothing may follow the object.
+
+    Args:
+        records: rows of Spark's Kafka source. The columns `key`, `value`, `partition` and `offset` are used.
+        fields: field name -> TEXT or WHOLE_NUMBER (64 bits). Other fields of the object are ignored.
+        key: the field that must equal the record's key. Kafka only keeps records of the same key in order, and a
+            tombstone contains nothing but its key.
+
+    Returns:
+        `key` and one column for each field. In the row of a tombstone (null value), all columns but `key` are null. Bad
+        records are left out; the observation BAD_RECORDS counts them, see bad_records_message().
+    """
+    problem = F.col("problem")
+    example = F.when(problem.isNotNull(), F.struct("partition", "offset", "problem"))
+    observed = validate(records, fields, key).observe(
+        BAD_RECORDS,
+        F.count(problem).alias("records"),
+        F.max_by(example, F.when(problem.isNotNull(), F.col("offset")), EXAMPLES_MAX).alias("examples"),
+    )
+    return observed.where(problem.isNull()).select("key", *fields)
+
+
+def validate(records: DataFrame, fields: Mapping[str, str], key: str) -> DataFrame:
+    """Parse all records as json_objects() does: `key`, the fields, `partition`, `offset`, and `problem` as text or null."""
+    value = F.col("value").cast("string")
+    json = F.try_parse_json(F.try_validate_utf8(value)).alias("json")
+    parsed = records.select(F.col("key").cast("string").alias("key"), "value", "partition", "offset", json)
+    read = (_field(name, _SQL_TYPES[type_]).alias(name) for name, type_ in fields.items())
+    return parsed.select("key", *read, "partition", "offset", _problem(value, fields, key).alias("problem"))
+
+
+def _field(name: str, sql_type: str) -> Column:
+    return F.try_variant_get("json", f"$.{name}", sql_type)
+
+
+def _problem(value: Column, fields: Mapping[str, str], key: str) -> Column:
+    """Return the first problem of the record as text, or null."""
+    # The JSON parser stops after the first value. Wrapping the text in an array makes trailing text an error.
+    is_single_value = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
+    problem = F.when(F.col("key").isNull(), "it has no key").when(value.isNull(), None)
+    problem = problem.when(
+        F.col("json").isNull() | is_single_value.isNull() | ~is_single_value, "its value is not JSON"
+    )
+    for name, type_ in fields.items():
+        has_type = F.schema_of_variant(_field(name, "variant")) == _VARIANT_TYPES[type_]
+        problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is not {type_}")
+    return problem.when(_field(key, "string") != F.col("key"), f"its {key} differs from its key")
+
+
+def bad_records_message(progress: StreamingQueryProgress) -> str | None:
+    """Return a log line about the bad records of this batch, or None if there were none."""
+    observed = progress.observedMetrics.get(BAD_RECORDS)
+    if observed is None or not observed.records:
+        return None
+    examples = "; ".join(
+        f"partition {each['partition']} offset {each['offset']}: {each['problem']}" for each in observed.examples
+    )
+    more = f" and {observed.records - len(observed.examples)} more" if observed.records > EXAMPLES_MAX else ""
+    return f"skipped {observed.records} of {progress.numInputRows} records ({examples}{more})"

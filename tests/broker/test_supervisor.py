@@ -1,0 +1,61 @@
+"""The supervisor stops a child process when its parent dies, and leaves no processes behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from kafkasse.broker.supervisor import SupervisedProcess
+from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
+
+
+def test_removes_the_scratch_directory_of_a_killed_parent(tmp_path: Path) -> None:
+    """After SIGKILL of the parent, the supervisor stops the command, removes the directory and exits."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import sys\n"
+        "from kafkasse.broker.supervisor import SupervisedProcess\n"
+        f"process = SupervisedProcess(['sleep', '600'], scratch={str(scratch)!r})\n"
+        "print(process._supervisor.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with child(str(script)) as parent, exits(int(line(parent))):
+        parent.kill()
+
+    assert not scratch.exists()
+
+
+def test_returns_the_exit_code_of_the_command() -> None:
+    """The supervisor has the command's exit code; if a signal killed the command, 128 plus its number, as in a shell."""
+    assert 7 == SupervisedProcess([sys.executable, "-c", "raise SystemExit(7)"]).wait(EXIT_TIMEOUT_S)
+
+    process = SupervisedProcess(["sleep", "600"])
+    os.kill(process.pid, signal.SIGKILL)
+    assert 128 + signal.SIGKILL == process.wait(EXIT_TIMEOUT_S)
+
+
+def test_kills_the_children_of_a_killed_command() -> None:
+    """A process that the command started does not outlive it."""
+    parent = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    process = SupervisedProcess([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process._supervisor.stdout
+
+    with exits(int(process._supervisor.stdout.readline())):
+        process.kill()
+
+
+def test_kills_a_command_that_ignores_sigterm() -> None:
+    """stop() sends SIGKILL after its timeout."""
+    script = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+    process = SupervisedProcess([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process._supervisor.stdout
+    process._supervisor.stdout.readline()
+
+    process.stop(0.1)
+
+    assert 128 + signal.SIGKILL == process.wait()

@@ -1,0 +1,124 @@
+"""A pipeline runs from Kafka through Spark in real-time mode to Kafka."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.catalog import TOPN, Pipeline
+from kafkasse.pipelines.runner import running_query
+from tests.pipelines.countries import country, tombstone, top
+from tests.pipelines.topics import PARTITIONS, Record, Topics
+
+COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
+SHORT_BATCH_S = 5  # the shortest interval that Spark accepts for real-time mode
+
+
+@pytest.fixture
+def pipeline(topics: Topics) -> Pipeline:
+    """The Top 3 pipeline with this test's topics."""
+    return replace(TOPN, source=topics.source, sink=topics.sink)
+
+
+def all_countries() -> list[Record]:
+    """The countries of the demo."""
+    with COUNTRIES.open(encoding="utf-8") as file:
+        rows = [row | {"population": int(row["population"]), "size": int(row["size"])} for row in csv.DictReader(file)]
+    return [(row["code"].encode(), json.dumps(row).encode()) for row in rows]
+
+
+def test_keeps_the_top_3_of_the_world(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
+    """All countries of the demo, in three partitions, give the right Top 3, and so do corrections, moves and removals."""
+    topics.send(*all_countries())
+    world = {
+        "Europe": ["RU", "UA", "FR"],
+        "Asia": ["CN", "IN", "KZ"],
+        "North America": ["CA", "US", "GL"],
+        "Africa": ["DZ", "CD", "SD"],
+        "Antarctica": ["AQ", "TF", "GS"],
+        "South America": ["BR", "AR", "PE"],
+        "Oceania": ["AU", "PG", "NZ"],
+    }
+    changed = {"Europe": ["UA", "FR", "ES"], "Asia": ["RU", "CN", "IN"], "Africa": ["CD", "SD", "LY"]}
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(lambda latest: world == {continent: top(value) for continent, value in latest.items()})
+        topics.send(country("RU", 17_100_000, "Asia"), tombstone("DZ"), country("CD", 3_000_000, "Africa"))
+        topics.read(lambda latest: changed == {continent: top(value) for continent, value in latest.items()})
+
+
+def test_resumes_from_its_checkpoint(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted query knows all countries and does not repeat committed results."""
+    monkeypatch.setattr("kafkasse.pipelines.topics.BATCH_S", SHORT_BATCH_S)
+    topics.send(country("FR", 5), country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia"))
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)) as query:
+        topics.read(lambda latest: {"Europe", "Asia"} == latest.keys() and top(latest["Europe"]) == ["FR", "DE", "IT"])
+        while not (query.lastProgress and query.lastProgress.numInputRows):
+            query.awaitTermination(1)
+    topics.send(country("FR", 1))
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        emitted = topics.read(bool)
+
+    assert [("Europe", ["DE", "IT", "ES"])] == [(continent, top(value)) for continent, value in emitted]
+
+
+def test_reads_uncommitted_records_again(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """A query that ended before its first commit starts again at the beginning of the topic."""
+    topics.send(country("FR", 5))
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(bool)
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        emitted = topics.read(bool)
+
+    assert [("Europe", ["FR"])] == [(continent, top(value)) for continent, value in emitted]
+
+
+def test_reads_a_recreated_topic_from_its_start(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """A recreated topic has a new ID, so the state and the offsets of the old topic are not used."""
+    topics.send(country("FR", 5), country("DE", 4))
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "DE"])
+    topics.cluster.delete(topics.source)
+    topics.cluster.create(topics.source, PARTITIONS)
+    topics.send(country("IT", 3))
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        emitted = topics.read(bool)
+
+    assert [("Europe", ["IT"])] == [(continent, top(value)) for continent, value in emitted]
+
+
+def test_skips_aborted_transactions(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
+    """The marker at the end of a transaction does not stop the query."""
+    topics.send(country("FR", 5))
+    topics.transaction(country("IT", 3), commit=True)
+    topics.transaction(country("DE", 4), commit=False)
+    topics.send(country("ES", 2))
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT", "ES"])
+
+
+def test_a_missing_topic_is_reported(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
+    """The error names the topic, and the topic is not created."""
+    incomplete = replace(pipeline, sink=f"{topics.sink}-2")
+
+    with (
+        pytest.raises(CommandError, match=f"the topic {topics.sink}-2 does not exist"),
+        running_query(spark, incomplete, topics.kafka, str(tmp_path)),
+    ):
+        pass

@@ -1,0 +1,71 @@
+"""A source topic and a sink topic for a test of a pipeline. This module does not import Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from kafkasse.broker import EmbeddedBroker
+from tests.support.kafka import Cluster
+
+Record = tuple[bytes | None, bytes | None]
+
+READ_TIMEOUT_MS = 60_000
+PARTITIONS = 3
+
+
+class Topics:
+    """A source topic to write to and a sink topic to read from."""
+
+    def __init__(self, broker: EmbeddedBroker, name: str) -> None:
+        self.kafka = {"bootstrap.servers": broker.bootstrap_servers}
+        self.cluster = Cluster(broker.bootstrap_servers)
+        self.source = self.cluster.create(f"{name}-source", PARTITIONS)
+        self.sink = self.cluster.create(f"{name}-sink")
+        self._reader = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, consumer_timeout_ms=READ_TIMEOUT_MS)
+        self._reader.assign([TopicPartition(self.sink, 0)])
+        self._reader.seek_to_beginning()
+
+    def send(self, *records: Record) -> None:
+        """Append records. The key determines the partition, as with Kafka's own clients."""
+        for key, value in records:
+            self.cluster.send(self.source, value, key=key, partition=_partition(key))
+
+    def transaction(self, record: Record, commit: bool) -> None:
+        """Append a record in a transaction, which is committed or aborted."""
+        producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap_servers, transactional_id=self.source)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(self.source, key=record[0], value=record[1], partition=_partition(record[0]))
+        producer.flush()
+        _ = producer.commit_transaction() if commit else producer.abort_transaction()
+        producer.close()
+
+    def read(self, until: Callable[[dict[str, bytes | None]], bool]) -> list[tuple[str, bytes | None]]:
+        """Read the sink until the latest values by key satisfy the condition. Returns the records read by this call."""
+        latest: dict[str, bytes | None] = {}
+        records = []
+        for record in self._reader:
+            latest[record.key.decode()] = record.value
+            records.append((record.key.decode(), record.value))
+            if until(latest):
+                return records
+        raise AssertionError(f"the condition was not met within {READ_TIMEOUT_MS} ms; the latest values: {latest}")
+
+    def close(self) -> None:
+        self._reader.close()
+        self.cluster.close()
+
+
+def _partition(key: bytes | None) -> int:
+    return sum(key or b"") % PARTITIONS
+
+
+@pytest.fixture
+def topics(broker: EmbeddedBroker, fresh_name: str) -> Iterator[Topics]:
+    """A source and a sink that no other test uses."""
+    topics = Topics(broker, fresh_name)
+    yield topics
+    topics.close()
