@@ -54,3 +54,14 @@ class WebSettings:
     id_frequency: str
     cors_origins: tuple[str, ...]
     pages: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSettings:
+    """Read by kafkasse.config to create the routes."""
+
+    allowed_topics: tuple[str, ...]
+    topic_prefix: str
+    id_type: str
+    compact_ids: bool | None
+    routes: Mapping[str, Mapping[str, Any]]

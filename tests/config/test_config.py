@@ -1,9 +1,11 @@
-"""Settings from a file, the environment and code: what wins, what is refused, and that none is idle or undocumented."""
+"""Config: which source wins, the typed objects, routes, and what the web process must not import."""
 
 from __future__ import annotations
 
-import re
-import ssl
+import json
+import subprocess
+import sys
+import typing
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,37 +13,28 @@ from typing import Any
 
 import pytest
 
-import kafkasse
 from kafkasse import schemas
-from kafkasse.config import KAFKA_NOT_YOURS, Config, Hooks
+from kafkasse.config import Config
+from kafkasse.config.settings import FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from kafkasse.errors import ConfigurationError
 from kafkasse.position import IdType
 from kafkasse.route import StartAt
-from tests.support.certificates import Authority
 
-ROOT = Path(__file__).parents[2]
-SCHEMA = schemas.read("config")
-SETTINGS = SCHEMA["properties"]
-ROUTE_SETTINGS = SCHEMA["$defs"]["route"]["properties"]
-
-
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        file = tmp_path / "kafkasse.yaml"
-        file.write_text(text)
-        return file
-
-    return write
+SETTINGS = schemas.read("config")["properties"]
+ROUTE_SETTINGS = schemas.read("config")["$defs"]["route"]["properties"]
+TYPED = (KafkaSettings, FeedSettings, WebSettings, RouteSettings)
+JSON_TYPES = {
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "string": str,
+    "null": type(None),
+    "array": tuple[str, ...],
+}
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """All settings that a configuration holds as they are, by name."""
+    """The settings of the typed objects by name."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for part in (config.kafka, config.feed, config.web)
@@ -49,46 +42,56 @@ def settings_of(config: Config) -> dict[str, Any]:
     }
 
 
-def refusal(**arguments: Any) -> str:
-    with pytest.raises(ConfigurationError) as refused:
-        Config.load(**{"environ": {}, **arguments})
-    return refused.value.detail
+# The schema and the typed objects.
 
 
-# Every setting is there for a reason.
+def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
+    """Every setting of the schema is an attribute of at least one typed object, and the other way round."""
+    attributes = {name for kind in TYPED for name in typing.get_type_hints(kind)}
+
+    assert set(SETTINGS) == attributes
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_the_schema_and_the_typed_objects_agree_on_types(kind: type) -> None:
+    """The type of each attribute is that of the schema."""
+    for name, attribute in typing.get_type_hints(kind).items():
+        if name not in ("kafka", "routes"):  # mappings
+            types = SETTINGS[name].get("type", "string")
+            expected = [JSON_TYPES[each] for each in ([types] if isinstance(types, str) else types)]
+            assert set(expected) == set(typing.get_args(attribute) if len(expected) > 1 else [attribute]), name
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, *ROUTE_SETTINGS])
-def test_no_setting_is_idle(name: str) -> None:
-    """Each setting of the schema is read somewhere in the code."""
-    code = "".join(file.read_text() for file in Path(kafkasse.__file__).parent.rglob("*.py"))
+def test_every_setting_has_a_description_and_an_example(name: str) -> None:
+    """The example of a setting is a valid value."""
+    schema = {**SETTINGS, **ROUTE_SETTINGS}[name]
 
-    assert re.search(rf'(?:config|settings|web|feed)\.{name}\b|\[\s*"{name}"\s*\]|\bget\("{name}"', code)
-
-
-@pytest.mark.parametrize("name", [*SETTINGS, *ROUTE_SETTINGS])
-def test_every_setting_is_documented(name: str) -> None:
-    """docs/configuration.md tells of each, and the schema says why one would change it."""
-    assert f"`{name}`" in (ROOT / "docs" / "configuration.md").read_text()
-    assert len(SETTINGS.get(name, ROUTE_SETTINGS.get(name))["description"]) > 20
+    assert len(schema["description"]) > 20
+    if name not in ROUTE_SETTINGS and name != "kafka":
+        assert schema["examples"][0] == json.loads(json.dumps(schema["examples"][0]))
+        Config(**{name: schema["examples"][0]})
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_defaults_are_valid(name: str) -> None:
-    """Each setting has a default that the schema itself takes."""
+    """Each setting has a default, which is in effect without any configuration."""
     assert SETTINGS[name]["default"] == settings_of(Config()).get(name, SETTINGS[name]["default"])
 
 
-def test_hooks_are_no_settings() -> None:
-    """Hooks and settings share one call, so no name can be both."""
-    assert set(SETTINGS).isdisjoint(Hooks.__dataclass_fields__)
+@pytest.mark.parametrize("name", [*SETTINGS, *ROUTE_SETTINGS])
+def test_no_error_message_shows_a_regular_expression(name: str) -> None:
+    """Every pattern of the schema has a description in words."""
+    schema = {**SETTINGS, **ROUTE_SETTINGS}[name]
+    for each in (schema, schema.get("items", {}), schema.get("propertyNames", {})):
+        assert "pattern" not in each or "x-expected" in each
 
 
-# Who wins.
+# Precedence.
 
 
 def test_code_wins_over_environment_over_file(write: Callable[[str], Path]) -> None:
-    """Defaults, file, environment, code: the later wins, setting by setting."""
+    """Later sources win, setting by setting: defaults, file, environment, code."""
     file = write("max_topics_per_stream: 1\nretry_ms: 1\nheartbeat_s: 1\n")
     environ = {"KAFKASSE_CONFIG": str(file), "KAFKASSE_RETRY_MS": "2", "KAFKASSE_HEARTBEAT_S": "2"}
 
@@ -97,158 +100,71 @@ def test_code_wins_over_environment_over_file(write: Callable[[str], Path]) -> N
     assert (1, 2, 3) == (config.web.max_topics_per_stream, config.web.retry_ms, config.feed.heartbeat_s)
 
 
-def test_kafka_settings_are_merged(write: Callable[[str], Path]) -> None:
-    """The same holds for each of Kafka's own settings."""
-    file = write("kafka: {bootstrap_servers: 'file:1', client_id: file, client_rack: file}")
+def test_the_settings_of_kafka_are_merged_one_by_one(write: Callable[[str], Path]) -> None:
+    """A variable replaces one setting of `kafka` and keeps the others of the file."""
+    file = write("kafka: {bootstrap_servers: 'file:1', client_id: file, ssl_check_hostname: false}")
     environ = {"KAFKASSE_BOOTSTRAP_SERVERS": "environ:1", "KAFKASSE_KAFKA_CLIENT_ID": "environ"}
 
     kafka = Config.load(environ, file, kafka={"client_id": "code"}).kafka_settings()
 
-    assert {"bootstrap_servers": "environ:1", "client_id": "code", "client_rack": "file"} == kafka
+    assert {"bootstrap_servers": "environ:1", "client_id": "code", "ssl_check_hostname": False} == kafka
 
 
-def test_without_anything() -> None:
-    """Without settings, Kafka is expected on this machine, and there is nothing to serve."""
-    config = Config.load({})
+def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
+    """effective() names the line, the variable or the argument of each value."""
+    file = write("retry_ms: 1\nkafka:\n  client_id: me\nroutes:\n  a:\n    path: /a\n    topics: [t]\n")
 
-    assert "localhost:9092" == config.kafka_settings()["bootstrap_servers"]
-    assert ["/<topics>"] == [route.path for route in config.routes]
-    with pytest.raises(ConfigurationError, match="KAFKASSE_ALLOWED_TOPICS="):
-        config.require_topics()
+    effective = Config.load({"KAFKASSE_PAGES": "yes"}, file, max_streams=5).effective()
 
-
-@pytest.mark.parametrize(
-    ("variable", "text", "name", "value"),
-    [
-        ("KAFKASSE_CORS_ORIGINS", "*", "cors_origins", ["*"]),
-        ("KAFKASSE_HEARTBEAT_S", "2.5", "heartbeat_s", 2.5),
-        ("KAFKASSE_HEARTBEAT_S", "1e1", "heartbeat_s", 10.0),
-        ("KAFKASSE_RETRY_MS", "0100", "retry_ms", 100),
-        ("KAFKASSE_PAGES", "false", "pages", False),
-        ("KAFKASSE_PAGES", "True", "pages", True),
-        ("KAFKASSE_PAGES", "0", "pages", False),
-        ("KAFKASSE_TOPIC_PREFIX", "123", "topic_prefix", "123"),
-        ("KAFKASSE_KAFKA_TIMEOUT_S", "7", "kafka_timeout_s", 7),
-        ("KAFKA_PREFIX", "wabash-58799.", "topic_prefix", "wabash-58799."),
-    ],
-)
-def test_settings_from_the_environment(variable: str, text: str, name: str, value: object) -> None:
-    """A variable is read as what its setting is: a list, a number, a yes or no, or text."""
-    config = Config.load({variable: text})
-
-    assert value == settings_of(config)[name]
-    assert isinstance(settings_of(config)[name], type(value))
+    sources = {name: (value, source) for name, value, source in effective}
+    assert (1, f"{file}, line 1") == sources["retry_ms"]
+    assert ("me", f"{file}, line 3") == sources["kafka.client_id"]
+    assert ("/a", f"{file}, line 6") == sources["routes.a.path"]
+    assert (True, "KAFKASSE_PAGES") == sources["pages"]
+    assert (5, "the argument max_streams") == sources["max_streams"]
+    assert (15, "default") == sources["heartbeat_s"]
 
 
-def test_settings_of_routes_from_the_environment() -> None:
-    """The open route has what the variables say."""
-    variables = {"ALLOWED_TOPICS": "a, events.* ,", "COMPACT_IDS": "1", "ID_TYPE": "both"}
-
-    route = Config.load({f"KAFKASSE_{name}": text for name, text in variables.items()}).routes[-1]
-
-    assert (("a", "events.*"), True, IdType.BOTH) == (route.allowed, route.compact_ids, route.id_type)
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "value"),
-    [
-        ("KAFKASSE_KAFKA_REQUEST_TIMEOUT_MS", "3000", 3000),
-        ("KAFKASSE_KAFKA_SSL_CHECK_HOSTNAME", "false", False),
-        ("KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD", "123456", "123456"),
-        ("KAFKASSE_KAFKA_SASL_PLAIN_USERNAME", "true", "true"),
-        ("KAFKASSE_KAFKA_SSL_PASSWORD", "007", "007"),
-        ("KAFKASSE_KAFKA_SASL_MECHANISM", "SCRAM-SHA-512", "SCRAM-SHA-512"),
-    ],
-)
-def test_kafka_settings_from_the_environment(variable: str, text: str, value: object) -> None:
-    """Numbers and yes or no are such, and a password of digits is still a password."""
-    kafka = Config.load({variable: text}).kafka.kafka
-
-    assert {variable.removeprefix("KAFKASSE_KAFKA_").lower(): value} == kafka
-
-
-# What cannot work is refused, by name, before anything starts.
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("heartbeat: 1", "heartbeat"),
-        ("heartbeat_s: 0", "heartbeat_s"),
-        ("heartbeat_s: .nan", "heartbeat_s"),
-        ("heartbeat_s: .inf", "heartbeat_s"),
-        ("max_topics_per_stream: many", "max_topics_per_stream"),
-        ("pages: 'no'", "pages"),
-        ("id_type: time", "id_type"),
-        ("allowed_topics: t", "allowed_topics"),
-        ("allowed_topics: [5]", "allowed_topics[0]"),
-        ("kafka: 5", "kafka"),
-        ("kafka: [a]", "kafka"),
-        ("kafka: {security_protocol: ssl}", "kafka.security_protocol"),
-        ("kafka: {security_protocol: [SSL]}", "kafka.security_protocol"),
-        ("routes:", "routes"),
-        ("routes: {a: {path: /a}}", "routes.a"),
-        ("routes: {a: {path: a, topics: [t]}}", "routes.a.path"),
-        ("routes: {a: {path: /a, topics: []}}", "routes.a.topics"),
-        ("routes: {a: {path: /a, topics: [t], start: now}}", "routes.a.start"),
-        ("routes: {topics: {path: /a, topics: [t]}}", "routes.topics"),
-        ("routes: {a: {path: /a, topics: [t]}, b: {path: /a, topics: [u]}}", "routes.b.path"),
-        *[(f"kafka: {{{name}: x}}", f"kafka.{name}") for name in sorted(KAFKA_NOT_YOURS)],
-        ("- a", "mapping"),
-        ("5", "mapping"),
-        ("{", "YAML"),
-    ],
-)
-def test_a_bad_file_names_the_setting(write: Callable[[str], Path], text: str, named: str) -> None:
-    """Each mistake is one sentence that names the setting."""
-    assert named in refusal(file=write(text))
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "named"),
-    [
-        ("KAFKASSE_HEARTBEAT_S", "soon", "KAFKASSE_HEARTBEAT_S"),
-        ("KAFKASSE_HEARTBEAT_S", "", "KAFKASSE_HEARTBEAT_S"),
-        ("KAFKASSE_HEARTBEAT_S", "nan", "heartbeat_s"),
-        ("KAFKASSE_MAX_TOPICS_PER_STREAM", "2.5", "max_topics_per_stream"),
-        ("KAFKASSE_PAGES", "maybe", "pages"),
-        ("KAFKASSE_ID_TYPE", "time", "id_type"),
-        ("KAFKASSE_KAFKA_SECURITY_PROTOCOL", "SASL-SSL", "kafka.security_protocol"),
-        ("KAFKASSE_KAFKA_GROUP_ID", "mine", "kafka.group_id"),
-        ("KAFKASSE_CONFIG", "/nowhere/kafkasse.yaml", "/nowhere/kafkasse.yaml"),
-        ("KAFKASSE_CONFIG", "/", "/"),
-        ("KAFKA_URL", "localhost:9092", "KAFKA_URL"),
-        ("KAFKA_URL", "kafka+ssl://a:1,kafka://b:1", "KAFKA_URL"),
-        ("KAFKA_URL", "kafka+ssl://", "KAFKA_URL"),
-        ("KAFKA_URL", ",", "KAFKA_URL"),
-    ],
-)
-def test_a_bad_variable_is_named(variable: str, text: str, named: str) -> None:
-    """The same from the environment."""
-    assert named in refusal(environ={variable: text})
+def test_kafka_is_on_this_machine_by_default() -> None:
+    """Without settings, kafkasse connects to localhost:9092."""
+    assert "localhost:9092" == Config.load({}).kafka_settings()["bootstrap_servers"]
 
 
 def test_an_empty_file_sets_nothing(write: Callable[[str], Path]) -> None:
-    """A file without settings, or with a heading and nothing below it, is no mistake."""
+    """A file without settings, or with a heading and nothing below it, is valid."""
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("")))
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("kafka:\n")))
 
 
-def test_a_password_is_never_shown() -> None:
-    """What is wrong with Kafka's settings is said without the settings."""
-    assert "secret" not in refusal(kafka={"sasl_plain_password": "secret", "group_id": "g"})
+# What is served.
 
 
-def test_an_unknown_setting_in_code() -> None:
-    """A setting that does not exist is refused in code as well."""
-    assert "heartbeat" in refusal(heartbeat=1)
+def test_nothing_is_served_by_default() -> None:
+    """Without allowed topics and routes there is nothing to serve, and the error says what to set."""
+    config = Config.load({})
+
+    with pytest.raises(ConfigurationError, match="KAFKASSE_ALLOWED_TOPICS="):
+        config.require_topics()
+    assert not config.routes[-1].allows("orders")
 
 
-# Routes.
+@pytest.mark.parametrize(
+    "settings", [{"allowed_topics": ["*"]}, {"routes": {"prices": {"path": "/prices", "topics": ["prices"]}}}]
+)
+def test_allowed_topics_or_a_route_are_enough_to_serve(settings: dict[str, Any]) -> None:
+    """A server needs one of the two."""
+    Config(**settings).require_topics()
+
+
+def test_a_topic_prefix_does_not_open_internal_topics() -> None:
+    """`["*"]` does not allow a name that becomes an internal topic's with the prefix."""
+    open_route = Config(topic_prefix="__", allowed_topics=["*"]).routes[-1]
+
+    assert not open_route.allows("consumer_offsets")
 
 
 def test_routes(write: Callable[[str], Path]) -> None:
-    """A route has its own settings, and those of the whole where it has none."""
+    """A route has settings of its own, and the general settings where it has none."""
     file = write(
         "id_type: both\nroutes:\n  a: {path: /a, topics: [t, u], format: value, start: snapshot}\n"
         "  b: {path: /b/c, topics: [t], id_type: offset, compact_ids: true}\n"
@@ -267,64 +183,19 @@ def test_routes(write: Callable[[str], Path]) -> None:
     assert (None, (), IdType.BOTH) == (open_route.topics, open_route.allowed, open_route.id_type)
 
 
-# Heroku's Kafka add-on. That the certificates open a connection is tested in tests/server/test_secured.py.
+def test_settings_of_the_open_route_from_the_environment() -> None:
+    """The variables of allowed_topics, compact_ids and id_type apply to /{topics}."""
+    variables = {"ALLOWED_TOPICS": "a, events.* ,", "COMPACT_IDS": "1", "ID_TYPE": "both"}
+
+    route = Config.load({f"KAFKASSE_{name}": text for name, text in variables.items()}).routes[-1]
+
+    assert (("a", "events.*"), True, IdType.BOTH) == (route.allowed, route.compact_ids, route.id_type)
 
 
-def heroku(authority: Authority) -> dict[str, str]:
-    certificate, key = authority.issue("kafkasse")
-    return {
-        "KAFKA_URL": "kafka+ssl://ec2-1.example:9096,kafka+ssl://ec2-2.example:9096,kafka+ssl://ec2-3.example:9096",
-        "KAFKA_TRUSTED_CERT": authority.certificate,
-        "KAFKA_CLIENT_CERT": certificate,
-        "KAFKA_CLIENT_CERT_KEY": key,
-        "KAFKA_PREFIX": "wabash-58799.",
-    }
+def test_reading_the_configuration_imports_neither_encoder_nor_web_server() -> None:
+    """`kafkasse load` needs Kafka's settings, and must not pay for msgspec, Flask, gevent or kafkasse's own web part."""
+    program = "import sys; from kafkasse.config import Config; Config.load({}).kafka_settings(); print(*sys.modules)"
 
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
-def test_herokus_variables(authority: Authority) -> None:
-    """Several kafka+ssl brokers, a CA that alone is trusted, certificates that name no host, and the topic prefix."""
-    config = Config.load(heroku(authority))
-
-    kafka = config.kafka_settings()
-
-    assert [f"ec2-{number}.example:9096" for number in (1, 2, 3)] == kafka["bootstrap_servers"]
-    assert "SSL" == kafka["security_protocol"]
-    assert "wabash-58799." == config.kafka.topic_prefix
-    context = kafka["ssl_context"]
-    assert (ssl.CERT_REQUIRED, False) == (context.verify_mode, context.check_hostname)
-    assert 1 == len(context.get_ca_certs())
-    assert "ssl_pem" not in kafka
-
-
-@pytest.fixture
-def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_a_private_key_does_not_stay_on_the_disk(authority: Authority, temporary_files: Path) -> None:
-    """OpenSSL reads certificates from files: theirs is gone when the context is made."""
-    Config.load(heroku(authority)).kafka_settings()
-
-    assert [] == list(temporary_files.iterdir())
-
-
-@pytest.mark.parametrize("name", ["KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY"])
-@pytest.mark.parametrize("text", ["no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
-def test_certificates_that_are_none(authority: Authority, name: str, text: str) -> None:
-    """A certificate that is none is a sentence that names the variables, and shows none of what they hold."""
-    config = Config.load({**heroku(authority), name: text})
-
-    with pytest.raises(ConfigurationError, match="KAFKA_TRUSTED_CERT") as refused:
-        config.kafka_settings()
-
-    assert "PRIVATE KEY" not in refused.value.detail
-
-
-def test_plain_kafka_from_a_url() -> None:
-    """kafka:// is Kafka without TLS, and the project's own variable wins over the add-on's."""
-    kafka = Config.load({"KAFKA_URL": "kafka://a:9092, kafka://b:9092/"}).kafka_settings()
-
-    assert {"bootstrap_servers": ["a:9092", "b:9092"], "security_protocol": "PLAINTEXT"} == kafka
-    both = {"KAFKA_URL": "kafka://a:9092", "KAFKASSE_BOOTSTRAP_SERVERS": "c:9092"}
-    assert "c:9092" == Config.load(both).kafka_settings()["bootstrap_servers"]
+    assert {"msgspec", "flask", "gevent", "kafka", "kafkasse.frame", "kafkasse.web", "kafkasse.feed"}.isdisjoint(loaded)

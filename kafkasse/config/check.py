@@ -1,0 +1,196 @@
+"""Check a configuration by the schema, and the settings that depend on each other.
+
+Each problem is one sentence: the source, the setting, the value, what a valid value is, and an example. A sentence never
+contains a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from jsonschema import Draft202012Validator, TypeChecker, validators
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+
+from kafkasse import schemas
+from kafkasse.config import hooks, kafka, names
+from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
+
+OPEN_ROUTE = "topics"
+SHOWN_CHARS_MAX = 60
+
+
+def problems(layer: Layer) -> list[str]:
+    """Return a sentence for each problem of the settings."""
+    errors = sorted(_validator().iter_errors(layer.values), key=lambda error: [str(each) for each in error.path])
+    found = [sentence for error in errors for sentence in _sentences(error, layer)]
+    if not errors:  # the following checks rely on the types
+        found += [
+            _sentence(layer.source(("kafka", name)), f"kafka.{name}", rest)
+            for name, rest in kafka.problems(layer.values["kafka"])
+        ]
+        found += _problems_of_routes(layer)
+    return list(dict.fromkeys(found))
+
+
+@cache
+def _validator() -> Validator:
+    """A validator for Python values: a tuple is a list, 2.0 is not a whole number, and infinity is not a number."""
+    types: TypeChecker = Draft202012Validator.TYPE_CHECKER.redefine_many({
+        "array": lambda _, value: isinstance(value, list | tuple),
+        "object": lambda _, value: isinstance(value, Mapping),
+        "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+        "number": lambda _, value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        ),
+    })  # fmt: skip
+    extend: Any = validators.extend  # which has no types
+    validator: Validator = extend(Draft202012Validator, type_checker=types)(schemas.read(SCHEMA))
+    return validator
+
+
+def _sentences(error: ValidationError, layer: Layer) -> Iterator[str]:
+    path: SettingPath = tuple(error.absolute_path)
+    schema: Any = error.schema
+    instance: Any = error.instance
+    if error.validator == "additionalProperties":
+        for name in instance:
+            if name not in schema["properties"]:
+                yield _unknown((*path, name), list(schema["properties"]), layer)
+    elif error.validator == "required":
+        for name in schema["required"]:
+            if name not in instance:
+                example = _example(schema["properties"][name], layer.source(path), name)
+                yield _sentence(layer.source(path), _name(path), f"needs {name}{example}")
+    elif "propertyNames" in error.absolute_schema_path:
+        rest = f"is not a valid name: a name consists of {expected(schema)}{_example(schema, layer.source(path), '')}"
+        yield _sentence(layer.source((*path, instance)), _name((*path, instance)), rest)
+    else:
+        source = layer.source(path)
+        rest = f"must be {expected(schema)}, not {shown(path, instance)}"
+        yield _sentence(source, _name(path), rest + _example(schema, source, path[-1] if path else ""))
+
+
+def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
+    *parents, last = path
+    source, name = layer.source(path), str(last)
+    kind = {0: "a setting", 1: "a client setting of kafka-python"}.get(len(parents), "a setting of a route")
+    own = _name(path)
+    if parents == ["kafka"] and name in kafka.RESERVED:
+        return _sentence(source, own, "is set by kafkasse itself: remove it.")
+    new = names.RENAMED.get(name)
+    if parents != ["kafka"] and new in known:
+        return _sentence(source, own, f"was renamed: use {new}.")
+    if not parents and name in hooks.NAMES:
+        return _sentence(source, own, "can be set only in code, because it is a function.")
+    if not parents and name in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]:
+        return _sentence(source, own, f"is not a setting: did you mean kafka.{name}?")
+    prefix = names.KAFKA_PREFIX if source.kind == "variable" else ""
+    return _sentence(source, own, f"is not {kind}{names.suggestion(name, known, prefix)}")
+
+
+def _sentence(source: Source, name: str, rest: str) -> str:
+    if source.kind == "file":
+        return f"{source.text}: {name} {rest}"
+    if source.kind == "variable":
+        return f"{source.text} {rest}"
+    return f"The {'argument' if source.kind == 'argument' else 'setting'} {name} {rest}"
+
+
+def _name(path: SettingPath) -> str:
+    """Return the name of a setting, such as routes.prices.topics[0]."""
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{names.shown(str(each))}" for each in path)
+    return text.removeprefix(".") or "configuration"
+
+
+def expected(schema: Mapping[str, Any]) -> str:
+    """Describe the valid values of a setting: `a whole number from 1 to 1000`."""
+    if "x-expected" in schema:
+        return str(schema["x-expected"])
+    if "enum" in schema:
+        return "one of " + ", ".join(map(str, schema["enum"]))
+    types = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    return " or ".join(_expected_type(each, schema) for each in types)
+
+
+def _expected_type(kind: str, schema: Mapping[str, Any]) -> str:
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _bounds(schema)
+    return {"boolean": "true or false", "string": "text", "array": "a list", "object": "a mapping"}.get(kind, kind)
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    low, above, high = (schema.get(each) for each in ("minimum", "exclusiveMinimum", "maximum"))
+    if above is not None:
+        return f" above {above}" + (f" and at most {high}" if high is not None else "")
+    if low is not None:
+        return f" from {low} to {high}" if high is not None else f" of at least {low}"
+    return ""
+
+
+def shown(path: SettingPath, value: object) -> str:
+    """Return the value as an error message or `kafkasse config` may show it: short and without secrets."""
+    if any(kafka.is_secret(str(each)) for each in path):
+        return kafka.MASK
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, str):
+        # Text in place of all of kafka's settings can contain a password.
+        return "text" if path == ("kafka",) else _short(repr(kafka.without_credentials(value)))
+    if value is None or isinstance(value, bool | int | float):
+        return _short(json.dumps(value)) if not isinstance(value, int) or abs(value) < 10**19 else "a huge number"
+    return f"a value of type {type(value).__name__}"
+
+
+def masked(path: SettingPath, value: Any) -> Any:
+    """Return the value as JSON can hold it, without secrets."""
+    if any(kafka.is_secret(str(each)) for each in path):
+        return kafka.MASK
+    if isinstance(value, Mapping):
+        return {str(name): masked((*path, str(name)), each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(path, each) for each in value]
+    if isinstance(value, str):
+        return kafka.without_credentials(value)
+    return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[: SHOWN_CHARS_MAX - 1]}…"
+
+
+def _example(schema: Mapping[str, Any], source: Source, name: str | int) -> str:
+    """Return `. Example: max_streams: 8000`, in the syntax of the source."""
+    if not schema.get("examples"):
+        return ""
+    value = schema["examples"][0]
+    if source.kind == "variable":
+        text = (
+            ",".join(map(str, value))
+            if isinstance(value, list)
+            else value
+            if isinstance(value, str)
+            else json.dumps(value)
+        )
+        return f". Example: {source.text}={text}"
+    if source.kind == "file":
+        return f". Example: {name}: {json.dumps(value)}" if name and isinstance(name, str) else f". Example: {value}"
+    return f". Example: {value!r}"
+
+
+def _problems_of_routes(layer: Layer) -> Iterator[str]:
+    first_with_path: dict[str, str] = {}
+    for name, route in layer.values["routes"].items():
+        source = layer.source(("routes", name, "path"))
+        if name == OPEN_ROUTE:
+            rest = "is the name of the route /{topics}: choose another name."
+            yield _sentence(layer.source(("routes", name)), f"routes.{name}", rest)
+        if (first := first_with_path.setdefault(route["path"], name)) != name:
+            rest = f"is {route['path']!r}, the path of routes.{first} as well: choose another path."
+            yield _sentence(source, f"routes.{name}.path", rest)

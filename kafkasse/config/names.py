@@ -1,0 +1,78 @@
+"""The names that a configuration may use: old names of settings, variables that are not settings, and suggestions for typos.
+
+schemas/config.schema.json defines the settings themselves. This module does not read any configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+PREFIX = "KAFKASSE_"
+KAFKA_PREFIX = "KAFKASSE_KAFKA_"
+FILE_VARIABLE = "KAFKASSE_CONFIG"
+DOCS = "docs/configuration.md"
+
+# Old names of settings, before version 0.1. CHANGELOG.md has the same table.
+RENAMED = {
+    "topics_max": "max_topics_per_stream",
+    "stream_age_max_s": "max_stream_age_s",
+    "topic_check_s": "metadata_refresh_s",
+    "streams_max": "max_streams",
+    "streams_per_client_max": "max_streams_per_client",
+    "forwarded_hops": "trusted_proxies",
+    "write_deadline_s": "write_timeout_s",
+    "chunk_bytes_max": "max_chunk_bytes",
+    "fetch_bytes_max": "max_fetch_bytes",
+    "unpacked_bytes_max": "max_decompressed_bytes",
+    "ring_bytes_max": "max_ring_bytes",
+    "ring_records_max": "max_ring_records",
+    "feed_grace_s": "idle_feed_timeout_s",
+    "consumers_max": "max_cursors",
+    "position_bytes_max": "max_last_event_id_bytes",
+    "position_entries_max": "max_last_event_id_entries",
+    "snapshot_keys_max": "max_snapshot_keys",
+    "id": "id_type",
+    "id_every": "id_frequency",
+}
+
+OTHER_VARIABLES = {
+    FILE_VARIABLE: "the path of a YAML file of settings",
+    "KAFKASSE_BOOTSTRAP_SERVERS": "the addresses of the brokers; also read by the commands load, pipeline and serve",
+    "KAFKASSE_BIND": "the address that gunicorn listens on; read by gunicorn.conf.py",
+    "KAFKASSE_LOG_LEVEL": "gunicorn's log level; read by gunicorn.conf.py",
+    "KAFKASSE_ACCESS_LOG": "the file of gunicorn's access log; read by gunicorn.conf.py",
+    "KAFKASSE_CACHE_DIR": "where the commands broker, pipeline and demo keep downloaded jars",
+    "KAFKASSE_IVY_SETTINGS": "a file that tells Ivy where to download jars from",
+    "KAFKASSE_TEST_SEED": "the seed of the random tests",
+    "KAFKASSE_TEST_MUTANT": "the deliberate fault of a server in tests/history",
+}
+
+# Kubernetes gives every pod such variables for each service: a service `kafkasse` must not stop our server.
+_KUBERNETES_NAME = re.compile(
+    r"KAFKASSE_([A-Z0-9_]+_)?(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)"
+)
+_KUBERNETES_PORT = re.compile(r"KAFKASSE_([A-Z0-9_]+_)?PORT")
+_KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
+
+
+def shown(name: str) -> str:
+    """Return the name up to its first unusual character. In YAML `{ssl_password:secret}` is a name without a value."""
+    start = re.match(r"[A-Za-z0-9_.-]{0,60}", name)
+    return name if start and start[0] == name else f"{start[0] if start else ''}…"
+
+
+def is_from_kubernetes(name: str, value: str) -> bool:
+    """Return whether a variable describes a Kubernetes service whose name starts with `kafkasse`."""
+    if _KUBERNETES_PORT.fullmatch(name):
+        return bool(_KUBERNETES_URL.match(value))
+    return bool(_KUBERNETES_NAME.fullmatch(name))
+
+
+def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return `: did you mean NAME?` for the known name that is most like `name`, or a pointer to the documentation."""
+    close = get_close_matches(name.lower(), list(known), 1)
+    if not close:
+        return f". See {DOCS} for all settings."
+    return f": did you mean {prefix + (close[0].upper() if prefix else close[0])}?"

@@ -1,0 +1,267 @@
+"""Read settings from a file, the environment and arguments. Each value keeps its source.
+
+This module finds unknown names and text that is not YAML. It does not judge the values; kafkasse.config.check does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from kafkasse import schemas
+from kafkasse.config import kafka, names
+
+SCHEMA = "config"
+SettingPath = tuple[str | int, ...]
+
+_YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")  # of a 64-bit number; Python rejects thousands of digits with an error
+_VARIABLES_OF_HEROKU = ("KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY")
+
+# PyYAML's descriptions of a problem quote a part of the file, which can be a secret, except for tokens and punctuation.
+_QUOTES_NO_VALUE = re.compile(r"(?:[^'\"]|'<[a-z ]+>'|'[-,:?{}\[\]]')*")
+_RESERVED_CHARACTER = "a value starts with a character that YAML reserves: put the value in quotes"
+
+
+class Source(NamedTuple):
+    """Where a value comes from. `kind` is default, file, variable or argument; `text` is for people."""
+
+    kind: str
+    text: str
+
+
+DEFAULT = Source("default", "default")
+
+
+@dataclass
+class Layer:
+    """Settings with their sources, and the problems of reading them.
+
+    `sources` maps a path such as ("routes", "prices", "path") to a source. A path that is missing has the source of its
+    longest prefix.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[SettingPath, Source] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def source(self, path: SettingPath) -> Source:
+        """Return where the value at `path` comes from."""
+        for length in range(len(path), 0, -1):
+            if found := self.sources.get(path[:length]):
+                return found
+        return DEFAULT
+
+    def put(self, name: str, value: Any, source: Source) -> None:
+        """Set a top-level setting."""
+        self.values[name] = value
+        self.sources[name,] = source
+
+    def put_kafka(self, name: str, value: Any, source: Source) -> None:
+        """Set a setting of kafka-python's client."""
+        self.values.setdefault("kafka", {})[name] = value
+        self.sources["kafka", name] = source
+
+
+def merged(*layers: Layer) -> Layer:
+    """Combine layers; later layers win. The settings of `kafka` are combined one by one."""
+    whole = Layer(_defaults())
+    for layer in layers:
+        whole.problems += layer.problems
+        for name, value in layer.values.items():
+            if name == "kafka" and isinstance(value, Mapping | None) and isinstance(whole.values["kafka"], Mapping):
+                _merge_kafka(whole, layer)
+            else:
+                whole.sources = {path: source for path, source in whole.sources.items() if path[0] != name}
+                whole.values[name] = value
+                whole.sources |= {path: source for path, source in layer.sources.items() if path[0] == name}
+    return whole
+
+
+def _merge_kafka(whole: Layer, layer: Layer) -> None:
+    for name, value in (layer.values["kafka"] or {}).items():  # a heading with nothing below it is None
+        whole.values["kafka"] = {**whole.values["kafka"], name: value}
+        whole.sources["kafka", name] = layer.source(("kafka", name))
+
+
+def _defaults() -> dict[str, Any]:
+    return {name: setting["default"] for name, setting in schemas.read(SCHEMA)["properties"].items()}
+
+
+def arguments(values: Mapping[str, Any]) -> Layer:
+    """Settings that are arguments of Config() or Config.load()."""
+    layer = Layer(dict(values))
+    layer.sources = {(name,): Source("argument", f"the argument {name}") for name in values}
+    if isinstance(settings := values.get("kafka"), Mapping):
+        layer.sources |= {("kafka", name): Source("argument", f"the argument kafka[{name!r}]") for name in settings}
+    return layer
+
+
+# A YAML file.
+
+
+def file(path: Path) -> Layer:
+    """Settings of a YAML file."""
+    layer = Layer()
+    try:
+        loader = _Loader(path.read_text("utf-8"))
+        node = loader.get_single_node()
+        values = loader.construct_document(node) if node else {}
+        if node:
+            _index(node, (), layer, path, set())
+    except OSError as error:
+        layer.problems.append(f"The configuration file {path} cannot be read: {error.strerror}.")
+    except yaml.MarkedYAMLError as error:
+        layer.problems.append(_not_yaml(path, error))
+    except (yaml.YAMLError, ValueError):
+        layer.problems.append(f"{path}: this is not a text file in UTF-8.")
+    except RecursionError:
+        layer.problems.append(f"{path}: the lists and mappings are nested too deeply.")
+    else:
+        if isinstance(values, dict):
+            layer.values = values
+            _find_code_only(layer)
+        elif values is not None:
+            layer.problems.append(f"{path}: the file must be a mapping of settings. Example: allowed_topics: [orders]")
+    return layer
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that reports the line of every error."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, LookupError):  # such as the date 2026-99-99
+            problem = "this value cannot be read; put text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+def _not_yaml(path: Path, error: yaml.MarkedYAMLError) -> str:
+    """Name the line and the problem, without quoting the line, which can contain a secret."""
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or ""
+    if "cannot start any token" in problem or "alias" in problem or "tag" in problem or "alphabetic" in problem:
+        problem = _RESERVED_CHARACTER
+    elif not _QUOTES_NO_VALUE.fullmatch(problem):
+        problem = "check the indentation, quotes and brackets"
+    return f"{path}, line {mark.line + 1 if mark else 1}: this is not valid YAML: {problem}."
+
+
+def _index(node: yaml.Node, path: SettingPath, layer: Layer, file: Path, seen: set[int]) -> None:
+    """Note the line of each setting, and find settings that are set twice."""
+    if id(node) in seen:  # an alias
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            layer.sources[*path, number] = Source("file", f"{file}, line {item.start_mark.line + 1}")
+            _index(item, (*path, number), layer, file, seen)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if (first := lines.setdefault(name, line)) != line:
+                layer.problems.append(
+                    f"{file}, line {line}: {names.shown(name)} is set twice, first in line {first}. Remove one."
+                )
+            layer.sources[*path, name] = Source("file", f"{file}, line {line}")
+            _index(value, (*path, name), layer, file, seen)
+
+
+# The environment.
+
+
+def environment(environ: Mapping[str, str]) -> Layer:
+    """Settings of the variables KAFKASSE_... and of Heroku's Kafka add-on."""
+    layer = Layer()
+    properties = schemas.read(SCHEMA)["properties"]
+    client_properties = schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]
+    _read_heroku(environ, layer)
+    for variable, text in environ.items():
+        if not variable.startswith(names.PREFIX):
+            continue
+        name = variable.removeprefix(names.PREFIX).lower()
+        source = Source("variable", variable)
+        if name in properties and name not in ("kafka", "routes"):
+            layer.put(name, _value(text, properties[name]), source)
+        elif variable.startswith(names.KAFKA_PREFIX):
+            client_name = variable.removeprefix(names.KAFKA_PREFIX).lower()
+            layer.put_kafka(client_name, _value(text, client_properties.get(client_name, {})), source)
+        elif variable == "KAFKASSE_BOOTSTRAP_SERVERS":
+            continue
+        elif variable not in names.OTHER_VARIABLES and not names.is_from_kubernetes(variable, text):
+            layer.problems.append(_unknown_variable(variable, name, properties))
+    if servers := environ.get("KAFKASSE_BOOTSTRAP_SERVERS"):
+        layer.put_kafka("bootstrap_servers", servers, Source("variable", "KAFKASSE_BOOTSTRAP_SERVERS"))
+    _find_code_only(layer)
+    return layer
+
+
+def _unknown_variable(variable: str, name: str, properties: Mapping[str, Any]) -> str:
+    if new := names.RENAMED.get(name):
+        return f"{variable} was renamed: use {names.PREFIX}{new.upper()}."
+    if name in ("kafka", "routes"):
+        return f"{variable} is not a setting: {name} can be set only in a file or in code."
+    others = (each.removeprefix(names.PREFIX).lower() for each in names.OTHER_VARIABLES)
+    known = [*(each for each in properties if each not in ("kafka", "routes")), *others]
+    return f"{variable} is not a setting{names.suggestion(name, known, names.PREFIX)}"
+
+
+def _value(text: str, schema: Mapping[str, Any]) -> Any:
+    """Read the text as the type of the setting. Text that is not of that type stays text, for the check to reject."""
+    types = schema.get("type", "string")
+    if "string" in types:
+        return text
+    if "array" in types:
+        return [each.strip() for each in text.split(",") if each.strip()]
+    if "boolean" in types:
+        return _YES_OR_NO.get(text.lower(), text)
+    if _WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    return _decimal(text) if "number" in types else text
+
+
+def _decimal(text: str) -> float | str:
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _read_heroku(environ: Mapping[str, str], layer: Layer) -> None:
+    if environ.get("KAFKA_PREFIX"):
+        layer.put("topic_prefix", environ["KAFKA_PREFIX"], Source("variable", "KAFKA_PREFIX"))
+    if not (url := environ.get("KAFKA_URL")):
+        return
+    source = Source("variable", "KAFKA_URL")
+    if (settings := kafka.settings_of_url(url)) is None:
+        layer.problems.append(
+            "KAFKA_URL must be kafka+ssl://HOST:PORT or kafka://HOST:PORT without a user name, or several with commas. "
+            "Example: KAFKA_URL=kafka+ssl://kafka-1.example:9096"
+        )
+        return
+    for name, value in settings.items():
+        layer.put_kafka(name, value, source)
+    if environ.get("KAFKA_TRUSTED_CERT"):
+        pem = kafka.PemCertificates(*(environ.get(name, "") for name in _VARIABLES_OF_HEROKU))
+        layer.put_kafka("ssl_context", pem, Source("variable", "KAFKA_TRUSTED_CERT"))
+
+
+def _find_code_only(layer: Layer) -> None:
+    """Reject settings that neither a file nor a variable can hold, because their values are Python objects."""
+    settings = layer.values.get("kafka")
+    if not isinstance(settings, Mapping):
+        return
+    properties = schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]
+    for name, value in settings.items():
+        if properties.get(name, {}).get("x-code-only") and not isinstance(value, kafka.PemCertificates):
+            source = layer.source(("kafka", name)).text
+            layer.problems.append(f"{source}: kafka.{name} can be set only in code, because it is a Python object.")

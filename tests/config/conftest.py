@@ -1,0 +1,36 @@
+"""Fixtures for configurations in files, and for the errors of configurations that are not valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a configuration file."""
+
+    def write(text: str) -> Path:
+        file = tmp_path / "kafkasse.yaml"
+        file.write_text(text)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def problems() -> Callable[..., list[str]]:
+    """Load a configuration that is not valid, and return its problems."""
+
+    def problems(environ: dict[str, str] | None = None, file: Path | None = None, **arguments: Any) -> list[str]:
+        with pytest.raises(ConfigurationError) as refused:
+            Config.load(environ or {}, file, **arguments)
+        return refused.value.detail.splitlines()
+
+    return problems

@@ -1,0 +1,126 @@
+"""Values that are not valid: each error names the source, the value, what is valid, and an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+
+Problems = Callable[..., list[str]]
+Write = Callable[[str], Path]
+ROUTE = {"path": "/a", "topics": ["t"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("heartbeat_s: 0", "heartbeat_s must be a number above 0 and at most 300, not 0. Example: heartbeat_s: 15"),
+        ("heartbeat_s: .nan", "heartbeat_s must be a number above 0 and at most 300, not NaN."),
+        ("heartbeat_s: .inf", "heartbeat_s must be a number above 0 and at most 300, not Infinity."),
+        ("max_streams: many", "max_streams must be a whole number from 1 to 1000000, not 'many'. Example: max_str"),
+        ("max_streams: 2.0", "max_streams must be a whole number from 1 to 1000000, not 2.0."),
+        ("max_streams: true", "max_streams must be a whole number from 1 to 1000000, not true."),
+        ("max_streams: 2026-01-01", "max_streams must be a whole number from 1 to 1000000, not a value of type date."),
+        ("pages: 'no'", "pages must be true or false, not 'no'. Example: pages: true"),
+        ("id_type: time", "id_type must be one of offset, timestamp, both, not 'time'. Example: id_type: \"both\""),
+        ("compact_ids: 1", "compact_ids must be true or false or null, not 1. Example: compact_ids: true"),
+        ("allowed_topics: t", "allowed_topics must be a list of topic names and patterns, not 't'."),
+        ("allowed_topics:", "allowed_topics must be a list of topic names and patterns, not null."),
+        ("allowed_topics: [5]", 'allowed_topics[0] must be a topic name or pattern, not 5. Example: events.*'),
+        ("topic_prefix: a/b", "topic_prefix must be letters, digits, dots, underscores and hyphens, not 'a/b'."),
+        ("kafka: 5", "kafka must be a mapping of client settings, not 5."),
+        ("kafka: [a]", "kafka must be a mapping of client settings, not a list."),
+        ("kafka: {security_protocol: ssl}", "kafka.security_protocol must be one of PLAINTEXT, SSL, SASL_"),
+        ("kafka: {security_protocol: [SSL]}", "kafka.security_protocol must be one of PLAINTEXT, SSL"),
+        ("kafka: {request_timeout_ms: soon}", "kafka.request_timeout_ms must be a whole number of at least 1, not 'soon'."),
+        ("routes:", "routes must be a mapping of names to routes, not null."),
+        ("routes: {a: 5}", "routes.a must be a mapping with at least path and topics, not 5."),
+        ("routes: {a: {path: /a}}", 'routes.a needs topics. Example: topics: ["prices"]'),
+        ("routes: {a: {path: a, topics: [t]}}", "routes.a.path must be a path that starts with /"),
+        ("routes: {a: {path: /a, topics: []}}", "routes.a.topics must be a list of at least one topic name, not an empty"),
+        ("routes: {a: {path: /a, topics: [t], start: now}}", "routes.a.start must be one of latest, earliest, snapshot"),
+        ("routes: {topics: {path: /a, topics: [t]}}", "routes.topics is the name of the route /{topics}"),
+        ("routes: {A-b: {path: /a, topics: [t]}}", "routes.A-b is not a valid name: a name consists of lower-case letters"),
+        ("routes: {5: {path: /a, topics: [t]}}", "routes[5] is not a valid name"),
+        (
+            "routes: {a: {path: /a, topics: [t]}, b: {path: /a, topics: [u]}}",
+            "routes.b.path is '/a', the path of routes.a as well: choose another path.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem: str) -> None:
+    """The error names the file, the line and the setting."""
+    file = write(f"\n{text}")
+
+    (found,) = problems(file=file)
+
+    assert found.startswith(f"{file}, line 2: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "problem"),
+    [
+        ("HEARTBEAT_S", "soon", " must be a number above 0 and at most 300, not 'soon'. Example: KAFKASSE_HEARTBEAT_S=15"),
+        ("HEARTBEAT_S", "", " must be a number above 0 and at most 300, not ''."),
+        ("HEARTBEAT_S", "nan", " must be a number above 0 and at most 300, not 'nan'."),
+        ("MAX_TOPICS_PER_STREAM", "2.5", " must be a whole number from 1 to 1000, not '2.5'."),
+        ("MAX_TOPICS_PER_STREAM", "9" * 5000, " must be a whole number from 1 to 1000, not '999"),
+        ("PAGES", "maybe", " must be true or false, not 'maybe'. Example: KAFKASSE_PAGES=true"),
+        ("ID_TYPE", "time", " must be one of offset, timestamp, both, not 'time'. Example: KAFKASSE_ID_TYPE=both"),
+        ("KAFKA_SECURITY_PROTOCOL", "SASL-SSL", " must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'SASL-SSL'."),
+        ("BOOTSTRAP_SERVERS", "kafka", " must be HOST:PORT, not 'kafka'. Example: kafka-1.example:9092"),
+    ],
+)  # fmt: skip
+def test_a_value_in_a_variable(problems: Problems, variable: str, text: str, problem: str) -> None:
+    """The error names the variable, and the example is in the syntax of variables."""
+    (found,) = problems({f"KAFKASSE_{variable}": text})
+
+    assert found.startswith(f"KAFKASSE_{variable}{problem}")
+
+
+def test_a_value_in_an_argument(problems: Problems) -> None:
+    """The error names the argument, and the example is in Python's syntax."""
+    (found,) = problems(max_streams="5")
+
+    assert found == "The argument max_streams must be a whole number from 1 to 1000000, not '5'. Example: 8000"
+
+
+def test_a_tuple_is_a_list() -> None:
+    """Code may pass either."""
+    assert ("a",) == Config(allowed_topics=("a",)).routes[-1].allowed
+
+
+@pytest.mark.parametrize(
+    ("hooks", "problem"),
+    [
+        ({"filterer": 5}, "The argument filterer must be a function, not a value of type int."),
+        ({"logger": "shop"}, "The argument logger must be a logger, not a value of type str."),
+        (
+            {"kafka_event_handlers": [print]},
+            "The argument kafka_event_handlers must be a mapping, not a value of type list.",
+        ),
+        (
+            {"kafka_event_handlers": {"raedy": print}},
+            "The argument kafka_event_handlers['raedy'] is not an event: did you mean ready?",
+        ),
+        (
+            {"kafka_event_handlers": {"x": print}},
+            "The argument kafka_event_handlers['x'] is not an event: the events are ready, disconnected, event.error",
+        ),
+        (
+            {"kafka_event_handlers": {"ready": 5}},
+            "The argument kafka_event_handlers['ready'] must be a function, not a value of type int.",
+        ),
+    ],
+)
+def test_a_hook_that_cannot_work(hooks: dict[str, Any], problem: str) -> None:
+    """Hooks are functions, and the names of events are known."""
+    with pytest.raises(ConfigurationError) as refused:
+        Config(**hooks)
+
+    assert refused.value.detail.startswith(problem)

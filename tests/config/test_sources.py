@@ -1,0 +1,243 @@
+"""The sources of settings: how files and variables are read, and which mistakes are found while reading them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkasse.config import Config, names
+from kafkasse.errors import ConfigurationError
+from tests.config.test_config import settings_of
+
+ROOT = Path(__file__).parents[2]
+Problems = Callable[..., list[str]]
+Write = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("KAFKASSE_CORS_ORIGINS", "*", "cors_origins", ["*"]),
+        ("KAFKASSE_HEARTBEAT_S", "2.5", "heartbeat_s", 2.5),
+        ("KAFKASSE_HEARTBEAT_S", "1e1", "heartbeat_s", 10.0),
+        ("KAFKASSE_RETRY_MS", "0100", "retry_ms", 100),
+        ("KAFKASSE_PAGES", "false", "pages", False),
+        ("KAFKASSE_PAGES", "True", "pages", True),
+        ("KAFKASSE_PAGES", "0", "pages", False),
+        ("KAFKASSE_TOPIC_PREFIX", "123", "topic_prefix", "123"),
+        ("KAFKASSE_KAFKA_TIMEOUT_S", "7", "kafka_timeout_s", 7),
+        ("KAFKA_PREFIX", "wabash-58799.", "topic_prefix", "wabash-58799."),
+    ],
+)
+def test_a_variable_is_read_as_the_type_of_its_setting(variable: str, text: str, name: str, value: object) -> None:
+    """The text becomes a list, a number, true or false, or stays text."""
+    settings = settings_of(Config.load({variable: text}))
+
+    assert value == settings[name]
+    assert isinstance(settings[name], type(value))
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("KAFKASSE_KAFKA_REQUEST_TIMEOUT_MS", "3000", 3000),
+        ("KAFKASSE_KAFKA_SSL_CHECK_HOSTNAME", "false", False),
+        ("KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD", "123456", "123456"),
+        ("KAFKASSE_KAFKA_SASL_PLAIN_USERNAME", "true", "true"),
+        ("KAFKASSE_KAFKA_SSL_PASSWORD", "007", "007"),
+        ("KAFKASSE_KAFKA_CLIENT_ID", "12", "12"),
+    ],
+)
+def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, text: str, value: object) -> None:
+    """A password of digits is still text."""
+    kafka = Config.load({variable: text}).kafka.kafka
+
+    assert {variable.removeprefix("KAFKASSE_KAFKA_").lower(): value} == kafka
+
+
+# Unknown names.
+
+
+@pytest.mark.parametrize(
+    ("variable", "problem"),
+    [
+        ("KAFKASSE_ALOWED_TOPICS", "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?"),
+        ("KAFKASSE_BNID", "KAFKASSE_BNID is not a setting: did you mean KAFKASSE_BIND?"),
+        ("KAFKASSE_XYZZY", "KAFKASSE_XYZZY is not a setting. See docs/configuration.md for all settings."),
+        ("KAFKASSE_ROUTES", "KAFKASSE_ROUTES is not a setting: routes can be set only in a file or in code."),
+        (
+            "KAFKASSE_KAFKA_SSL_CAFIEL",
+            "KAFKASSE_KAFKA_SSL_CAFIEL is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?",
+        ),
+        ("KAFKASSE_PORT", "KAFKASSE_PORT is not a setting"),
+    ],
+)
+def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, problem: str) -> None:
+    """The error suggests the variable that was probably meant."""
+    (found,) = problems({variable: "x"})
+
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("alowed_topics: [a]", "line 1: alowed_topics is not a setting: did you mean allowed_topics?"),
+        ("\nfilterer: x", "line 2: filterer can be set only in code, because it is a function."),
+        ("ssl_cafile: x", "line 1: ssl_cafile is not a setting: did you mean kafka.ssl_cafile?"),
+        (
+            "kafka:\n  ssl_cafiel: x",
+            "line 2: kafka.ssl_cafiel is not a client setting of kafka-python: did you mean ssl_cafile?",
+        ),
+        ("kafka:\n  group_id: x", "line 2: kafka.group_id is set by kafkasse itself: remove it."),
+        (
+            "kafka: {ssl_context: x}",
+            "line 1: kafka.ssl_context can be set only in code, because it is a Python object.",
+        ),
+        (
+            "routes:\n  a: {path: /a, topics: [t],\n   fromat: value}",
+            "line 3: routes.a.fromat is not a setting of a route: did you mean format?",
+        ),
+    ],
+)
+def test_an_unknown_key_is_an_error(problems: Problems, write: Write, text: str, problem: str) -> None:
+    """The error names the line and suggests the key that was probably meant."""
+    file = write(text)
+
+    assert [f"{file}, {problem}"] == problems(file=file)
+
+
+def test_an_unknown_argument_is_an_error(problems: Problems) -> None:
+    """Config(), Config.load() and the mapping `kafka` reject unknown names."""
+    assert ["The argument heartbeat is not a setting: did you mean heartbeat_s?"] == problems(heartbeat=1)
+    (found,) = problems(kafka={"client_idd": "x"})
+    assert found == "The argument kafka.client_idd is not a client setting of kafka-python: did you mean client_id?"
+
+
+@pytest.mark.parametrize(("old", "new"), names.RENAMED.items())
+def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Write, old: str, new: str) -> None:
+    """As a variable, in a file and as an argument."""
+    file = write(f"{old}: 1")
+
+    assert [f"KAFKASSE_{old.upper()} was renamed: use KAFKASSE_{new.upper()}."] == problems(
+        {f"KAFKASSE_{old.upper()}": "1"}
+    )
+    assert [f"{file}, line 1: {old} was renamed: use {new}."] == problems(file=file)
+    assert [f"The argument {old} was renamed: use {new}."] == problems(**{old: 1})
+
+
+def test_the_changelog_has_the_old_names() -> None:
+    """The table in CHANGELOG.md is the table in the code."""
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert list(names.RENAMED.items()) == rows
+
+
+def test_old_names_of_a_route(problems: Problems) -> None:
+    """`id` was a setting of routes too."""
+    (found,) = problems(routes={"a": {"path": "/a", "topics": ["t"], "id": "both"}})
+
+    assert found == "The argument routes.a.id was renamed: use id_type."
+
+
+def test_variables_that_are_no_settings_are_accepted() -> None:
+    """Other parts of kafkasse read them."""
+    Config.load(dict.fromkeys(names.OTHER_VARIABLES, ""))
+
+
+@pytest.mark.parametrize("folder", ["kafkasse", "tests", "bench", "docs", "examples", ".ci", "Makefile", "README.md"])
+def test_every_variable_in_the_repository_is_known(folder: str) -> None:
+    """No code, test or page uses a variable that a server would reject."""
+    files = [ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*")
+    own = ("tests/config", "kafkasse/config/names.py", "kafkasse/config/sources.py", "__pycache__")
+    text = "".join(
+        each.read_text(errors="replace")
+        for each in files
+        if each.is_file() and not any(part in str(each) for part in own)
+    )
+
+    used = set(re.findall(r"\bKAFKASSE_[A-Z][A-Z_]*[A-Z]\b", text)) - {"KAFKASSE_KAFKA", "KAFKASSE_ALOWED_TOPICS"}
+
+    unknown = {name for name in used if "_KAFKASSE" not in name and _is_unknown(name)}
+    assert set() == unknown
+
+
+def _is_unknown(name: str) -> bool:
+    try:
+        Config.load({name: "1"})
+    except ConfigurationError as error:
+        return "is not a" in str(error)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KAFKASSE_PORT", "tcp://10.0.0.1:6917"),
+        ("KAFKASSE_SERVICE_HOST", "10.0.0.1"),
+        ("KAFKASSE_SERVICE_PORT_HTTP", "6917"),
+        ("KAFKASSE_PORT_6917_TCP_ADDR", "10.0.0.1"),
+        ("KAFKASSE_SHOP_SERVICE_HOST", "10.0.0.1"),
+    ],
+)
+def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, value: str) -> None:
+    """Kubernetes creates them for a service that is called kafkasse."""
+    Config.load({name: value})
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("max_streams: 1\nmax_streams: 2", ", line 2: max_streams is set twice, first in line 1. Remove one."),
+        ("- a", ": the file must be a mapping of settings."),
+        ("5", ": the file must be a mapping of settings."),
+        ("a: [", ", line 1: this is not valid YAML: "),
+        ("retry_ms: 2026-99-99", ", line 1: this is not valid YAML: this value cannot be read; put text in quotes."),
+        ("a: 1\n---\nb: 1", ", line 2: this is not valid YAML: "),
+        ("a: " + "[" * 3000, ": the lists and mappings are nested too deeply."),
+        ("topic_prefix: \0", ": this is not a text file in UTF-8."),
+    ],
+)
+def test_a_file_that_cannot_be_read(problems: Problems, write: Write, text: str, problem: str) -> None:
+    """The error names the file and, where there is one, the line."""
+    file = write(text)
+
+    assert problems(file=file)[0].startswith(f"{file}{problem}")
+
+
+@pytest.mark.parametrize("path", ["/nowhere/kafkasse.yaml", "/"])
+def test_a_file_that_does_not_exist(problems: Problems, path: str) -> None:
+    """The error names the path and the reason."""
+    (found,) = problems({"KAFKASSE_CONFIG": path})
+
+    assert found.startswith(f"The configuration file {path} cannot be read: ")
+
+
+def test_aliases_of_a_file_are_read(write: Write) -> None:
+    """An anchor may be used again, even inside itself."""
+    file = write("allowed_topics: &topics [a]\ncors_origins: *topics\n")
+
+    assert ("a",) == Config.load({}, file).web.cors_origins
+
+
+def test_all_problems_are_reported_at_once(problems: Problems, write: Write) -> None:
+    """Problems of the file, the environment and the arguments are reported together, but not a screen full of them."""
+    file = write("retry_ms: x\nalowed_topics: [a]\n")
+
+    assert 4 == len(problems({"KAFKASSE_FOO": "1"}, file, max_streams=0))
+    found = problems({f"KAFKASSE_FOO{n}": "1" for n in range(50)})
+    assert (21, "There are 30 more problems.") == (len(found), found[-1])
+
+
+def test_a_problem_never_has_two_lines(problems: Problems) -> None:
+    """A value with line breaks is shown in one line."""
+    values: dict[str, Any] = {"topic_prefix": "a\nb", "id_type": "x\r\ny", "cors_origins": [""]}
+
+    assert 3 == len(problems(**values))
