@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kafkasse.config import check, hooks, kafka, sources
 from kafkasse.config.hooks import Hooks
 from kafkasse.config.names import FILE_VARIABLE
 from kafkasse.config.settings import FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from kafkasse.errors import ConfigurationError
-from kafkasse.position import IdType
-from kafkasse.route import Route, StartAt
+
+if TYPE_CHECKING:
+    from kafkasse.route import Route
 
 __all__ = ["FILE_VARIABLE", "Config", "Effective", "Hooks"]
 
@@ -51,8 +53,8 @@ class Config:
     kafka: KafkaSettings
     feed: FeedSettings
     web: WebSettings
+    route: RouteSettings
     hooks: Hooks = field(repr=False)
-    routes: tuple[Route, ...]
     _layer: sources.Layer = field(repr=False, compare=False)
 
     def __init__(self, **settings_and_hooks: Any) -> None:
@@ -87,15 +89,24 @@ class Config:
             ("kafka", _typed(KafkaSettings, layer.values)),
             ("feed", _typed(FeedSettings, layer.values)),
             ("web", _typed(WebSettings, layer.values)),
+            ("route", _typed(RouteSettings, layer.values)),
             ("hooks", Hooks(**given_hooks)),
-            ("routes", tuple(_routes(_typed(RouteSettings, layer.values)))),
             ("_layer", layer),
         ):
             object.__setattr__(self, name, value)
 
+    @cached_property
+    def routes(self) -> tuple[Route, ...]:
+        """The named routes and then the open route, /{topics}."""
+        from kafkasse.config.routes import (
+            routes,  # here, because `kafkasse load` needs no routes and none of their imports
+        )
+
+        return routes(self.route)
+
     def require_topics(self) -> None:
         """Raise ConfigurationError if there is nothing to serve: neither allowed topics nor routes."""
-        if not any(route.topics or route.allowed for route in self.routes):
+        if not self.route.allowed_topics and not self.route.routes:
             raise ConfigurationError(NOTHING_TO_SERVE)
 
     def kafka_settings(self) -> dict[str, Any]:
@@ -134,26 +145,3 @@ def _typed(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
         name: tuple(value) if isinstance(value, list) else value for name, value in own.items()
     }
     return kind(**arguments)
-
-
-def _routes(settings: RouteSettings) -> Iterator[Route]:
-    """Yield the named routes and then the open route."""
-    for name, own in settings.routes.items():
-        yield Route(
-            name,
-            own["path"],
-            tuple(own["topics"]),
-            format=own.get("format", "kafkasse"),
-            start=StartAt(own.get("start", "latest")),
-            id_type=IdType(own.get("id_type", settings.id_type)),
-            compact_ids=own.get("compact_ids", settings.compact_ids),
-        )
-    yield Route(
-        check.OPEN_ROUTE,
-        "/<topics>",
-        None,
-        settings.allowed_topics,
-        settings.topic_prefix,
-        id_type=IdType(settings.id_type),
-        compact_ids=settings.compact_ids,
-    )

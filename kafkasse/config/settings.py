@@ -58,7 +58,7 @@ class WebSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSettings:
-    """Read by kafkasse.config to create the routes."""
+    """Read by kafkasse.config.routes, which creates the routes."""
 
     allowed_topics: tuple[str, ...]
     topic_prefix: str

@@ -154,7 +154,7 @@ def _check_load(environ: dict[str, str], file: Path | None, sources: Sequence[st
 
 
 def _check_refusal(detail: str, sources: Sequence[str]) -> None:
-    assert 0 < len(detail) < SENTENCE_CHARS_MAX
+    assert all(0 < len(line) < SENTENCE_CHARS_MAX for line in detail.split("\n"))
     assert PASSWORD not in detail
     assert any(each in detail for each in sources), detail
 

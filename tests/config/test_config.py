@@ -198,4 +198,13 @@ def test_reading_the_configuration_imports_neither_encoder_nor_web_server() -> N
 
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
-    assert {"msgspec", "flask", "gevent", "kafka", "kafkasse.frame", "kafkasse.web", "kafkasse.feed"}.isdisjoint(loaded)
+    assert {
+        "msgspec",
+        "flask",
+        "gevent",
+        "kafka",
+        "kafkasse.position",
+        "kafkasse.frame",
+        "kafkasse.web",
+        "kafkasse.feed",
+    }.isdisjoint(loaded)
