@@ -27,12 +27,7 @@ SUMMARIES = {
 EXTRAS = {"broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}
 
 EPILOG = """\b
-Start here:
-  kafkasse demo            see everything work, without any configuration
-  kafkasse serve --help    stream the topics of your own Kafka
-
-\b
-Complete commands and options with Tab (bash; for zsh and fish, replace bash):
+To complete commands and options with the Tab key in bash (in zsh: zsh_source):
   eval "$(_KAFKASSE_COMPLETE=bash_source kafkasse)"
 """
 
@@ -74,7 +69,14 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="kafkasse %(version)s")
 def _kafkasse() -> None:
-    """Stream Kafka topics to browsers and scripts as Server-Sent Events."""
+    """Stream Kafka topics to browsers and scripts as Server-Sent Events.
+
+    \b
+    Start here:
+      kafkasse demo            see everything work, without any configuration
+      kafkasse serve --help    stream the topics of your own Kafka
+      kafkasse COMMAND --help  the options of a command, and an example
+    """
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -177,7 +177,7 @@ def _event_stream(url: str, response: HTTPResponse) -> HTTPResponse:
     if response.status != 200 or media_type != "text/event-stream":
         response.close()
         raise CommandError(
-            f"{url} answered {response.status} with {media_type}, not with an event stream. Check the URL."
+            f"{url} answered {response.status} with {media_type}, not with an event stream; check the URL"
         )
     return response
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -29,9 +29,8 @@ from kafkasse.config import Config
 from kafkasse.errors import CommandError
 from kafkasse.progress import Progress
 
-MAX_LINE_BYTES = (
-    1_000_000  # about the largest record that a broker accepts; protects memory from a file without newlines
-)
+# About the largest record that a broker accepts by default. The limit protects our memory from a file without newlines.
+MAX_LINE_BYTES = 1_000_000
 MAX_IN_FLIGHT = 10_000
 BOOTSTRAP_TIMEOUT_S = 5.0
 DELIVERY_TIMEOUT_S = 30.0
@@ -79,7 +78,7 @@ class Row(NamedTuple):
     "--rate",
     metavar="R",
     type=click.FloatRange(min=0, min_open=True),
-    help="Rows per second. Without it, as fast as Kafka accepts them.",
+    help="Send at most R rows per second. Without it, there is no limit.",
 )
 @click.option(
     "--bootstrap-servers",
@@ -92,7 +91,7 @@ class Row(NamedTuple):
     is_flag=False,
     flag_value=1,
     type=click.IntRange(min=1),
-    help="Create the topic if it does not exist, with one partition unless you say how many.",
+    help="Create the topic if it does not exist, with this number of partitions [default: 1]",
 )
 @click.pass_context
 def command(
@@ -113,21 +112,20 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     read_rows = _row_reader(file)
     settings = Config.load(kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {}).kafka_settings()
-    with _open(file) as lines_of_file, ExitStack() as stack:
+    with _open(file) as source:
         _ensure_topic(topic, create, settings)
-        delivery = _Delivery(_client(KafkaProducer, settings, **PRODUCER_SETTINGS), topic)
-        stack.callback(delivery.close)
-        lines, pace = Lines(lines_of_file), _Pace(rate)
-        size_bytes = os.fstat(lines_of_file.fileno()).st_size
-        progress = stack.enter_context(Progress(f"loading {Path(file).name}", size_bytes))
+        producer = _client(KafkaProducer, settings, **PRODUCER_SETTINGS)
+        lines, pace = Lines(source), _Pace(rate)
+        progress = Progress(f"loading {Path(file).name}", os.fstat(source.fileno()).st_size)
+        with closing(_Delivery(producer, topic)) as delivery, progress:
 
-        def show() -> None:
-            done_bytes = lines.read_bytes * delivery.acknowledged // max(delivery.sent, 1)
-            progress.show(done_bytes, f"{delivery.acknowledged} acknowledged, {pace.rows_per_s():.0f}/s")
+            def show() -> None:
+                done_bytes = lines.read_bytes * delivery.acknowledged // max(delivery.sent, 1)
+                progress.show(done_bytes, f"{delivery.acknowledged} acknowledged, {pace.rows_per_s():.0f}/s")
 
-        stopped_by = _send_all(read_rows(lines, key), delivery, pace, show)
-        delivery.finish()
-        show()
+            stopped_by = _send_all(read_rows(lines, key), delivery, pace, show)
+            delivery.finish()
+            show()
     _report(file, topic, delivery, stopped_by)
     if stopped_by:
         ctx.exit(130)

@@ -78,10 +78,10 @@ def _check_free(bind: str) -> None:
     if bind.startswith("unix:"):
         return
     if not host or not port.isdigit():
-        raise CommandError(f"{bind!r} is not an address to listen on. Pass --bind HOST:PORT, such as {BIND_DEFAULT}.")
+        raise CommandError(f"{bind!r} is not an address to listen on; pass --bind HOST:PORT, such as {BIND_DEFAULT}")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), int(port)))
         except (OSError, OverflowError) as error:
-            raise CommandError(f"Cannot listen on {bind}: {error}. Choose another address with --bind.") from None
+            raise CommandError(f"cannot listen on {bind}: {error}; choose another address with --bind") from None

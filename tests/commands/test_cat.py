@@ -358,7 +358,7 @@ def test_rejects_a_response_that_is_not_a_stream(serve: Callable[..., Server]) -
     """A 200 response with another content type, such as a web page, is a permanent error."""
     server = serve(Response(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"))
 
-    assert f"kafkasse cat: {server.url} answered 200 with text/html, not with an event stream. Check the URL.\n" == (
+    assert f"kafkasse cat: {server.url} answered 200 with text/html, not with an event stream; check the URL\n" == (
         run_cat(server.url).stderr
     )
 
