@@ -36,7 +36,7 @@ log = MemoryLog()
 log.create("topn")
 log.append("topn", b'{"continent": "Europe"}', key=b"Europe")
 route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
-app = create_app(Config(routes={"topn": route}), log)
+app = create_app(Config.load(routes={"topn": route}), log)
 """
 
 

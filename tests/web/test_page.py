@@ -388,6 +388,8 @@ class TestConnection:
             page.wait_for_text("#countdown", "Retrying in ")
             assert "Reconnecting" == page.text("#state")
             page.site.refusal = None
+            if number > 0:  # the first case waits for the automatic retry
+                page.browser.find_element(By.ID, "retry").click()
             page.wait_for_text("#state", "Live")
 
             shown = page.site.requests[-1].query, page.text("#reason"), page.text("#countdown")
@@ -438,10 +440,24 @@ class TestConnection:
         page.open()
         for number, data in enumerate(['{"status":503,"detail":"stopping"}', "?", "null", '{"status":"x"}'], start=1):
             page.site.send(EUROPE, event(data, f"8.{number}", "error"))
+            if number > 1:  # the first case waits for the automatic retry
+                page.wait_for_text("#countdown", "Retrying in ")
+                page.browser.find_element(By.ID, "retry").click()
             page.wait_for_requests(number + 1)
             page.wait_for_text("#state", "Live")
 
             assert f"8.{number}" == page.site.requests[-1].query
+
+    def test_retries_when_the_browser_is_online_again(self, page: Page) -> None:
+        """When the network returns, the page retries immediately instead of waiting for the scheduled retry."""
+        page.site.refusal = refuse(503, "", Retry_After="120")
+        page.open(state="Reconnecting")
+        page.wait_for_text("#countdown", "Retrying in 1")
+        page.site.refusal = None
+
+        page.run("window.dispatchEvent(new Event('online'))")
+
+        page.wait_for_text("#state", "Live")
 
 
 # Returns the lowest contrast between a text and its background, by the formula of WCAG 2, and the element.
