@@ -1,19 +1,19 @@
-"""Where the parts meet: the blueprint for the app of a user, and the app that wsgi.py serves."""
+"""The composition: which log, feeds and web routes work together. Users call blueprint(); wsgi.py serves create_app()."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
 
-from flask import Blueprint, Flask, Response
+from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, problem_type
 from kafkasse.log import Log
-from kafkasse.web import blueprint as web
+from kafkasse.web.blueprint import NO_SNIFFING, StreamService, streams_blueprint
 from kafkasse.web.pages import pages
-from kafkasse.web.stream import open_streams
+from kafkasse.web.registry import StreamRegistry
 
 
 def blueprint(config: Config | None = None, log: Log | None = None, name: str = "kafkasse") -> Blueprint:
@@ -30,7 +30,7 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
     config = config or Config.load()
     config.require_topics()
     open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
-    return web.blueprint(config, open_log, name)
+    return streams_blueprint(config, open_log, name)
 
 
 def open_kafka_log(config: Config) -> Log:
@@ -42,7 +42,7 @@ def open_kafka_log(config: Config) -> Log:
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
-    """A Flask app: /{topics} and the named routes, /-/health, /-/metrics, and the demo pages.
+    """Create a Flask app that serves /{topics}, the named routes, /-/health, /-/metrics and, if configured, the demo pages.
 
     Raises:
         ConfigurationError: a setting is not valid.
@@ -52,28 +52,30 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     app.register_blueprint(blueprint(config, log))
     if config.web.pages:
         app.register_blueprint(pages())
-    app.add_url_rule("/-/health", view_func=health)
-    app.add_url_rule("/-/metrics", view_func=lambda: metrics(app))
+    service: StreamService = app.extensions["kafkasse"]["kafkasse"]
+    app.add_url_rule("/-/health", "health", lambda: health(service))
+    app.add_url_rule("/-/metrics", "metrics", lambda: metrics(service))
     app.register_error_handler(HTTPException, as_problem)
     return app
 
 
-def health() -> Response:
-    """That the process answers. Kafka's absence does not make it unhealthy: restarting it would not help."""
-    return Response(json.dumps({"status": "ok", "streams": open_streams()}) + "\n", content_type="application/json")
+def health(service: StreamService) -> Response:
+    """Report that the process responds. It is healthy without Kafka too, because restarting it would not help."""
+    streams = len(StreamRegistry.of(request.environ, service.registry))
+    return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
 
 
-def metrics(app: Flask) -> Response:
-    """Counters of this worker process, for Prometheus."""
-    return Response(app.extensions["kafkasse"]["kafkasse"].metrics.render(), content_type="text/plain; version=0.0.4")
+def metrics(service: StreamService) -> Response:
+    """Return the counters of this worker process for Prometheus."""
+    return Response(service.metrics.render(), content_type="text/plain; version=0.0.4")
 
 
 def as_problem(error: HTTPException) -> Response:
-    """Flask's own errors in the words of ours: the clients of this app read JSON."""
+    """Convert Flask's own errors to our JSON body, because the clients of this app parse JSON."""
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
-    response.headers.update(web.NO_SNIFFING)
+    response.headers.update(NO_SNIFFING)
     name = type(error).__name__
-    told = {"type": problem_type(name), "title": error.name, "status": response.status_code, "name": name}
-    response.data = json.dumps(KafkasseError(error.description or error.name, **told).problem())
+    members = {"type": problem_type(name), "title": error.name, "status": response.status_code, "name": name}
+    response.data = json.dumps(KafkasseError(error.description or error.name, **members).problem())
     return response

@@ -1,234 +1,331 @@
-"""One client of a shared feed: it catches up with a cursor of its own, joins the ring, and takes the shared bytes.
+"""One client's view of a feed: what it has received, and where its next frames come from.
 
-    Tail   one cursor at the end of some topics, for all selections over them          (tail.py)
-      └─ SharedFeed   the frames of one selection: encoded once, kept in a bounded ring     (ring.py)
-           └─ Reader   one client                                                     (here)
+                    ┌────────────────────────────────────────────┐
+                    ▼                                            │ opens a cursor
+    open ──▶ CATCHING_UP ──▶ JOINING ──▶ LIVE ◀──▶ PARKED        │
+                    the ring covers │       │                    │
+                    its position    └───────┴──▶ BEHIND ─────────┘
+                                                 the ring evicted its next segment
+    every state ──▶ CLOSED
 
-A reader's position equals the feed's from the moment when it takes shared bytes: so the ids in them are its own. Readers
-that fall out of the ring go back to catching up by themselves; nobody's slowness costs another reader anything.
+    CATCHING_UP  reads with a cursor of its own, and encodes frames with its own event IDs
+    JOINING      reads from the ring and skips what the client has; still encodes its own event IDs
+    LIVE         its position is the feed's, so the shared frames, with the event IDs in them, are right for its client
+    PARKED       the client has received everything; the feed sends to it, and no greenlet is needed
+    BEHIND       the ring has evicted what the client needs next; read() opens a cursor
+    CLOSED       everything is released
+
+A slow client costs other readers nothing: it falls behind, and catches up through its own cursor. A stream of hand-picked
+partitions has no feed to share; its reader stays in CATCHING_UP.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
+from enum import Enum
 
 from kafkasse import frame
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.ring import Place, Segment, SharedFeed
+from kafkasse.feed.ring import Segment
+from kafkasse.feed.shared_feed import FeedPosition, ParkedClient, SharedFeed
 from kafkasse.log import Partition
-from kafkasse.position import IdWriter, Limits, parse
+from kafkasse.position import IdWriter
 
-OUR_OWN = Limits(sys.maxsize, sys.maxsize)  # an ID of ours may have any size
+
+class ReaderState(Enum):
+    """See the module."""
+
+    CATCHING_UP = "catching up"
+    JOINING = "joining"
+    LIVE = "live"
+    PARKED = "parked"
+    BEHIND = "behind"
+    CLOSED = "closed"
+
+
+class StopReason(Enum):
+    """Why read() returns no more frames."""
+
+    CLIENT_LEFT = "the client closed its connection"
+    ENDED = "the server ends the stream, and the client reconnects"
+
+
+_NEXT_STATES = {
+    ReaderState.CATCHING_UP: {ReaderState.JOINING, ReaderState.CLOSED},
+    ReaderState.JOINING: {ReaderState.LIVE, ReaderState.BEHIND, ReaderState.CLOSED},
+    ReaderState.LIVE: {ReaderState.PARKED, ReaderState.BEHIND, ReaderState.CLOSED},
+    ReaderState.PARKED: {ReaderState.LIVE, ReaderState.CLOSED},
+    ReaderState.BEHIND: {ReaderState.CATCHING_UP, ReaderState.CLOSED},
+    ReaderState.CLOSED: set[ReaderState](),
+}
 
 
 class Reader:
-    """One client of a shared feed. The same face as CatchUp.
+    """One client's view of a feed. Only one greenlet may call its methods, apart from stop().
 
     Args:
-        feed: what it is to join; this reader is already counted in it.
-        ids: where it begins, with ids of its own until it has joined.
-        catch_up: opens a reader of its own at the ids it is given; None in `own` for one that can join at once.
-        own: the reader that catches up.
-        max_chunk_bytes: about how many bytes read() returns at once.
+        ids: writes the client's own event IDs; it is at the client's position.
+        feed: the feed to join, in which this reader is already counted; None if the reader never joins one.
+        open_catch_up: opens a cursor at the position of `ids`.
+        catch_up: the cursor with which the reader starts; None if the ring covers its position.
+        max_chunk_bytes: read() returns about this many bytes at most.
     """
 
     __slots__ = (
         "_catch_up",
+        "_client",
+        "_feed",
+        "_id_sent",
         "_ids",
-        "_left",
         "_max_chunk_bytes",
-        "_next",
-        "_own",
-        "_place",
-        "_sent_id",
-        "closed",
-        "ended",
-        "feed",
+        "_offsets",
+        "_open_catch_up",
+        "_segment",
+        "_timestamps",
+        "state",
+        "stop_reason",
     )
 
     def __init__(
         self,
-        feed: SharedFeed,
         ids: IdWriter,
-        catch_up: Callable[[IdWriter], CatchUp],
-        own: CatchUp | None,
+        feed: SharedFeed | None,
+        open_catch_up: Callable[[IdWriter], CatchUp],
+        catch_up: CatchUp | None,
         max_chunk_bytes: int,
     ) -> None:
-        self.feed = feed
-        self._own = own
-        self._ids: IdWriter | None = ids  # None once its position is the feed's
-        self._catch_up = catch_up
+        self.state = ReaderState.CATCHING_UP if catch_up is not None else ReaderState.JOINING
+        self.stop_reason: StopReason | None = None
+        self._feed = feed
         self._max_chunk_bytes = max_chunk_bytes
-        self._next = feed.first
-        self._place: str | dict[Partition, int] = ""  # the position before segment `_next`, once `_ids` is None
-        self._sent_id = ""  # the last id that the client was given
-        self._left = False
-        self.closed = False
-        self.ended = False
-        if own is None and feed.is_at(ids):
-            self._ids, self._next, self._place = None, feed.head, feed.place
+        self._open_catch_up = open_catch_up
+        self._catch_up = catch_up  # CATCHING_UP only
+        self._ids: IdWriter | None = ids  # CATCHING_UP, JOINING and BEHIND
+        self._offsets: dict[Partition, int] = {}  # LIVE only: the position before the segment `_segment`
+        self._timestamps: dict[Partition, int] = {}  # likewise
+        self._segment = feed.ring.first if feed is not None else 0  # JOINING and LIVE: the next segment to read
+        self._id_sent = False  # whether the last event ID that the client received is its position
+        self._client: ParkedClient | None = None  # PARKED only
+        if self.state is ReaderState.JOINING and self._shared.is_at(ids):
+            self._go_live()
 
-    def begin(self) -> bytes:
-        """What can be said before the first record."""
-        return self._own.begin() if self._own is not None else self.id_if_moved()
+    # State changes.
 
-    def read(self, timeout_s: float) -> bytes:
-        """Frames that are ready, b"" when none came within `timeout_s` seconds or the client has gone.
+    def _enter(self, state: ReaderState) -> None:
+        if state not in _NEXT_STATES[self.state]:
+            raise RuntimeError(f"A reader that is {self.state.value} cannot change to {state.value}.")
+        self.state = state
 
-        Raises:
-            KafkasseError: the stream cannot go on, and why.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not (self.closed or self.ended):
-            data = self._read_own(deadline) if self._own is not None else self._read_shared()
-            if data or time.monotonic() >= deadline:
-                return data
-            if self._own is None and not (self.closed or self.ended):  # giving the cursor back may have taken a while
-                self.feed.wait(self._next, deadline - time.monotonic())
-                if self.feed.failure is not None:
-                    raise self.feed.failure
-                self.ended = self.ended or self.feed.ended
-        return b""
+    def _join(self, catch_up: CatchUp) -> None:
+        self._enter(ReaderState.JOINING)
+        self._id_sent = catch_up.id_sent
+        self._catch_up = None
+        # Set this before close(), which may switch greenlets: the reader notices if the ring evicts the segment meanwhile.
+        self._segment = self._shared.ring.first
+        catch_up.close()
 
-    def stop_waiting(self) -> None:
-        """Make a read() that waits return, after `closed` or `ended` was set."""
-        self.feed.poke()
+    def _go_live(self) -> None:
+        self._enter(ReaderState.LIVE)
+        self._ids = None
+        self._read_to(self._shared.position._replace(id_sent=self._id_sent))
 
-    def id_if_moved(self) -> bytes:
-        """The id alone, where it is not the last one sent."""
-        if self._own is not None:
-            return self._own.id_if_moved()
-        now = self.position_id
-        if now == self._sent_id:
-            return b""
-        self._sent_id = now
-        return self.feed.wire.id_alone(now)
+    def _fall_behind(self) -> None:
+        self._enter(ReaderState.BEHIND)
+        if self._ids is None:
+            self._ids = self._shared.ids.copy_at(self._offsets, self._timestamps)
+            self._offsets, self._timestamps = {}, {}
+        catch_up = self._open_catch_up(self._ids)  # may wait until a cursor is free
+        self._enter(ReaderState.CATCHING_UP)
+        self._catch_up = catch_up
+        catch_up.id_sent = self._id_sent
 
-    @property
-    def position_id(self) -> str:
-        """The id of all that read() has returned so far."""
-        if self._own is not None:
-            return self._own.position_id
-        if self._ids is not None:
-            return self._ids.render()
-        return self.feed.ids.render() if self._next == self.feed.head else self._sent_id
+    def park(self, client: ParkedClient) -> None:
+        """Let the feed send to `client`, which has received everything; see can_park."""
+        self._enter(ReaderState.PARKED)
+        self._client = client
+        self._offsets, self._timestamps = {}, {}
+        self._shared.park(client)
 
-    @property
-    def may_park(self) -> bool:
-        """Whether it has all there is, by the feed's own ids."""
-        feed = self.feed
-        return (
-            self._own is None
-            and self._ids is None
-            and self._next == feed.head == feed.pushed
-            and feed.failure is None
-            and not (feed.ended or self.closed or self.ended)
-        )
+    def unpark(self) -> None:
+        """Take the client back from the feed."""
+        self._enter(ReaderState.LIVE)
+        client, self._client = self._client, None
+        assert client is not None  # noqa: S101 - a parked reader has one
+        self._read_to(self._shared.unpark(client))
 
-    def unparked(self, place: Place) -> None:
-        """It was served by the feed up to here."""
-        self._next, self._sent_id, self._place = place
+    def stop(self, reason: StopReason) -> None:
+        """Make read() return, and return nothing from now on. Callable from the event loop: it never waits."""
+        if self.stop_reason is not StopReason.CLIENT_LEFT:
+            self.stop_reason = reason
+        if self.state in (ReaderState.JOINING, ReaderState.LIVE):
+            self._shared.wake_readers()
 
     def close(self) -> None:
-        """Give everything back. May be called twice."""
-        self.closed = True
-        if not self._left:
-            self._left = True
-            self.feed.readers -= 1
-            self.feed.idle_since = time.monotonic()
-        own, self._own = self._own, None
-        if own is not None:
-            own.close()
-
-    def _read_own(self, deadline: float) -> bytes:
-        own = self._own
-        assert own is not None  # noqa: S101 - for the type checker
-        own.ended, own.closed = self.ended, self.closed
-        data = own.read(max(0.0, deadline - time.monotonic()), self._may_join)
-        self.ended = self.ended or own.ended
-        if not data and self._may_join():
-            self._join(own)
-        return data
-
-    def _may_join(self) -> bool:
-        own = self._own
-        return self.closed or self.ended or (own is not None and own.idle and self.feed.covers(own.ids.offsets))
-
-    def _join(self, own: CatchUp) -> None:
-        """Go on from the ring, skipping what was had. The cursor goes back."""
-        if self.closed or self.ended:
+        """Release everything. May be called twice."""
+        if self.state is ReaderState.CLOSED:
             return
-        self._ids, self._sent_id = own.ids, own.sent_id
-        self._own = None
-        self._next = self.feed.first  # before anything that waits: what leaves the ring from now on is not lost unseen
-        own.close()
+        if self._client is not None:
+            self.unpark()
+        self._enter(ReaderState.CLOSED)
+        self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
+        catch_up, self._catch_up = self._catch_up, None
+        if self._feed is not None:
+            self._feed.readers -= 1
+            self._feed.idle_since = time.monotonic()
+        if catch_up is not None:
+            catch_up.close()
 
-    def _read_shared(self) -> bytes:
-        if self._next < self.feed.first:
+    # Reading.
+
+    def begin(self) -> bytes:
+        """Return the frames to send before the first record: the first event ID, and gaps."""
+        return self._catch_up.begin() if self._catch_up is not None else self.id_if_moved()
+
+    def read(self, timeout_s: float) -> bytes:
+        """Return the next frames, or b"" after `timeout_s` seconds, or as soon as the reader is stopped.
+
+        Raises:
+            KafkasseError: the stream cannot continue.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.stop_reason is None:
+            data = self._read_once(deadline)
+            if data or time.monotonic() >= deadline:
+                return data
+        return b""
+
+    def _read_once(self, deadline: float) -> bytes:
+        if self._catch_up is not None:
+            return self._read_own(self._catch_up, deadline)
+        if self._segment < self._shared.ring.first:
             self._fall_behind()
             return b""
-        if self._ids is not None:
-            return self._read_joining(self._ids)
+        data = self._read_shared() if self._ids is None else self._read_joining(self._ids)
+        if not data and self.stop_reason is None:
+            self._wait(deadline - time.monotonic())
+        return data
+
+    def _wait(self, timeout_s: float) -> None:
+        feed = self._shared
+        if timeout_s > 0:
+            feed.wait(self._segment, timeout_s)
+        if feed.failure is not None and feed.ring.head <= self._segment:
+            raise feed.failure
+        if feed.ended and feed.ring.head <= self._segment and self.stop_reason is None:
+            self.stop_reason = StopReason.ENDED
+
+    def _read_own(self, catch_up: CatchUp, deadline: float) -> bytes:
+        data = catch_up.read(max(0.0, deadline - time.monotonic()), self._stopped_or_may_join)
+        if catch_up.ended and self.stop_reason is None:
+            self.stop_reason = StopReason.ENDED
+        if not data and self.stop_reason is None and self._may_join():
+            self._join(catch_up)
+        return data
+
+    def _stopped_or_may_join(self) -> bool:
+        return self.stop_reason is not None or self._may_join()
+
+    def _may_join(self) -> bool:
+        catch_up, feed = self._catch_up, self._feed
+        return feed is not None and catch_up is not None and catch_up.idle and feed.ring.covers(catch_up.ids.offsets)
+
+    def _read_shared(self) -> bytes:
         parts: list[bytes] = []
         size = 0
-        for segment in self.feed.segments(self._next):
+        for segment in self._shared.segments(self._segment):
             parts.append(segment.data)
             size += len(segment.data)
-            self._next += 1
-            self._sent_id = segment.id_sent
-            self._place = segment.place_after or segment.id_after
+            self._segment += 1
+            self._offsets.update(segment.next_offsets)
+            self._timestamps.update(segment.next_timestamps)
+            self._id_sent = segment.ends_at_position
             if size >= self._max_chunk_bytes:
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_joining(self, ids: IdWriter) -> bytes:
-        """Frames of the ring that were not had, under ids of its own, until its position is the feed's."""
+        """Return the frames of the ring that the client does not have, with its own event IDs, and go live if possible."""
+        feed = self._shared
         frames: list[bytes] = []
-        for segment in self.feed.segments(self._next):
+        for segment in feed.segments(self._segment):
             frames += self._own_frames(segment, ids)
-            self._next += 1
-        for partition, offset in self.feed.ids.offsets.items():
+            self._segment += 1
+        for partition, offset in feed.ids.offsets.items():
             if ids.offsets.get(partition, -1) < offset:
-                ids.set(partition, offset)
-        if self.feed.is_at(ids):
-            self._ids = None
-            self._place = self.feed.place
+                self._move(ids, partition, offset)
+        if feed.is_at(ids):
+            self._go_live()
         return b"".join(frames)
 
     def _own_frames(self, segment: Segment, ids: IdWriter) -> Iterator[bytes]:
-        had = ids.offsets.get(segment.partition, 0)
-        wire = self.feed.wire
+        position = ids.offsets.get(segment.partition, 0)
+        wire = self._shared.wire
         if segment.gap is not None:
-            if (gap := segment.gap.from_offset(had)) is not None:
+            if (gap := segment.gap.from_offset(position)) is not None:
                 ids.set(gap.partition, gap.end)
-                self._sent_id = ids.render()
-                yield frame.gap(wire, gap.partition, gap.start, gap.end, gap.reason, self._sent_id)
+                self._id_sent = True
+                yield frame.gap(wire, gap.partition, gap.start, gap.end, gap.reason, ids.render())
             return
-        if segment.next_offset <= had:
+        if segment.next_offset <= position:
             return
-        times: list[int | None] = segment.timestamps or [None] * len(segment.offsets)
-        for offset, timestamp, (event, body) in zip(segment.offsets, times, wire.split(segment.data), strict=True):
-            if offset >= had:
+        timestamps: list[int | None] = segment.timestamps or [None] * len(segment.offsets)
+        frames = zip(segment.offsets, timestamps, wire.split(segment.data), strict=True)
+        for offset, timestamp, (event, body) in frames:
+            if offset >= position:
                 ids.set(segment.partition, offset + 1, timestamp)
-                self._sent_id = ids.render()
-                yield wire.frame(event, self._sent_id, body)
-        ids.set(segment.partition, segment.next_offset)
+                self._id_sent = True
+                yield wire.frame(event, ids.render(), body)
+        if ids.offsets.get(segment.partition) != segment.next_offset:
+            self._move(ids, segment.partition, segment.next_offset)
 
-    def _fall_behind(self) -> None:
-        """The ring has moved past this reader: it reads on with a cursor of its own."""
-        if self._ids is None:
-            self._ids = self.feed.ids.copy_at(*_offsets_and_times(self._place))
-        self._own = self._catch_up(self._ids)
-        self._own.sent_id = self._sent_id
+    def _move(self, ids: IdWriter, partition: Partition, offset: int) -> None:
+        """Move past records that the client does not receive."""
+        ids.set(partition, offset)
+        self._id_sent = False
 
+    # The position.
 
-def _offsets_and_times(place: str | dict[Partition, int]) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    if isinstance(place, dict):
-        return place, {}
-    starts = parse(place, OUR_OWN).starts
-    return (
-        {each: start.offset or 0 for each, start in starts.items()},
-        {each: start.timestamp for each, start in starts.items() if start.timestamp is not None},
-    )
+    def id_if_moved(self) -> bytes:
+        """Return an event ID without data if the client does not have the ID of its position, else b""."""
+        if self._catch_up is not None:
+            return self._catch_up.id_if_moved()
+        self._skip_filtered_records()
+        if self._id_sent:
+            return b""
+        self._id_sent = True
+        return self._shared.wire.id_alone(self.position_id)
+
+    @property
+    def position_id(self) -> str:
+        """The event ID of everything that read() has returned; "" during a snapshot, which cannot be resumed."""
+        if self._catch_up is not None:
+            return self._catch_up.position_id
+        if self._ids is not None:
+            return self._ids.render()
+        self._skip_filtered_records()
+        feed = self._shared
+        if self._segment == feed.ring.head:
+            return feed.ids.render()
+        return feed.ids.copy_at(self._offsets, self._timestamps).render()
+
+    @property
+    def can_park(self) -> bool:
+        """Whether the client has received everything, and the position is the feed's."""
+        return self.state is ReaderState.LIVE and self.stop_reason is None and self._shared.can_park(self._segment)
+
+    def _skip_filtered_records(self) -> None:
+        """Follow the feed past records that it filtered out since its last segment."""
+        if self.state is ReaderState.LIVE and self._segment == self._shared.ring.head:
+            position = self._shared.position
+            if position.offsets != self._offsets or position.timestamps != self._timestamps:
+                self._read_to(position)
+
+    def _read_to(self, position: FeedPosition) -> None:
+        self._segment, self._id_sent = position.segment, position.id_sent
+        self._offsets, self._timestamps = dict(position.offsets), dict(position.timestamps)
+
+    @property
+    def _shared(self) -> SharedFeed:
+        assert self._feed is not None  # noqa: S101 - only a reader that catches up can be without a feed
+        return self._feed

@@ -1,4 +1,4 @@
-"""Many ask the same of Kafka at once: one asks, the others wait for what it finds. Knows no Kafka."""
+"""Many greenlets ask Kafka the same question at once: one asks, the others wait for its answer. No knowledge of Kafka."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class SingleFlight:
-    """Lets one in after the other, but not to fail one after the other.
+    """Runs one call at a time, and shares its failure with the callers that were waiting.
 
-    When Kafka is away each question takes its whole timeout. Whoever was already waiting when one failed is told so, too,
-    or the hundredth would hear of it after a hundred timeouts.
+    While Kafka is away, each question takes its whole timeout. Without sharing, the hundredth caller would fail after a
+    hundred timeouts.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,18 @@ class SingleFlight:
         self._failure: Unavailable | None = None
         self._failed_at = 0.0
 
-    def run(self, do: Callable[[], T]) -> T:
-        """What `do()` returns, called while nobody else is inside.
+    def run(self, question: Callable[[], T]) -> T:
+        """Return `question()`, which runs while no other call does.
 
         Raises:
-            Unavailable: `do` raised it, here or for somebody else while this one was waiting.
+            Unavailable: raised by this question, or by another one while this one was waiting.
         """
-        arrived = time.monotonic()
+        arrived_at = time.monotonic()
         with self._lock:
-            if self._failure is not None and self._failed_at >= arrived:
+            if self._failure is not None and self._failed_at >= arrived_at:
                 raise type(self._failure)(self._failure.detail)
             try:
-                return do()
+                return question()
             except Unavailable as error:
                 self._failure, self._failed_at = error, time.monotonic()
                 raise

@@ -1,4 +1,11 @@
-"""From what a client asked for to real offsets: the one place where a position meets what the log holds."""
+"""Resolve a position: find the offset at which a stream starts in each of its partitions.
+
+    Position (what the client sent) + the offsets that the log holds ─▶ ResolvedPosition (an offset for every partition)
+
+A partition starts, in this order of precedence, at the offset or the timestamp that the client sent; at its first record,
+if it was added after the client's event ID was issued; at the time that the client asked for (`since`); or where the route
+says.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +18,27 @@ from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
 from kafkasse.position import PartitionStart, Position
 from kafkasse.route import StartAt
 
-FROM_FIRST = PartitionStart(offset=0)
+ADDED_SINCE = PartitionStart(
+    offset=0
+)  # the start of a partition that did not exist when the client's event ID was issued
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPosition:
-    """Where a stream begins, resolved: every partition of it has a real offset, and what is lost is declared."""
+    """Where a stream starts.
+
+    Attributes:
+        offsets: the next offset of every partition of the stream.
+        topic_ids: the topic ID of every topic.
+        partial_topics: topics of which the stream holds only the listed partitions.
+        timestamps: for event IDs that contain timestamps.
+        gaps: records that the client asked for and that the log no longer holds.
+        snapshot: whether the stream starts with a snapshot.
+    """
 
     offsets: dict[Partition, int]
     topic_ids: dict[str, str]
-    only: frozenset[str]
+    partial_topics: frozenset[str]
     timestamps: dict[Partition, int]
     gaps: list[Gap] = field(default_factory=list)
     snapshot: bool = False
@@ -29,109 +47,102 @@ class ResolvedPosition:
 def resolve(
     log: Log, position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None = None
 ) -> ResolvedPosition:
-    """Find the offset to begin at in every partition of the stream.
+    """Find the offset at which a stream starts in each of its partitions.
 
     Args:
-        log: asked for bounds and times.
+        log: the log that holds the topics.
         position: what the client sent.
-        topics: every topic of the position, as the log describes it.
-        start_at: where partitions begin of which the client said nothing but the topic.
-        since: begin these at this time instead, in milliseconds since the epoch.
+        topics: every topic of the position, as log.describe() returns it.
+        start_at: where partitions start for which the client sent nothing.
+        since: start these partitions at this time instead, in milliseconds since the epoch.
 
     Raises:
-        InvalidPosition: a partition that the topic does not have, or an offset beyond its end that no id of ours ever
-            told. An id of ours that now lies beyond the end means that the log was truncated: a gap.
+        InvalidPosition: the topic does not have a partition of the position, or an offset that kafkasse did not issue is
+            beyond the end. If kafkasse issued the offset, the log was truncated, which is a gap.
     """
-    now = (
-        time.time_ns() // 1_000_000
-    )  # before the ends are asked for: what is written in between must not lie before it
-    default = PartitionStart(timestamp=since) if since is not None else None
-    wanted: dict[Partition, PartitionStart | None] = {}
-    remade = {topic for topic in topics if _is_remade(position.topic_ids.get(topic), topics[topic])}
-    for topic in position.topics:
-        wanted |= _wanted_of(topic, topics[topic], position, default, topic in remade)
-    bounds = log.offset_ranges(wanted)
-    times = {each: start.timestamp for each, start in wanted.items() if start and _goes_by_time(start, each, remade)}
-    found = log.offsets_at({each: when for each, when in times.items() if when is not None})
-    offsets: dict[Partition, int] = {}
+    now_ms = time.time_ns() // 1_000_000  # before the ends are read, so that records written meanwhile are not skipped
+    recreated = {name for name, topic in topics.items() if _is_recreated(position.topic_ids.get(name), topic)}
+    starts: dict[Partition, PartitionStart | None] = {}
+    for name in position.topics:
+        starts |= _starts(name, topics[name], position, since, name in recreated)
+    held = log.offset_ranges(starts)
+    offsets = log.offsets_at(_timestamps_to_find(starts, recreated))
     gaps: list[Gap] = []
-    for each, start in wanted.items():
-        told = position.topic_ids.get(each.topic)
-        if each in found:
-            offsets[each] = found[each]
-        elif start and (gap := _gap(each, start, bounds[each], told, each.topic in remade)):
-            offsets[each] = gap.end
+    for partition, start in starts.items():
+        if partition in offsets:
+            continue
+        if start and (gap := _gap(partition, start, held[partition], position, partition.topic in recreated)):
             gaps.append(gap)
+            offsets[partition] = gap.end
         else:
-            offsets[each] = _offset(start, bounds[each], start_at)
-    at_end = {each for each in wanted if offsets[each] == bounds[each].end}
+            offsets[partition] = _offset(start, held[partition], start_at)
     return ResolvedPosition(
-        offsets=offsets,
-        topic_ids={topic: topics[topic].topic_id for topic in position.topics},
-        only=position.partial_topics,
-        timestamps={each: _timestamp(start, now if each in at_end else 0) for each, start in wanted.items()},
+        offsets={partition: offsets[partition] for partition in starts},
+        topic_ids={name: topics[name].topic_id for name in position.topics},
+        partial_topics=position.partial_topics,
+        timestamps={
+            partition: start.timestamp
+            if start is not None and start.timestamp is not None
+            else (now_ms if offsets[partition] == held[partition].end else 0)
+            for partition, start in starts.items()
+        },
         gaps=gaps,
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
     )
 
 
-def _is_remade(told: str | None, topic: Topic) -> bool:
-    return bool(told) and bool(topic.topic_id) and told != topic.topic_id
+def _is_recreated(topic_id: str | None, topic: Topic) -> bool:
+    return bool(topic_id) and bool(topic.topic_id) and topic_id != topic.topic_id
 
 
-def _wanted_of(
-    name: str, topic: Topic, position: Position, default: PartitionStart | None, remade: bool
+def _starts(
+    name: str, topic: Topic, position: Position, since: int | None, recreated: bool
 ) -> dict[Partition, PartitionStart | None]:
-    """Every partition that the stream has of one topic, with what the client said of it."""
-    listed = {each: start for each, start in position.starts.items() if each.topic == name}
-    if not remade:
-        for each in listed:
-            if each.partition >= topic.partitions:
-                raise InvalidPosition(
-                    f"There is no partition {each.partition} in {name}: it has {topic.partitions}, counted from 0.",
-                    topic=name,
-                    partition=each.partition,
-                )
-    listed = {each: start for each, start in listed.items() if each.partition < topic.partitions}
+    """Return every partition of the stream that belongs to this topic, with the start that the client sent, or None."""
+    sent = {partition: start for partition, start in position.starts.items() if partition.topic == name}
+    missing = [partition for partition in sent if partition.partition >= topic.partitions]
+    if missing and not recreated:
+        raise InvalidPosition(
+            f"There is no partition {missing[0].partition} in {name}: it has {topic.partitions}, counted from 0.",
+            topic=name,
+            partition=missing[0].partition,
+        )
     if name in position.partial_topics:
-        return dict(listed)
-    # Named by the client: where the route says. Missing from a whole id of ours: added since, so from its first record.
-    unsaid = default if name in position.named_topics else FROM_FIRST
-    every = [Partition(name, index) for index in range(topic.partitions)]
-    return {each: listed.get(each, unsaid) for each in every}
+        return {partition: start for partition, start in sent.items() if partition not in missing}
+    default: PartitionStart | None = ADDED_SINCE
+    if name in position.named_topics:
+        default = PartitionStart(timestamp=since) if since is not None else None
+    return {(each := Partition(name, index)): sent.get(each, default) for index in range(topic.partitions)}
 
 
-def _goes_by_time(start: PartitionStart, partition: Partition, remade: set[str]) -> bool:
-    return start.timestamp is not None and (start.offset is None or partition.topic in remade)
+def _timestamps_to_find(starts: Mapping[Partition, PartitionStart | None], recreated: set[str]) -> dict[Partition, int]:
+    """Return the partitions that start at a timestamp: those without an offset, or whose offset is of a deleted topic."""
+    return {
+        partition: start.timestamp
+        for partition, start in starts.items()
+        if start is not None and start.timestamp is not None and (start.offset is None or partition.topic in recreated)
+    }
 
 
-def _offset(start: PartitionStart | None, bounds: OffsetRange, start_at: StartAt) -> int:
+def _offset(start: PartitionStart | None, held: OffsetRange, start_at: StartAt) -> int:
     if start is None:
-        return bounds.end if start_at is StartAt.LATEST else bounds.start
-    return min(max(start.offset or 0, bounds.start), bounds.end)
-
-
-def _timestamp(start: PartitionStart | None, unsaid: int) -> int:
-    return unsaid if start is None or start.timestamp is None else start.timestamp
+        return held.end if start_at is StartAt.LATEST else held.start
+    return min(max(start.offset or 0, held.start), held.end)
 
 
 def _gap(
-    partition: Partition, start: PartitionStart, bounds: OffsetRange, told: str | None, remade: bool
+    partition: Partition, start: PartitionStart, held: OffsetRange, position: Position, recreated: bool
 ) -> Gap | None:
-    offset = start.offset or 0
-    if remade:
-        return (
-            Gap(partition, offset, bounds.start, "the topic was deleted and made again")
-            if start is not FROM_FIRST
-            else None
-        )
-    if start is FROM_FIRST:
+    if start is ADDED_SINCE:
         return None
-    if offset > bounds.end and told is None:
+    offset = start.offset or 0
+    if recreated:
+        return Gap(partition, offset, held.start, "the topic was deleted and recreated")
+    if offset > held.end and partition.topic not in position.topic_ids:
         raise InvalidPosition(
-            f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {bounds.end}.",
+            f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {held.end}.",
             topic=partition.topic,
             partition=partition.partition,
-            end=bounds.end,
+            end=held.end,
         )
-    return Gap.between(partition, offset, bounds)
+    return Gap.between(partition, offset, held)

@@ -1,6 +1,6 @@
-"""What becomes of topics while they are read: partitions are added, topics are deleted, or deleted and made again.
+"""Notices changes of topics while they are read: added partitions, deleted topics and recreated topics.
 
-Kafka's consumers are silent about all three, so the metadata is looked at, at intervals.
+A Kafka cursor reports none of these, so the watch refreshes the metadata at intervals.
 """
 
 from __future__ import annotations
@@ -14,68 +14,81 @@ import gevent
 from kafkasse.errors import TopicGone, Unavailable
 from kafkasse.log import Partition, Topic
 
-LOOK_WAIT_S = 0.05  # that a reader waits for what a look finds; else it hears of it the next time
-GONE_AFTER_LOOKS = 2  # a broker that has just started may not know a topic yet
+MAX_REFRESH_WAIT_S = 0.05  # how long check() waits for a refresh; after that, the next check() returns its result
+GONE_AFTER_REFRESHES = 2  # a broker that has just started may not know a topic yet
 
 
-class News(NamedTuple):
-    """What a look found: partitions that are new, and whether a topic was made again."""
+class TopicChanges(NamedTuple):
+    """The partitions that were added, and whether a topic was recreated."""
 
     added: list[Partition]
-    remade: bool
+    recreated: bool
 
 
-NO_NEWS = News([], False)
+NO_CHANGES = TopicChanges([], False)
 
 
 class TopicWatch:
-    """Watches the topics of one reader, or of all readers that share.
+    """Watches the topics of one reader, or of one tail.
 
     Args:
-        describe: the topics that exist, from a cache.
-        every_s: seconds between looks.
-        only: topics of which just some partitions are read: new ones are no news.
+        describe: returns the existing topics of a list; it may block.
+        interval_s: seconds between two refreshes.
+        partial_topics: topics of which the stream holds only some partitions; added partitions are ignored.
     """
 
     def __init__(
-        self, describe: Callable[[list[str]], Mapping[str, Topic]], every_s: float, only: Container[str] = ()
+        self,
+        describe: Callable[[list[str]], Mapping[str, Topic]],
+        interval_s: float,
+        partial_topics: Container[str] = (),
     ) -> None:
         self._describe = describe
-        self._every_s = every_s
-        self._only = only
-        self._due = time.monotonic() + every_s
-        self._missing_looks = 0
-        self._looking: gevent.Greenlet | None = None  # of its own: it may take longer than a heartbeat may wait
+        self._interval_s = interval_s
+        self._partial_topics = partial_topics
+        self._next_refresh = time.monotonic() + interval_s
+        self._missing_count = 0
+        self._refresh: gevent.Greenlet | None = None  # a greenlet, because heartbeats must not wait for Kafka
 
-    def look(self, topic_ids: Mapping[str, str], known: Container[Partition]) -> News:
-        """Look, where a look is due.
+    def check(self, topic_ids: Mapping[str, str], known: Container[Partition]) -> TopicChanges:
+        """Return what has changed since the last refresh, if one is due.
+
+        Args:
+            topic_ids: the topics that are read, with their topic IDs.
+            known: the partitions that are read.
 
         Raises:
-            TopicGone: a topic has been deleted.
+            TopicGone: a topic was deleted.
         """
-        if time.monotonic() < self._due:
-            return NO_NEWS
-        if self._looking is None:
-            self._looking = gevent.spawn(self._topics, list(topic_ids))
-        self._looking.join(LOOK_WAIT_S)
-        if not self._looking.ready():
-            return NO_NEWS
-        self._due = time.monotonic() + self._every_s
-        topics, self._looking = self._looking.get(), None
+        if time.monotonic() < self._next_refresh:
+            return NO_CHANGES
+        if self._refresh is None:
+            self._refresh = gevent.spawn(self._describe_if_available, list(topic_ids))
+        self._refresh.join(MAX_REFRESH_WAIT_S)
+        if not self._refresh.ready():
+            return NO_CHANGES
+        self._next_refresh = time.monotonic() + self._interval_s
+        topics, self._refresh = self._refresh.get(), None
         if topics is None:
-            return NO_NEWS
-        self._check_gone([topic for topic in topic_ids if topic not in topics])
-        remade = any(topic.topic_id != topic_ids[name] for name, topic in topics.items())
-        every = (Partition(n, i) for n, topic in topics.items() if n not in self._only for i in range(topic.partitions))
-        return News([] if remade else [each for each in every if each not in known], remade)
+            return NO_CHANGES
+        self._check_gone([name for name in topic_ids if name not in topics])
+        if any(topic.topic_id != topic_ids[name] for name, topic in topics.items()):
+            return TopicChanges([], recreated=True)
+        partitions = (
+            Partition(name, index)
+            for name, topic in topics.items()
+            if name not in self._partial_topics
+            for index in range(topic.partitions)
+        )
+        return TopicChanges([each for each in partitions if each not in known], recreated=False)
 
-    def _topics(self, names: list[str]) -> Mapping[str, Topic] | None:
+    def _describe_if_available(self, names: list[str]) -> Mapping[str, Topic] | None:
         try:
             return self._describe(names)
         except Unavailable:
-            return None  # patience: heartbeats go on until Kafka is back
+            return None  # retry at the next refresh; the streams stay open
 
-    def _check_gone(self, gone: list[str]) -> None:
-        self._missing_looks = self._missing_looks + 1 if gone else 0
-        if self._missing_looks >= GONE_AFTER_LOOKS:
-            raise TopicGone(f"Deleted while it was read: {', '.join(gone)}.", topics=gone)
+    def _check_gone(self, missing: list[str]) -> None:
+        self._missing_count = self._missing_count + 1 if missing else 0
+        if self._missing_count >= GONE_AFTER_REFRESHES:
+            raise TopicGone(f"The topic was deleted: {', '.join(missing)}.", topics=missing)

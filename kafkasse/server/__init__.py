@@ -1,1 +1,1 @@
-"""gunicorn with gevent, as kafkasse needs it."""
+"""gunicorn's gevent worker, adapted to streams."""

@@ -1,8 +1,10 @@
-"""gunicorn's gevent worker, which leaves well: at SIGTERM its streams end politely instead of being cut.
+"""gunicorn's gevent worker, adapted to streams. gunicorn.conf.py selects it.
 
-It also answers in JSON what gunicorn refuses before any app sees it: requests too large, or not HTTP. And it bounds what
-gunicorn leaves open, all of which one client could hold up everybody else with: headers of 6.5 MB, bodies without end that
-nobody reads, requests by the thousand on one connection, and answers that are never taken.
+- At SIGTERM, streams end with a last event ID instead of being cut.
+- A stream may take over its client's socket, so that an idle client needs no greenlet.
+- Requests that gunicorn refuses before any app sees them (too large, or invalid HTTP) get our JSON error body.
+- It caps what gunicorn leaves open, and with which one client could block all others: headers of 6.5 MB, endless bodies
+  that no app reads, thousands of pipelined requests on one connection, and responses that the client never reads.
 """
 
 from __future__ import annotations
@@ -19,58 +21,66 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
+from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
-HEADER_BYTES_MAX = 131_072  # of a whole request's header: an id of 64 KiB, and as much for cookies and the rest
-BODY_REST_BYTES_MAX = 65_536  # of a request's body that no app has read
-CUT_BEFORE_S = 0.5  # gunicorn kills the worker, so that what is still open ends as it can
-STOP_LOOK_S = 0.05  # how often a worker that stops looks whether all streams have ended
-GARBAGE_OBJECTS_MAX = 20_000  # that may be made, and not freed, before cycles among them are looked for
-_ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
+MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and as much for cookies and everything else
+MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
+CLOSE_BEFORE_KILL_S = (
+    0.5  # close the remaining streams this long before gunicorn kills the worker, so that hooks still run
+)
+STOP_CHECK_INTERVAL_S = 0.05
+GC_THRESHOLD = 20_000
+ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
 
 
 class _Request(http.Request):  # type: ignore[misc]
-    """A request whose header is bounded as a whole.
+    """A request with a limit on the size of its whole header.
 
-    gunicorn bounds each field and their number, and looks through all that has come for each 8 KiB more. Up to its bound
-    that takes six seconds, and as long as there is more to read nobody else is served.
+    gunicorn limits each field and the number of fields, and searches everything received so far again for every 8 KiB.
+    Up to those limits that takes six seconds, during which it serves no other client.
     """
 
     def parse(self, unreader: Any) -> Any:
-        self.max_buffer_headers = HEADER_BYTES_MAX
+        self.max_buffer_headers = MAX_HEADER_BYTES
         return super().parse(unreader)
 
 
 class _Parser(http.RequestParser):  # type: ignore[misc]
-    """Requests of one connection, which ends where a body goes on and on: gunicorn would read it to its end, alone."""
+    """Parses the requests of one connection, and closes it if a request body is endless: gunicorn would read all of it."""
 
     mesg_class = _Request
 
-    def finish_body(self, deadline: float | None = None, max_bytes: int | None = BODY_REST_BYTES_MAX) -> bool:
+    def finish_body(self, deadline: float | None = None, max_bytes: int | None = MAX_UNREAD_BODY_BYTES) -> bool:
         return bool(super().finish_body(deadline, max_bytes))
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
-    """See the module. Chosen by gunicorn.conf.py.
+    """See the module.
 
     Attributes:
-        write_timeout_s: within it a client must take each piece of an answer, 10 MB perhaps in an app of somebody's own.
-            Streams have a deadline of their own.
+        write_timeout_s: how long a client may take to accept each piece of a response. The host app may send pieces of
+            10 MB. Streams have a timeout of their own.
+        streams: the open streams of this process.
     """
 
     write_timeout_s = 120.0
-    _cut_at = 0.0
+    _close_streams_at = 0.0
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.streams = StreamRegistry()
 
     def load_wsgi(self) -> None:
-        """Load the app, and let its streams write past werkzeug's and gunicorn's iterators."""
+        """Load the app, and let its streams take over their sockets."""
         super().load_wsgi()
-        self.wsgi: Any = self._direct(self.wsgi)
-        http.RequestParser = _Parser  # what gunicorn's get_parser() makes; it has no setting for it
-        # Records come by the thousand and none is part of a cycle: by default a twentieth of the time went into looking.
+        self.wsgi: Any = self._with_streams(self.wsgi)
+        http.RequestParser = _Parser  # gunicorn's get_parser() uses this name, and has no setting for it
+        # Thousands of records are allocated, and none is part of a cycle: the default thresholds cost 5 % of the CPU time.
         gc.freeze()
-        gc.set_threshold(GARBAGE_OBJECTS_MAX)
+        gc.set_threshold(GC_THRESHOLD)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
-        """Answer one request, then let others have their turn: the next of this connection may be here already."""
+        """Handle one request, then yield: the next request on this connection may be here already."""
         sock.settimeout(self.write_timeout_s)
         try:
             super().handle_request(listener_name, req, sock, addr)
@@ -79,97 +89,94 @@ class Worker(GeventWorker):  # type: ignore[misc]
         gevent.sleep(0)
 
     def run(self) -> None:
-        """Serve until told to stop, then until all streams have ended: gunicorn knows only of those with a greenlet."""
-        from kafkasse.web import stream  # not at the top: gunicorn imports this module before it patches
-
+        """Serve until stopped, then wait for the streams to end: gunicorn does not know of streams without a greenlet."""
         super().run()
-        self._end_streams()
-        while stream.open_streams() and time.monotonic() < self._cut_at:
+        self._drain()
+        while len(self.streams) and time.monotonic() < self._close_streams_at:
             self.notify()
-            gevent.sleep(STOP_LOOK_S)
-        stream.cut()
+            gevent.sleep(STOP_CHECK_INTERVAL_S)
+        self.streams.close_all()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """SIGTERM: end what is open, then stop."""
-        self._end_streams()
+        """Handle SIGTERM: end the open streams, then stop."""
+        self._drain()
         super().handle_exit(sig, frame)
 
     def notify(self) -> None:
-        """Called every second. After max_requests gunicorn stops a worker without a signal; its streams end as well."""
+        """Called every second. After max_requests gunicorn stops a worker without a signal; its streams end too."""
         super().notify()
         if not self.alive:
-            self._end_streams()
+            self._drain()
 
-    def _direct(self, app: Any) -> Any:
-        """`app`, whose streams write to their sockets themselves where nothing has wrapped them on the way out."""
-        from kafkasse.web.stream import Stream
+    def _drain(self) -> None:
+        if not self.streams.stopping:
+            self._close_streams_at = time.monotonic() + self.cfg.graceful_timeout - CLOSE_BEFORE_KILL_S
+            self.streams.drain()
+
+    def _with_streams(self, app: Any) -> Any:
+        """Wrap `app` so that its streams use our registry and, if no middleware wraps them, serve themselves."""
+        from kafkasse.web.stream import Stream  # not at the top: gunicorn imports this module before gevent patches
 
         is_logged = self.log.access_log_enabled or self.cfg.statsd_host
 
-        def directly(environ: dict[str, Any], start_response: Any) -> Any:
-            began = datetime.now()
+        def wrapped(environ: dict[str, Any], start_response: Any) -> Any:
+            began_at = datetime.now()
+            environ[ENVIRON_KEY] = self.streams
             body = app(environ, start_response)
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
             response = start_response.__self__
             response.force_close()
 
-            def ended() -> None:
-                self.log.access(response, response.req, environ, datetime.now() - began)
+            def log_access() -> None:
+                self.log.access(response, response.req, environ, datetime.now() - began_at)
 
-            body.serve(lambda data: _begun(response, data), ended if is_logged else None)
-            raise StopIteration  # gunicorn's word for a connection that is over: the socket is the stream's now
+            body.serve(lambda data: _start_of_response(response, data), log_access if is_logged else None)
+            raise StopIteration  # tells gunicorn that it is done with this connection: the stream owns the socket now
 
-        return directly
-
-    def _end_streams(self) -> None:
-        from kafkasse.web import stream  # not at the top: gunicorn imports this module before it patches
-
-        if not stream.stopping():
-            self._cut_at = time.monotonic() + self.cfg.graceful_timeout - CUT_BEFORE_S
-            stream.drain()
+        return wrapped
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
-        """Refuse in JSON what could not be read as a request."""
+        """Respond in JSON if gunicorn could not parse a request."""
         error = _refusal(exc)
         if error is None:
             super().handle_error(req, client, addr, exc)
             return
-        self.log.warning("refused a request: %s", type(exc).__name__)
-        body = json.dumps(error.problem()) + "\n"
+        self.log.warning("Refused a request: %s", type(exc).__name__)
         try:
-            util.write_nonblock(client, _response(error, body))
+            util.write_nonblock(client, _error_response(error).encode())
         except OSError:
-            self.log.debug("the client did not wait for its error")
+            self.log.debug("The client left before it received its error response.")
 
 
-class _Kept(list[bytes]):
-    """In place of a socket: keeps what is sent."""
+class _SendRecorder(list[bytes]):
+    """Stands in for a socket, and records what is sent."""
 
     sendall = list.append
 
 
-def _begun(response: Any, data: bytes) -> bytes:
-    """What gunicorn would send of a response that begins with `data`: its header, and a chunk."""
-    response.sock = kept = _Kept()
+def _start_of_response(response: Any, data: bytes) -> bytes:
+    """Return what gunicorn would send for a response that starts with `data`: the header and one chunk."""
+    response.sock = recorder = _SendRecorder()
     response.write(data)
-    return b"".join(kept)
+    return b"".join(recorder)
 
 
 def _refusal(exc: Exception) -> KafkasseError | None:
     if isinstance(exc, LimitRequestLine):
         return RequestTooLarge(
-            f"The request line is too long. Send a long position in the Last-Event-ID header. {_ADVICE}"
+            f"The request line is too long. Send a long event ID in the Last-Event-ID header. {ID_TOO_LONG_ADVICE}"
         )
     if isinstance(exc, LimitRequestHeaders):
-        return HeaderTooLarge(f"The request's header is too large. {_ADVICE}")
+        return HeaderTooLarge(f"The request header is too large. {ID_TOO_LONG_ADVICE}")
     if isinstance(exc, ParseException):
-        return BadRequest("This is not a request that HTTP allows.")
+        return BadRequest("The request is not valid HTTP.")
     return None
 
 
-def _response(error: KafkasseError, body: str) -> bytes:
+def _error_response(error: KafkasseError) -> str:
+    body = json.dumps(error.problem()) + "\n"
     return (
         f"HTTP/1.1 {error.status} {error.title}\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
         f"X-Content-Type-Options: nosniff\r\nContent-Length: {len(body.encode())}\r\n\r\n{body}"
-    ).encode()
+    )

@@ -1,8 +1,8 @@
-"""A client's socket that was taken over from the server: no greenlet waits at it while its client has all there is.
+"""A client's socket, taken over from the HTTP server. It needs no greenlet while its client has received everything.
 
-A stream does not hand its bytes to werkzeug's and gunicorn's iterators. Bytes that a thousand clients share are framed
-once, and sent without a switch to a thousand greenlets; and none of these is there to hold memory. Knows HTTP's chunks,
-and no Kafka.
+A stream under our worker does not pass its bytes through the iterators of werkzeug and gunicorn. So the feed can send the
+same bytes to a thousand clients without switching to a thousand greenlets, and no idle greenlet holds memory. This module
+knows HTTP's chunked encoding, and nothing of feeds or Kafka.
 """
 
 from __future__ import annotations
@@ -20,110 +20,106 @@ from gevent.monkey import get_original
 from gevent.socket import wait_write
 
 LAST_CHUNK = b"0\r\n\r\n"
-LOOKS = 4  # in the time of a write deadline, at whether the client takes anything
-_UNREAD_BYTES_MAX = 65_536
+CHECKS_PER_TIMEOUT = 4  # how often, within a write timeout, we check whether the client has accepted bytes
+MAX_UNREAD_BYTES = 65_536
 _INT = struct.Struct("i")
-_PlainSocket = get_original("socket", "socket")  # gevent's own has two watchers each, for those who wait in a call
+_PlainSocket = get_original("socket", "socket")  # gevent's socket keeps two watchers, for greenlets that wait in a call
 
 
 class ClientGone(Exception):
-    """The client has closed its connection, or has taken not one byte for the write deadline."""
+    """The client has closed its connection, or has accepted no byte for the write timeout."""
 
 
 class ClientSocket:
-    """One client's socket, to which a chunked response goes.
+    """One client's socket, which receives a chunked response. Implements feed.ParkedClient.
 
     Args:
-        client: connected. It is taken away from the caller, whose object is a closed one from now on.
-        write_timeout_s: how long write() waits for a client that takes nothing.
-        go_on: what a greenlet is made for when a parked client is woken up.
+        client: a connected socket. It is detached: the caller's object is closed afterwards.
+        write_timeout_s: how long send_all() waits while the client accepts no byte.
+        resume: runs in a new greenlet when a parked client is woken.
     """
 
-    __slots__ = ("_go_on", "_rest", "_write_timeout_s", "parked", "socket")
+    __slots__ = ("_resume", "_unsent", "_write_timeout_s", "parked", "socket")
 
-    def __init__(self, client: socket.socket, write_timeout_s: float, go_on: Callable[[], None]) -> None:
+    def __init__(self, client: socket.socket, write_timeout_s: float, resume: Callable[[], None]) -> None:
         self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
         self.socket.setblocking(False)
-        self._write_timeout_s = write_timeout_s
-        self._go_on = go_on
-        self._rest: bytes | memoryview = b""
         self.parked = False
+        self._write_timeout_s = write_timeout_s
+        self._resume = resume
+        self._unsent: bytes | memoryview = b""
 
-    def wrap(self, data: bytes) -> bytes:
-        """`data` as a chunk of the body."""
+    def to_chunk(self, data: bytes) -> bytes:
+        """Return `data` as a chunk of the response body."""
         return b"%x\r\n%b\r\n" % (len(data), data)
 
-    def write(self, wrapped: bytes | memoryview) -> None:
-        """Send all of it, however slowly the client takes it, as long as it takes some.
+    def send_all(self, data: bytes | memoryview) -> None:
+        """Send `data`, however slowly the client accepts it, as long as it accepts some.
 
         Raises:
-            ClientGone: see there.
+            ClientGone: the client has left, or accepts nothing.
         """
-        view = memoryview(wrapped)
+        view = memoryview(data)
         while view:
             try:
                 view = view[self.socket.send(view) :]
             except BlockingIOError:
-                self._wait_for_room()
+                self._wait_until_writable()
             except OSError as error:
                 raise ClientGone(str(error)) from None
 
-    def deliver(self, wrapped: bytes) -> bool:
-        """Send without waiting; see feed.ring.Parked. What the socket did not take is kept for finish()."""
+    def try_send(self, chunk: bytes) -> bool:
+        """Send without waiting. If the socket does not take all bytes, keep the rest, wake the client and return False."""
         try:
-            sent = self.socket.send(wrapped)
+            sent = self.socket.send(chunk)
         except OSError:
-            sent = 0  # full; one that is broken will say so again to finish()
-        if sent == len(wrapped):
+            sent = 0  # the socket is full, or broken; if it is broken, send_unsent() gets the same error
+        if sent == len(chunk):
             return True
-        self._rest = memoryview(wrapped)[sent:]  # shared with all who could not take it either
+        self._unsent = memoryview(chunk)[sent:]  # a view: many clients may keep the rest of the same chunk
         self.wake()
         return False
 
-    def park(self) -> None:
-        """Nothing is left to do until wake() makes a greenlet that goes on."""
-        self.parked = True
-
-    def wake(self) -> None:
-        """Go on, if the client is parked."""
-        if self.parked:
-            self.parked = False
-            spawn(self._go_on)
-
-    def finish(self) -> None:
-        """Send what deliver() could not.
+    def send_unsent(self) -> None:
+        """Send the bytes that try_send() kept.
 
         Raises:
-            ClientGone: see there.
+            ClientGone: the client has left, or accepts nothing.
         """
-        rest, self._rest = self._rest, b""
-        self.write(rest)
+        unsent, self._unsent = self._unsent, b""
+        self.send_all(unsent)
+
+    def wake(self) -> None:
+        """If the client is parked, start a greenlet for it."""
+        if self.parked:
+            self.parked = False
+            spawn(self._resume)
 
     def close(self) -> None:
-        """Say no more; the system delivers what was sent. What the client said is read, or it would get a reset instead."""
+        """Half-close, then read what the client sent, so that it does not receive an RST; then close."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
-            self.socket.recv(_UNREAD_BYTES_MAX)
+            self.socket.recv(MAX_UNREAD_BYTES)
         self.socket.close()
 
-    def _wait_for_room(self) -> None:
-        untaken, taken_at = self._untaken(), time.monotonic()
+    def _wait_until_writable(self) -> None:
+        queued, accepted_at = self._queued_bytes(), time.monotonic()
         while True:
             try:
-                wait_write(self.socket.fileno(), self._write_timeout_s / LOOKS)
+                wait_write(self.socket.fileno(), self._write_timeout_s / CHECKS_PER_TIMEOUT)
                 return
             except TimeoutError as error:
-                # The system tells of room only when a third of what it holds is gone, which may be megabytes.
-                now, left = time.monotonic(), self._untaken()
-                if left < untaken:
-                    untaken, taken_at = left, now
-                elif now - taken_at >= self._write_timeout_s:
+                # The kernel reports a socket as writable only when a third of its buffer is free, which may be megabytes.
+                now, still_queued = time.monotonic(), self._queued_bytes()
+                if still_queued < queued:
+                    queued, accepted_at = still_queued, now
+                elif now - accepted_at >= self._write_timeout_s:
                     raise ClientGone(str(error)) from None
 
-    def _untaken(self) -> int:
-        """Bytes that were sent and that the client's system has not taken yet."""
+    def _queued_bytes(self) -> int:
+        """Return how many sent bytes the client's system has not acknowledged yet."""
         try:
             (count,) = _INT.unpack(fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
-        except OSError:  # closed
+        except OSError:  # the socket is closed
             return 0
         return int(count)

@@ -1,4 +1,4 @@
-"""How many streams a worker, and one client of it, may have open. Knows addresses, and no Kafka."""
+"""Limits on the number of open streams: of a worker, and of one client address. Knows addresses, and no Kafka."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from kafkasse.errors import ServerFull, TooManyStreams
 
 
 class StreamLimits:
-    """Counts open streams; one for each blueprint and process.
+    """Counts the open streams of one blueprint in one process.
 
     Args:
-        max_streams: of this worker.
-        per_client_max: of one client address.
-        trusted_proxies: how many proxies of ours stand in front, each adding an address to X-Forwarded-For. With 0 the
-            header is not read: anybody may write anything into it.
+        max_streams: of all clients.
+        max_per_client: of one client address.
+        trusted_proxies: how many of your own proxies are in front of this server, each of which appends an address to
+            X-Forwarded-For. With 0 the header is ignored, because any client can set it.
     """
 
-    def __init__(self, max_streams: int, per_client_max: int, trusted_proxies: int) -> None:
+    def __init__(self, max_streams: int, max_per_client: int, trusted_proxies: int) -> None:
         self._max_streams = max_streams
-        self._per_client_max = per_client_max
+        self._max_per_client = max_per_client
         self._trusted_proxies = trusted_proxies
-        self._open: dict[str, int] = {}  # of each client that has any
+        self._open: dict[str, int] = {}  # by client address
         self._count = 0
 
     def enter(self, request: Request) -> Callable[[], None]:
-        """Count a stream in. Returns what counts it out again, once.
+        """Count a new stream. Returns a function that removes it from the count; later calls of it do nothing.
 
         Raises:
-            ServerFull, TooManyStreams: with Retry-After.
+            ServerFull: this worker has `max_streams` streams.
+            TooManyStreams: this client has `max_per_client` streams.
         """
         client = self.client(request)
         if self._count >= self._max_streams:
-            raise ServerFull(f"This server has the {self._max_streams} streams that it may have. Try again later.")
-        if self._open.get(client, 0) >= self._per_client_max:
-            raise TooManyStreams(f"You have {self._per_client_max} streams open, the most that one client may have.")
+            raise ServerFull(f"This server has too many streams (max_streams={self._max_streams}). Retry later.")
+        if self._open.get(client, 0) >= self._max_per_client:
+            raise TooManyStreams(
+                f"You have too many open streams (max_streams_per_client={self._max_per_client}). Close one, then retry."
+            )
         self._open[client] = self._open.get(client, 0) + 1
         self._count += 1
-        inside = [client]
+        counted = [client]
 
         def leave() -> None:
-            if inside:
-                self._leave(inside.pop())
+            if counted:
+                self._leave(counted.pop())
 
         return leave
 
@@ -54,8 +57,8 @@ class StreamLimits:
             del self._open[client]
 
     def client(self, request: Request) -> str:
-        """The address that counts: the peer's, or the one that the outermost of our own proxies saw."""
-        hops = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
-        if self._trusted_proxies and len(hops) >= self._trusted_proxies:
-            return hops[-self._trusted_proxies]
+        """Return the client's address: the peer's, or the one that the outermost trusted proxy saw."""
+        forwarded = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
+        if self._trusted_proxies and len(forwarded) >= self._trusted_proxies:
+            return forwarded[-self._trusted_proxies]
         return request.remote_addr or ""

@@ -1,4 +1,4 @@
-"""What a client asked for, from its HTTP request. Knows Flask's request, and nothing of Kafka."""
+"""Parse the HTTP request for a stream. Uses Flask's request, and does not know Kafka."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from kafkasse.position import Limits, Position, of_topics, parse
 from kafkasse.route import Route
 
 STREAM_TYPE = "text/event-stream"
-LINES_TYPES = ("application/x-ndjson", "application/json")
-ID_PARAMETERS = ("last_event_id", "lastEventId")  # for browsers, which cannot set the header on a first connect
-ACCEPT_KEPT_CHARS_MAX = 512  # of a header whose meaning is remembered
-TIMESTAMP_MAX = 2**63 - 1
+JSON_LINES_TYPES = ("application/x-ndjson", "application/json")
+ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the header when they connect for the first time
+MAX_CACHED_ACCEPT_CHARS = 512
+MAX_TIMESTAMP = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ADVICE = "Name fewer topics, or have ids written in the compact form (the setting compact_ids)."
+ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """A request, read: where to begin, how to write, and the content type that was asked for."""
+    """A parsed request.
+
+    Attributes:
+        position: where the client wants to start.
+        since: where a client without an event ID starts, in milliseconds since the epoch; None: where the route says.
+        wire: the wire format of the response.
+        content_type: the content type of the response.
+    """
 
     position: Position
     since: int | None
@@ -35,48 +42,50 @@ class StreamRequest:
     content_type: str
 
 
-def read(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
-    """Read a request for a stream.
+def parse_request(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
+    """Parse a request for a stream.
 
     Args:
         request: the request.
-        route: the route that it came to.
-        topics: comma-separated names from the path, "" on a named route.
+        route: the route that it matched.
+        topics: comma-separated topic names from the path, or "" if the route names its topics.
         settings: limits.
 
     Raises:
-        BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: saying where and why.
+        BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: the message names the invalid part.
     """
     if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(f"{request.method} does nothing here: streams are read with GET.")
+        raise MethodNotAllowed(f"{request.method} is not supported. Use GET to read a stream.")
     content_type, wire = _negotiate(request)
     since = _since(request)
-    last_id = _last_event_id(request, settings)
-    position = (
-        of_topics(route.topics or _names(topics))
-        if last_id is None
-        else parse(last_id, Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries))
-    )
-    if len(position.topics) > settings.max_topics_per_stream:
+    last_event_id = _last_event_id(request, settings)
+    if last_event_id is None:
+        position = of_topics(route.topics or _topic_names(topics))
+    else:
+        position = parse(last_event_id, Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries))
+        since = None
+    count = len(position.topics)
+    if count > settings.max_topics_per_stream:
         raise InvalidParameter(
-            f"A stream holds at most {settings.max_topics_per_stream} topics; you asked for {len(position.topics)}."
+            f"You requested {count} topics; a stream can have {settings.max_topics_per_stream} (max_topics_per_stream)."
         )
-    return StreamRequest(position, None if last_id is not None else since, wire, content_type)
+    return StreamRequest(position, since, wire, content_type)
 
 
-def _names(topics: str) -> list[str]:
+def _topic_names(topics: str) -> list[str]:
     names = [name.strip() for name in topics.split(",")]
     if not all(names):
-        raise InvalidParameter("The path holds an empty topic name: write /topic or /topic,topic.")
+        raise InvalidParameter("The path contains an empty topic name. Use /topic or /topic,topic.")
     return names
 
 
 def _negotiate(request: Request) -> tuple[str, Wire]:
     accept = request.headers.get("Accept", "")
-    content_type = _best_type(accept) if len(accept) <= ACCEPT_KEPT_CHARS_MAX else _best_type.__wrapped__(accept)
+    content_type = _best_type(accept) if len(accept) <= MAX_CACHED_ACCEPT_CHARS else _best_type.__wrapped__(accept)
     if content_type is None:
         raise NotAcceptable(
-            f"Accept must allow {STREAM_TYPE} or {' or '.join(LINES_TYPES)}.", offered=[STREAM_TYPE, *LINES_TYPES]
+            f"Accept must allow {STREAM_TYPE} or {' or '.join(JSON_LINES_TYPES)}.",
+            offered=[STREAM_TYPE, *JSON_LINES_TYPES],
         )
     if content_type == STREAM_TYPE:
         return ServerSentEvents.content_type, ServerSentEvents()
@@ -85,56 +94,50 @@ def _negotiate(request: Request) -> tuple[str, Wire]:
 
 @lru_cache(maxsize=256)
 def _best_type(accept: str) -> str | None:
-    """The type of ours that an Accept header likes best. Browsers of one kind all send the same."""
+    """Return the offered type that an Accept header prefers. All browsers of one kind send the same header."""
     if not accept.strip():
         return STREAM_TYPE
-    # Without parameters: somebody who adds "; charset=utf-8" wants the same as anybody else.
+    # Ignore parameters: "text/event-stream; charset=utf-8" asks for text/event-stream.
     accepted = [(each.partition(";")[0].strip(), quality) for each, quality in parse_accept_header(accept, MIMEAccept)]
-    return MIMEAccept(accepted).best_match([STREAM_TYPE, *LINES_TYPES])
+    return MIMEAccept(accepted).best_match([STREAM_TYPE, *JSON_LINES_TYPES])
 
 
 def _last_event_id(request: Request, settings: WebSettings) -> str | None:
+    max_bytes = settings.max_last_event_id_bytes
     header: str | None = request.headers.get("Last-Event-ID")
     if header is not None:
-        if len(header) > settings.max_last_event_id_bytes:
-            raise HeaderTooLarge(f"Last-Event-ID is longer than {settings.max_last_event_id_bytes} bytes. {_ADVICE}")
-        return _as_utf8(header)
-    given = [request.args[name] for name in ID_PARAMETERS if name in request.args]
-    if not given:
-        return None
-    if len(given[0].encode("utf-8", "replace")) > settings.max_last_event_id_bytes:
-        raise RequestTooLarge(f"The position is longer than {settings.max_last_event_id_bytes} bytes. {_ADVICE}")
-    return given[0]
-
-
-def _as_utf8(header: str) -> str:
-    """WSGI hands header bytes over as Latin-1."""
-    return header.encode("latin-1", "replace").decode("utf-8", "replace")
+        if len(header) > max_bytes:
+            raise HeaderTooLarge(f"Last-Event-ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
+        return header.encode("latin-1", "replace").decode("utf-8", "replace")  # WSGI decodes headers as Latin-1
+    parameter = next((request.args[name] for name in ID_PARAMETERS if name in request.args), None)
+    if parameter is not None and len(parameter.encode("utf-8", "replace")) > max_bytes:
+        raise RequestTooLarge(f"The event ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
+    return parameter
 
 
 def _since(request: Request) -> int | None:
     if "timestamp" in request.args and "since" in request.args:
-        raise InvalidParameter("Give timestamp or since, not both.")
+        raise InvalidParameter("Use either timestamp or since, not both.")
     if "timestamp" in request.args:
-        return _milliseconds(request.args["timestamp"])
+        return _parse_timestamp(request.args["timestamp"])
     if "since" in request.args:
-        return _moment(request.args["since"])
+        return _parse_time(request.args["since"])
     return None
 
 
-def _milliseconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(TIMESTAMP_MAX)) and int(text) <= TIMESTAMP_MAX):
-        raise InvalidParameter("timestamp must be whole milliseconds since 1970, such as 1790000000000.")
+def _parse_timestamp(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_TIMESTAMP)) and int(text) <= MAX_TIMESTAMP):
+        raise InvalidParameter("timestamp must be a whole number of milliseconds since 1970, such as 1790000000000.")
     return int(text)
 
 
-def _moment(text: str) -> int:
+def _parse_time(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a "+" that was not escaped arrives as a space
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(text.replace(" ", "+"))  # an unescaped "+" arrives as a space
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidParameter("since must be a time of ISO 8601, such as 2026-11-21T10:00:00Z.") from None
-    if moment < EPOCH:
-        raise InvalidParameter("since must not lie before 1970.")
-    return (moment - EPOCH) // timedelta(milliseconds=1)
+        raise InvalidParameter("since must be an ISO 8601 time, such as 2026-11-21T10:00:00Z.") from None
+    if time < EPOCH:
+        raise InvalidParameter("since must not be before 1970.")
+    return (time - EPOCH) // timedelta(milliseconds=1)

@@ -1,7 +1,10 @@
 """One client's response: frames, heartbeats, and the ways in which it ends.
 
-A stream ends when its client leaves, when it is as old as streams may get, when the server stops, or when an error
-makes going on impossible. However it ends, its reader is closed.
+A stream ends when its client leaves, when it reaches its maximum age, when the server stops, or when an error makes it
+impossible to continue. However it ends, its reader is closed.
+
+    Stream is iterated by the server       one greenlet for the whole stream; works under every WSGI server
+    Stream.serve() takes over the socket   a greenlet only while there is something to do; our worker calls this
 """
 
 from __future__ import annotations
@@ -13,72 +16,56 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from threading import Event
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import Any
 
-from gevent import get_hub, spawn, spawn_later
+from gevent import get_hub, spawn
 
 from kafkasse import frame
 from kafkasse.config.settings import WebSettings
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.reader import Reader as SharedReader
+from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket
+from kafkasse.web.registry import StreamRegistry
 
-log = logging.getLogger("kafkasse")
-
-AGE_JITTER = 0.1
+MAX_AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
-DRAIN_S = 1.0  # a server that stops ends its streams within this time, not all at once
-HEARD_BYTES_MAX = 65_536  # that a client may say besides its request, and still be missed at once when it leaves
-_READABLE = 1  # libev's name for it
-_NOTHING_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-_open: WeakSet[Stream] = WeakSet()  # the streams of this process, for drain()
-_stopping = Event()
-
-
-class Reader(Protocol):
-    """What a feed gives for one client; see feed.own.CatchUp and feed.shared.Reader."""
-
-    closed: bool
-    ended: bool
-
-    def begin(self) -> bytes: ...
-    def read(self, timeout_s: float) -> bytes: ...
-    def stop_waiting(self) -> None: ...
-    def id_if_moved(self) -> bytes: ...
-    @property
-    def position_id(self) -> str: ...
-    def close(self) -> None: ...
+MAX_INPUT_BYTES = 65_536  # from one client; after that we notice its departure only when a write fails
+_READABLE = 1  # libev's constant
+_NO_INPUT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Stream:
-    """The body of a streaming response: iterate it once, then close() it, as WSGI servers do; or let it serve() itself.
+    """The body of a streaming response.
+
+    A WSGI server iterates it once and calls close(). Our worker calls serve() instead.
 
     Args:
-        reader: what to send.
-        wire: how to write what is not a record.
-        settings: intervals and bounds.
-        client: the client's socket, where the server shows it (gunicorn does), to notice at once that it has gone.
-        on_end: called once, when the reader has been closed.
+        reader: returns the frames to send.
+        wire: formats everything that is not a record.
+        settings: intervals and limits.
+        registry: contains this stream as long as it is open.
+        client: the client's socket, if the server exposes it (gunicorn does), to notice at once when the client leaves.
+        on_close: called once, after the reader was closed.
+        logger: receives unexpected errors.
     """
 
     __slots__ = (
         "__weakref__",
-        "_bytes_to_hear",
         "_chunks",
         "_client",
         "_closed",
-        "_ends_at",
-        "_on_end",
+        "_deadline",
+        "_input_left",
+        "_logger",
+        "_on_close",
         "_on_served",
-        "_outlet",
         "_reader",
+        "_registry",
         "_settings",
+        "_socket",
         "_timer",
-        "_watch",
+        "_watcher",
         "_wire",
     )
 
@@ -87,31 +74,33 @@ class Stream:
         reader: Reader,
         wire: Wire,
         settings: WebSettings,
+        registry: StreamRegistry,
         client: socket.socket | None,
-        on_end: Callable[[], object],
+        on_close: Callable[[], object],
+        logger: logging.Logger,
     ) -> None:
         self._closed = False
         self._reader = reader
         self._wire = wire
         self._settings = settings
-        self._on_end = on_end
-        self._ends_at = _age(settings.max_stream_age_s)
+        self._registry = registry
+        self._on_close = on_close
+        self._logger = logger
+        self._deadline = _deadline(settings.max_stream_age_s)
         self._client = client
-        self._bytes_to_hear = HEARD_BYTES_MAX
-        self._outlet: ClientSocket | None = None
-        self._chunks: Iterator[bytes | None] = iter(())  # what is still to be written by serve()
+        self._input_left = MAX_INPUT_BYTES
+        self._socket: ClientSocket | None = None  # set by serve()
+        self._chunks: Iterator[bytes | None] = iter(())  # what serve() still has to send
         self._on_served: Callable[[], object] | None = None
-        self._watch: Any = None
+        self._watcher: Any = None
         self._timer: Any = None
-        _open.add(self)
-        if _stopping.is_set():  # the server was told to stop while this stream was being opened
-            reader.ended = True
+        registry.add(self)
 
     def __del__(self) -> None:
-        """A response that was thrown away before the server got it was never iterated, and nobody closed it."""
+        """Close a response that was discarded before the server received it: nothing else would."""
         if not self._closed:
-            with suppress(RuntimeError):  # the process is ending, and all greenlets with it
-                spawn(self.close)  # it may wait for Kafka, and this may run where nobody may wait
+            with suppress(RuntimeError):  # the process is exiting
+                spawn(self.close)  # close() may wait for Kafka, and a finalizer must not wait
 
     def __iter__(self) -> Iterator[bytes]:
         try:
@@ -121,198 +110,169 @@ class Stream:
 
     @property
     def can_serve(self) -> bool:
-        """Whether there is a socket to which plain bytes may be written."""
+        """Whether there is a socket to which plain bytes can be written."""
         return self._client is not None and not isinstance(self._client, ssl.SSLSocket)
 
-    def serve(self, begin: Callable[[bytes], bytes], on_end: Callable[[], object] | None = None) -> None:
-        """Write to the client's socket past the server. The socket is the stream's own from now on.
+    def serve(self, start: Callable[[bytes], bytes], on_end: Callable[[], object] | None = None) -> None:
+        """Take over the client's socket from the server, and write the response to it.
 
-        Returns when the client has all there is: then no greenlet is needed until that changes. Only for a server that was
-        given this very object; whatever wraps it would miss what is written.
+        Returns as soon as the client has received everything: no greenlet is needed until that changes. The server must
+        have received this very object, because middleware that wraps it would not see the bytes.
 
         Args:
-            begin: makes of the body's first bytes the first of the response, with its header, chunked.
-            on_end: called once, when all is over.
+            start: turns the first bytes of the body into the first bytes of the response, with the HTTP header.
+            on_end: called once, when the stream has ended.
         """
         assert self._client is not None  # noqa: S101 - see can_serve
-        self._outlet = ClientSocket(self._client, self._settings.write_timeout_s, self._go_on)
+        self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self._resume)
         self._client = None
         self._chunks = self._generate()
         self._on_served = on_end
-        if self._ends_at != float("inf"):
-            self._timer = get_hub().loop.timer(max(0.0, self._ends_at - time.monotonic()))
+        if self._deadline != float("inf"):
+            self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
             self._timer.start(self.end)
-        self._write(self._outlet, begin)
-
-    def close(self) -> None:
-        """Free everything. May be called twice, and without having been iterated."""
-        if not self._closed:
-            self._closed = True
-            _open.discard(self)
-            for watcher in (self._watch, self._timer):
-                if watcher is not None:
-                    watcher.close()
-            if self._outlet is not None:
-                self._outlet.close()
-            elif self._client is not None:
-                self._release(self._client)
-            try:
-                self._reader.close()
-            finally:
-                self._on_end()
-                if self._on_served is not None:
-                    self._on_served()
-                self._chunks, self._outlet = iter(()), None  # or a circle would wait for the garbage collector
+        self._send(self._socket, start)
 
     def end(self) -> None:
-        """End politely, soon: with the last id, and a time after which to come back."""
-        self._reader.ended = True
-        self._wake()
+        """End the stream soon: send the last event ID and a reconnection time. Never waits."""
+        self._stop(StopReason.ENDED)
+
+    def close(self) -> None:
+        """Release everything. May be called twice, and before the stream was iterated."""
+        if self._closed:
+            return
+        self._closed = True
+        self._registry.discard(self)
+        for watcher in (self._watcher, self._timer):
+            if watcher is not None:
+                watcher.close()
+        if self._socket is not None:
+            self._socket.close()
+        elif self._client is not None:
+            with suppress(OSError):
+                self._client.shutdown(socket.SHUT_RD)  # or gunicorn would wait for the next request on this connection
+        try:
+            self._reader.close()
+        finally:
+            self._on_close()
+            if self._on_served is not None:
+                self._on_served()
+            # Break the reference cycle, so that memory does not wait for the garbage collector.
+            self._chunks, self._socket = iter(()), None
+
+    # What is sent.
 
     def _generate(self) -> Iterator[bytes | None]:
-        """What is to be written, if only b""; None where the client may be parked."""
+        """Yield what to send, perhaps b"", and None whenever the client can be parked."""
         try:
             self._prepare_client()
-            yield self._wire.opening + self._wire.retry(_jittered(self._settings.retry_ms)) + self._reader.begin()
-            yield from self._events()
-            if self._reader.ended:
-                yield self._wire.retry(_jittered(self._settings.retry_ms)) + self._reader.id_if_moved()
+            yield self._wire.opening + self._wire.retry(self._retry_ms()) + self._reader.begin()
+            yield from self._frames()
+            if self._reader.stop_reason is StopReason.ENDED:
+                yield self._wire.retry(self._retry_ms()) + self._reader.id_if_moved()
         except KafkasseError as error:
             yield frame.error(self._wire, error, self._reader.position_id)
 
-    def _events(self) -> Iterator[bytes | None]:
-        reader = self._reader
-        beat_due = time.monotonic() + self._settings.heartbeat_s
-        while not (reader.closed or reader.ended):
-            if self._outlet is not None and isinstance(reader, SharedReader) and reader.may_park:
-                yield reader.id_if_moved() or None  # writing it may take a while: look again
-                beat_due = time.monotonic() + self._settings.heartbeat_s
+    def _frames(self) -> Iterator[bytes | None]:
+        reader, heartbeat_s = self._reader, self._settings.heartbeat_s
+        heartbeat_at = time.monotonic() + heartbeat_s
+        while reader.stop_reason is None:
+            if self._socket is not None and reader.can_park:
+                # Writing the ID may take a while, and new records may arrive meanwhile: then the client is not parked.
+                yield reader.id_if_moved() or None
+                heartbeat_at = time.monotonic() + heartbeat_s
                 continue
+            frames = reader.read(max(0.0, min(heartbeat_at, self._deadline) - time.monotonic()))
             now = time.monotonic()
-            frames = reader.read(max(0.0, min(beat_due, self._ends_at) - now))
-            now = time.monotonic()
-            if not frames and now >= beat_due:
+            if not frames and now >= heartbeat_at:
                 frames = reader.id_if_moved() or self._wire.heartbeat
             if frames:
                 yield frames
-                beat_due = time.monotonic() + self._settings.heartbeat_s
-            if now >= self._ends_at:
-                reader.ended = True
+                heartbeat_at = time.monotonic() + heartbeat_s
+            if now >= self._deadline:
+                self.end()
 
-    def _write(self, outlet: ClientSocket, wrap: Callable[[bytes], bytes]) -> None:
-        """Write until the client may be parked, or the stream ends."""
+    def _retry_ms(self) -> int:
+        return int(self._settings.retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311 - no secret
+
+    # Sending it through our own socket.
+
+    def _send(self, client: ClientSocket, to_chunk: Callable[[bytes], bytes]) -> None:
+        """Send until the client can be parked, or the stream ends."""
         try:
-            outlet.finish()
-            for chunk in self._chunks:
-                if chunk is None:
-                    self._park(outlet)
+            client.send_unsent()
+            for data in self._chunks:
+                if data is None:
+                    self._reader.park(client)
+                    client.parked = True
                     return
-                if chunk:  # in chunks, nothing means the end
-                    outlet.write(wrap(chunk))
-                    wrap = outlet.wrap
-            outlet.write(LAST_CHUNK)
+                if data:  # an empty chunk would end the response
+                    client.send_all(to_chunk(data))
+                    to_chunk = client.to_chunk
+            client.send_all(LAST_CHUNK)
         except ClientGone:
             pass
         except Exception:
-            log.exception("a stream failed")
+            self._logger.exception("A stream failed.")
         finally:
-            if not outlet.parked:
+            if not client.parked:
                 self.close()
 
-    def _park(self, outlet: ClientSocket) -> None:
-        assert isinstance(self._reader, SharedReader)  # noqa: S101 - only those may park
-        self._reader.feed.park(outlet)
-        outlet.park()
+    def _resume(self) -> None:
+        """Continue in a new greenlet, because the parked client did not take all bytes, or because the stream ends."""
+        client = self._socket
+        if client is not None:  # the stream may have been closed before this greenlet ran
+            self._reader.unpark()
+            self._send(client, client.to_chunk)
 
-    def _go_on(self) -> None:
-        """What a parked client needs a greenlet for: it took less than there was, or the stream is to end."""
-        reader, outlet = self._reader, self._outlet
-        assert isinstance(reader, SharedReader)  # noqa: S101 - only those are parked
-        assert outlet is not None  # noqa: S101
-        reader.unparked(reader.feed.unpark(outlet))
-        self._write(outlet, outlet.wrap)
-
-    def _release(self, client: socket.socket) -> None:
-        """The server may finish the response, but waits for no further request: a worker that stops would wait with it."""
-        with suppress(OSError):
-            client.shutdown(socket.SHUT_RD)
-
-    def _wake(self) -> None:
-        self._reader.stop_waiting()
-        if self._outlet is not None:
-            self._outlet.wake()
+    # Watching the client.
 
     def _prepare_client(self) -> None:
         client = self._client
-        if self._outlet is not None:
-            client = self._outlet.socket
+        if self._socket is not None:
+            client = self._socket.socket
         elif client is not None:
             client.settimeout(self._settings.write_timeout_s)
         if client is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            # Notices when the client's end of the socket closes, idle or not. Costs no greenlet.
-            self._watch = get_hub().loop.io(client.fileno(), _READABLE)
-            self._watch.start(self._readable)
+            # Notices when the client closes its connection, even while the stream is idle. Needs no greenlet.
+            self._watcher = get_hub().loop.io(client.fileno(), _READABLE)
+            self._watcher.start(self._on_readable)
 
-    def _readable(self) -> None:
-        """The client has said something, or has gone. Words without end would keep us busy: then it is heard no more."""
+    def _on_readable(self) -> None:
+        """Called by the event loop: the client has sent something, or has closed its connection."""
         try:
-            heard = self._hear()
-        except _NOTHING_YET:
+            count = self._discard_input()
+        except _NO_INPUT_YET:
             return
         except (OSError, ValueError):
-            heard = 0
-        self._bytes_to_hear -= heard
-        if not heard:
-            self._reader.closed = True
-            self._wake()
-        if not heard or self._bytes_to_hear <= 0:
-            self._watch.stop()
+            count = 0
+        self._input_left -= count
+        if not count:
+            self._stop(StopReason.CLIENT_LEFT)
+        if not count or self._input_left <= 0:  # cap the input, so that one client cannot keep the worker busy
+            self._watcher.stop()
 
-    def _hear(self) -> int:
-        """How many bytes have come. They are thrown away, for the stream is the last that is answered here."""
-        if self._outlet is not None:
-            return len(self._outlet.socket.recv(HEARD_BYTES_MAX))
+    def _discard_input(self) -> int:
+        """Read and discard input; this response is the last one on its connection. Returns the number of bytes."""
+        if self._socket is not None:
+            return len(self._socket.socket.recv(MAX_INPUT_BYTES))
         client = self._client
         assert client is not None  # noqa: S101 - it is watched
         timeout_s = client.gettimeout()
         client.settimeout(0.0)
         try:
-            return len(client.recv(HEARD_BYTES_MAX))
+            return len(client.recv(MAX_INPUT_BYTES))
         finally:
             client.settimeout(timeout_s)
 
-
-def drain(within_s: float = DRAIN_S) -> int:
-    """The server stops: end every stream of this process politely, spread over `within_s` seconds. Returns how many."""
-    _stopping.set()
-    streams = list(_open)
-    for stream in streams:
-        spawn_later(random.uniform(0, within_s), stream.end)  # noqa: S311 - spreading, not secrecy
-    return len(streams)
+    def _stop(self, reason: StopReason) -> None:
+        self._reader.stop(reason)
+        if self._socket is not None:
+            self._socket.wake()
 
 
-def cut() -> None:
-    """Close what is still open: the process ends."""
-    for stream in list(_open):
-        stream.close()
-
-
-def stopping() -> bool:
-    """Whether this process has been told to stop: it opens no more streams."""
-    return _stopping.is_set()
-
-
-def open_streams() -> int:
-    """How many streams this process has open."""
-    return len(_open)
-
-
-def _age(age_max_s: float) -> float:
-    if not age_max_s:
+def _deadline(max_age_s: float) -> float:
+    if not max_age_s:
         return float("inf")
-    return time.monotonic() + age_max_s * random.uniform(1 - AGE_JITTER, 1)  # noqa: S311
-
-
-def _jittered(retry_ms: int) -> int:
-    return int(retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311
+    return time.monotonic() + max_age_s * random.uniform(1 - MAX_AGE_JITTER, 1)  # noqa: S311 - not for secrets

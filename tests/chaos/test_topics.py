@@ -23,7 +23,7 @@ def test_a_topic_is_deleted_and_made_again(stage: Stage, fresh_name: str) -> Non
     go_on(readers)
 
     assert all(b'"status":410' in each.body for each in readers)
-    assert all(b"the topic was deleted and made again" in each.body for each in readers)
+    assert all(b"the topic was deleted and recreated" in each.body for each in readers)
     assert [] == scene.violations(statuses={404, 410})
 
 
@@ -38,7 +38,7 @@ def test_a_topic_is_made_again_at_once(stage: Stage, fresh_name: str) -> None:
         scene.make_again(topic)
         go_on(readers)
 
-    assert all(b"the topic was deleted and made again" in each.body for each in readers)
+    assert all(b"the topic was deleted and recreated" in each.body for each in readers)
     assert [] == scene.violations(statuses={404, 410, 503})  # where a look fell just between
 
 

@@ -15,7 +15,8 @@ from kafkasse.config import Config
 from kafkasse.errors import FilterError
 from kafkasse.feed import Feeds
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.reader import Reader
+from kafkasse.feed.reader import Reader, StopReason
+from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
@@ -35,7 +36,14 @@ class World:
         self.tails: list[Tail] = []
         self.feeds = Feeds(self.log, Config(**settings).feed, self.tails.append)
 
-    def open(self, kind: IdType, encoder: Encoder, last_id: str = "") -> CatchUp | Reader:
+    @property
+    def feed(self) -> SharedFeed:
+        """The only feed."""
+        [tail] = self.tails
+        [feed] = tail.feeds.values()
+        return feed
+
+    def open(self, kind: IdType, encoder: Encoder, last_id: str = "") -> Reader:
         position = parse(last_id) if last_id else of_topics(["t"])
         route = Route("topics", "/<topics>", None, id_type=kind)
         return self.feeds.open(route, position, self.log.describe(["t"]), encoder)
@@ -78,20 +86,18 @@ def test_feeds_that_nobody_reads_make_room() -> None:
 def test_a_client_that_leaves_as_it_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes while its own cursor is given back, which may take a while, is not waited for."""
     reader = world.open(IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
-    assert isinstance(reader, Reader)
     assert b'"n":0' in reader.read(0)
     give_back = CatchUp.close
 
     def leave(own: CatchUp) -> None:
         give_back(own)
-        reader.closed = True
-        reader.stop_waiting()
+        reader.stop(StopReason.CLIENT_LEFT)
 
     monkeypatch.setattr(CatchUp, "close", leave)
 
     with gevent.Timeout(PATIENCE_S):
         assert b"" == reader.read(PATIENCE_S * 2)
-    assert reader.closed
+    assert StopReason.CLIENT_LEFT is reader.stop_reason
 
 
 class Parked:
@@ -101,11 +107,11 @@ class Parked:
         self.parser = Parser()
         self.events: list[Event] = []
 
-    def wrap(self, data: bytes) -> bytes:
+    def to_chunk(self, data: bytes) -> bytes:
         return data
 
-    def deliver(self, wrapped: bytes) -> bool:
-        self.events += self.parser.receive(wrapped)
+    def try_send(self, chunk: bytes) -> bool:
+        self.events += self.parser.receive(chunk)
         return True
 
     def wake(self) -> None:
@@ -118,22 +124,21 @@ def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdType, parks: bool) 
     """Records that are not sent move it also where they came in one batch with one that is."""
     world = World(heartbeat_s=0.001)
     reader = world.open(kind, Encoder(filterer=lambda message: message["n"] < 2))
-    assert isinstance(reader, Reader)
     client = Parked()
-    client.deliver(reader.begin())
+    client.try_send(reader.begin())
     if parks:
-        reader.feed.park(client)
+        reader.park(client)
 
     for n in (1, 2):
         world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
     world.tails[0].turn(0)
     if parks:
-        eventually(lambda: world.tails[0].turn(0) >= 0 and reader.feed.ids.render() == client.parser.last_event_id)
+        eventually(lambda: world.tails[0].turn(0) >= 0 and world.feed.ids.render() == client.parser.last_event_id)
     else:
-        client.deliver(reader.read(0) + reader.id_if_moved())
+        client.try_send(reader.read(0) + reader.id_if_moved())
 
     assert [1] == [json.loads(event.data)["n"] for event in client.events]
-    assert reader.feed.ids.render() == client.parser.last_event_id
+    assert world.feed.ids.render() == client.parser.last_event_id
     assert b"" == world.open(kind, Encoder(), client.parser.last_event_id).read(0)
 
 
@@ -145,7 +150,7 @@ def test_a_filter_that_fails(world: World, kind: IdType) -> None:
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
     with pytest.raises(FilterError) as failed:
         world.tails[0].turn(0)
-    world.tails[0].feeds[next(iter(world.tails[0].feeds))].fail(failed.value)
+    world.feed.fail(failed.value)
 
     events = list(Parser().receive(reader.read(0)))
     with pytest.raises(FilterError):

@@ -16,7 +16,7 @@ from kafkasse.position import of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
-RETENTION, TRUNCATED, REMADE = "removed by retention", "the log was truncated", "the topic was deleted and made again"
+RETENTION, TRUNCATED, REMADE = "removed by retention", "the log was truncated", "the topic was deleted and recreated"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_without_an_id_the_route_says_where(log: MemoryLog, start_at: StartAt, o
     opening = opened(log, start_at=start_at)
 
     assert dict(zip((ZERO, ONE), offsets, strict=True)) == opening.offsets
-    assert ([], frozenset(), {"t": told(log)}) == (opening.gaps, opening.only, opening.topic_ids)
+    assert ([], frozenset(), {"t": told(log)}) == (opening.gaps, opening.partial_topics, opening.topic_ids)
     assert (start_at is StartAt.SNAPSHOT) == opening.snapshot
 
 
@@ -78,14 +78,14 @@ def test_just_what_is_listed(log: MemoryLog) -> None:
     """An entry stands for its partition alone, and the stream stays with it."""
     opening = opened(log, entry(offset=4))
 
-    assert ({ZERO: 4}, frozenset({"t"})) == (opening.offsets, opening.only)
+    assert ({ZERO: 4}, frozenset({"t"})) == (opening.offsets, opening.partial_topics)
 
 
 def test_an_entry_beside_the_topics_name(log: MemoryLog) -> None:
     """With the name beside it, the other partitions are the route's to place."""
     opening = opened(log, "t", entry(1, offset=0), start_at=StartAt.EARLIEST)
 
-    assert ({ZERO: 2, ONE: 0}, frozenset()) == (opening.offsets, opening.only)
+    assert ({ZERO: 2, ONE: 0}, frozenset()) == (opening.offsets, opening.partial_topics)
 
 
 def test_times_offsets_and_both(log: MemoryLog) -> None:
@@ -186,7 +186,7 @@ def test_an_id_of_ours_with_just_some_partitions(log: MemoryLog) -> None:
     """A stream of some partitions stays one when it is resumed."""
     opening = opened(log, entry(1, offset=0, topic_id=told(log), only=True))
 
-    assert ({ONE: 0}, frozenset({"t"})) == (opening.offsets, opening.only)
+    assert ({ONE: 0}, frozenset({"t"})) == (opening.offsets, opening.partial_topics)
 
 
 def test_a_snapshot_is_not_taken_twice(log: MemoryLog) -> None:

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kafkasse import feed as feeds
 from kafkasse import frame
-from kafkasse.feed import catch_up
+from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.reader import Reader
-from kafkasse.feed.ring import SharedFeed
+from kafkasse.feed.ring import Ring
+from kafkasse.feed.shared_feed import SharedFeed
+from kafkasse.feed.snapshot import Snapshot
 from kafkasse.frame import Encoder, ServerSentEvents
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.position import IdWriter
@@ -119,7 +120,7 @@ def _joins_too_late() -> None:
         applied["joins_one_too_late"] += wrong and not original(self, offsets)
         return wrong
 
-    patch(SharedFeed, "covers", covers)
+    patch(Ring, "covers", covers)
 
 
 def _joins_too_early() -> None:
@@ -140,8 +141,8 @@ def _evicted_while_joining() -> None:
 
     def join(original: Any, self: Any, reader: Any) -> None:
         original(self, reader)
-        applied["evicted_while_joining"] += self._next != self.feed.first
-        self._next = self.feed.first
+        applied["evicted_while_joining"] += self._segment != self._shared.ring.first
+        self._segment = self._shared.ring.first
 
     patch(Reader, "_join", join)
 
@@ -151,7 +152,8 @@ def _behind_at_the_feeds_place() -> None:
 
     def fall_behind(original: Any, self: Any) -> None:
         applied["falls_behind_to_the_end"] += 1
-        self._ids = self.feed.ids.copy_at(self.feed.ids.offsets, self.feed.ids.timestamps)
+        ids = self._shared.ids
+        self._ids = ids.copy_at(ids.offsets, ids.timestamps)
         original(self)
 
     patch(Reader, "_fall_behind", fall_behind)
@@ -243,7 +245,7 @@ def _snapshot_short() -> None:
         applied["snapshot_lacks_a_key"] += 1
         return original(self)[1:]
 
-    patch(getattr(catch_up, "_Snapshot", None), "records", records)
+    patch(Snapshot, "records", records)
 
 
 def _times_too_far() -> None:

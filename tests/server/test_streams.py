@@ -374,7 +374,7 @@ def test_a_topic_that_is_made_again(connect: Connect, cluster: Cluster, topic: s
     events = connect(f"/{topic}", Last_Event_ID=stream.last_id).events(8)
     gaps, rest = events[:3], events[3:]
 
-    assert {("gap", "the topic was deleted and made again")} == {(e.type, json.loads(e.data)["reason"]) for e in gaps}
+    assert {("gap", "the topic was deleted and recreated")} == {(e.type, json.loads(e.data)["reason"]) for e in gaps}
     assert [0, 1, 2, 3, 4] == data(rest)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import socket
 import weakref
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics
 from kafkasse.route import Route
 from kafkasse.sse import Parser
+from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.web.served import chunked, unchunked
 
@@ -37,9 +39,9 @@ class Peer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
-        self.stream = Stream(
-            reader, ServerSentEvents(), Config(write_timeout_s=20, heartbeat_s=60).web, ours, self.left.set
-        )
+        settings = Config(write_timeout_s=20, heartbeat_s=60).web
+        logger = logging.getLogger()
+        self.stream = Stream(reader, ServerSentEvents(), settings, StreamRegistry(), ours, self.left.set, logger)
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
-from kafkasse.web.stream import Stream, open_streams
+from kafkasse.web.registry import StreamRegistry
+from kafkasse.web.stream import Stream
 from tests.support.sse import read_events
 from tests.web.served import chunked, unchunked
 
@@ -35,6 +37,7 @@ class World:
         self.log = MemoryLog()
         self.log.create("t")
         self.ended = 0
+        self.registry = StreamRegistry()
         self.feeds: list[Feeds] = []
 
     def open(
@@ -49,7 +52,7 @@ class World:
         self.feeds.append(Feeds(self.log, config.feed))
         encoder = Encoder(wire=wire, filterer=lambda message: "hidden" not in message)
         reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)
-        self.stream = Stream(reader, wire, config.web, client, self._end)
+        self.stream = Stream(reader, wire, config.web, self.registry, client, self._end, logging.getLogger())
         return self.stream
 
     def _end(self) -> None:
@@ -257,24 +260,24 @@ def test_a_client_that_talks(world: World, connection: tuple[socket.socket, sock
 
 def test_closing(world: World) -> None:
     """Closed twice, or never begun, a stream is gone once."""
-    before = open_streams()
+    before = len(world.registry)
     begun, unbegun = world.open(), world.open()
     chunks = iter(begun)
     next(chunks)
-    assert before + 2 == open_streams()
+    assert before + 2 == len(world.registry)
 
     for stream in (begun, unbegun, begun, unbegun):
         stream.close()
 
-    assert (2, before) == (world.ended, open_streams())
+    assert (2, before) == (world.ended, len(world.registry))
 
 
 def test_a_response_that_nobody_sends(world: World) -> None:
     """A stream that is thrown away before a server got it leaves nothing behind, and needs no garbage collector for it."""
     gc.collect()  # what other tests have thrown away
-    before = open_streams()
+    before = len(world.registry)
     world.open()
     del world.stream
     gevent.sleep(0)  # it is closed by a greenlet of its own
 
-    assert (1, before) == (world.ended, open_streams())
+    assert (1, before) == (world.ended, len(world.registry))

@@ -1,0 +1,257 @@
+"""A shared feed: the frames of one selection, encoded once for all of its readers. Does no I/O of its own.
+
+    Tail ─▶ append() ─▶ encode ─▶ ring ─▶ readers that have a greenlet take segments   (reader.py)
+                                   └────▶ flush() sends to parked clients
+
+A parked client has received everything. It has no greenlet: flush() writes to its socket without waiting. A thousand
+parked clients cost one encode and a thousand send() calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from gevent.event import Event
+
+from kafkasse import frame
+from kafkasse.errors import FilterError, KafkasseError
+from kafkasse.feed.ring import Ring, RingLimits, Segment
+from kafkasse.frame import Encoder
+from kafkasse.log import Batch, Gap, Partition
+from kafkasse.position import IdType, IdWriter
+
+
+class FeedPosition(NamedTuple):
+    """How far a client has read a feed.
+
+    Attributes:
+        segment: the number of the segment that it needs next.
+        offsets: the next offset of every partition.
+        timestamps: the timestamps of the event ID; empty unless the event IDs contain timestamps.
+        id_sent: whether the last event ID that the client received is this position.
+    """
+
+    segment: int
+    offsets: Mapping[Partition, int]
+    timestamps: Mapping[Partition, int]
+    id_sent: bool
+
+
+class ParkedClient(Protocol):
+    """A client that has received everything. As long as its socket takes all bytes, it needs no greenlet."""
+
+    def to_chunk(self, data: bytes) -> bytes:
+        """Return the bytes that go over the socket. They are the same for all parked clients of a feed."""
+        ...
+
+    def try_send(self, chunk: bytes) -> bool:
+        """Send without waiting. If the socket does not take all bytes, keep the rest, call wake() and return False."""
+        ...
+
+    def wake(self) -> None:
+        """Start a greenlet, which takes the client back from the feed."""
+        ...
+
+
+class SharedFeed:
+    """The frames of one selection of topics in one format.
+
+    Args:
+        encoder: encodes records.
+        ids: writes the event IDs; it is at the position where the feed starts.
+        id_type: what the event IDs contain.
+        limits: of the ring.
+        heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
+
+    Attributes:
+        readers: the number of readers; the owner of a reader increments it before it opens the reader.
+        idle_since: when the last reader left, by the monotonic clock.
+        failure: the error that ended the feed.
+        ended: whether the feed ended without an error; its readers end their streams, and the clients reconnect.
+    """
+
+    def __init__(
+        self, encoder: Encoder, ids: IdWriter, id_type: IdType, limits: RingLimits, heartbeat_s: float
+    ) -> None:
+        self.ids = ids
+        self.ring = Ring(limits, ids.offsets)
+        self.wire = encoder.wire
+        self.readers = 0
+        self.idle_since = time.monotonic()
+        self.failure: KafkasseError | None = None
+        self.ended = False
+        self._encoder = encoder
+        self._has_times = id_type is not IdType.OFFSET
+        self._heartbeat_s = heartbeat_s
+        self._heartbeat_at = time.monotonic() + heartbeat_s
+        self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
+        self._parked: dict[
+            ParkedClient, FeedPosition | None
+        ] = {}  # the position of those that could not take all bytes
+        self._flushed = 0  # the number of the segment that parked clients receive next
+        self._flushed_offsets = dict(ids.offsets)
+        self._flushed_times = self._times()
+        self._id_flushed = True  # whether parked clients have the ID of the position after `_flushed`
+        self._changed = Event()
+
+    def is_at(self, ids: IdWriter) -> bool:
+        """Return whether `ids` is at the position of this feed."""
+        same = ids.offsets == self.ids.offsets
+        return same and (not self._has_times or ids.timestamps == self.ids.timestamps)
+
+    def holds(self, offsets: Mapping[Partition, int]) -> bool:
+        """Return whether a reader at `offsets` can start from the ring: nothing that it needs is evicted or not yet read."""
+        ours = self.ids.offsets
+        return self.ring.covers(offsets) and all(offset <= ours[each] for each, offset in offsets.items())
+
+    # The tail calls these.
+
+    def append(self, batch: Batch) -> None:
+        """Encode a batch for all readers.
+
+        Raises:
+            FilterError: the filter failed at a record; the records before it have been appended.
+        """
+        partition, records, next_offset = batch
+        try:
+            frames, offsets = self._encoder.encode_run(partition, records, self.ids)
+        except FilterError:
+            if len(records) == 1:
+                raise
+            for half in batch.halves():  # readers must receive the records before the one at which the filter fails
+                self.append(half)
+            return
+        timestamps: list[int | None] = []
+        if self._has_times:
+            timestamp_of = {record.offset: record.timestamp for record in records}
+            timestamps = [timestamp_of[offset] for offset in offsets]
+        self.ids.set(partition, next_offset)
+        ends_at_position = bool(offsets) and offsets[-1] + 1 == next_offset
+        self._add(partition, next_offset, b"".join(frames), offsets, timestamps, None, ends_at_position)
+
+    def declare(self, gap: Gap) -> None:
+        """Report lost records to all readers."""
+        self.ids.set(gap.partition, gap.end)
+        data = frame.gap(self.wire, gap.partition, gap.start, gap.end, gap.reason, self.ids.render())
+        self._add(gap.partition, gap.end, data, [], [], gap, True)
+
+    def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
+        """Add new partitions, which are read from these offsets on."""
+        self.ring.add_partitions(offsets)
+        for partition, offset in offsets.items():
+            self.ids.set(partition, offset)
+            self._moved[partition] = None
+
+    def _add(
+        self,
+        partition: Partition,
+        next_offset: int,
+        data: bytes,
+        offsets: list[int],
+        timestamps: list[int | None],
+        gap: Gap | None,
+        ends_at_position: bool,
+    ) -> None:
+        self._moved[partition] = None
+        if not data:
+            return  # all records were filtered: the position has moved, and the next event or heartbeat sends its ID
+        moved, self._moved = self._moved, {}
+        next_offsets = {each: self.ids.offsets[each] for each in moved}
+        times = self.ids.timestamps
+        next_times = {each: times[each] for each in moved if each in times} if self._has_times else {}
+        self.ring.append(
+            Segment(partition, next_offset, data, offsets, timestamps, gap, next_offsets, next_times, ends_at_position)
+        )
+
+    def flush(self) -> None:
+        """Send new frames, or a heartbeat if one is due, to all parked clients, and wake the readers that wait."""
+        if self._flushed < self.ring.head:
+            data = []
+            for segment in self.ring.segments(self._flushed):
+                data.append(segment.data)
+                self._flushed_offsets.update(segment.next_offsets)
+                self._flushed_times.update(segment.next_timestamps)
+            self._id_flushed = segment.ends_at_position
+            self._flushed = self.ring.head
+            self._send_to_parked(b"".join(data))
+            self.ring.evict()
+            self._notify()
+        elif time.monotonic() >= self._heartbeat_at:
+            self._send_to_parked(self._heartbeat())
+
+    def _heartbeat(self) -> bytes:
+        if self._id_flushed and not self._moved:
+            return self.wire.heartbeat
+        self._flushed_offsets = dict(self.ids.offsets)
+        self._flushed_times = self._times()
+        self._id_flushed = True
+        return self.wire.id_alone(self.ids.render()) or self.wire.heartbeat
+
+    def _times(self) -> dict[Partition, int]:
+        return dict(self.ids.timestamps) if self._has_times else {}
+
+    def _send_to_parked(self, data: bytes) -> None:
+        self._heartbeat_at = time.monotonic() + self._heartbeat_s
+        chunk: bytes | None = None
+        position: FeedPosition | None = None
+        for client, stopped_at in self._parked.items():
+            if stopped_at is None:
+                chunk = client.to_chunk(data) if chunk is None else chunk
+                if not client.try_send(chunk):
+                    # The client keeps the rest of this chunk. Until its greenlet runs, it must not receive later chunks.
+                    position = position or self._flushed_position()
+                    self._parked[client] = position
+
+    def _flushed_position(self) -> FeedPosition:
+        return FeedPosition(self._flushed, dict(self._flushed_offsets), dict(self._flushed_times), self._id_flushed)
+
+    def fail(self, error: KafkasseError | None) -> None:
+        """End all readers, with this error or, if it is None, so that their clients reconnect."""
+        self.failure = error
+        self.ended = error is None
+        self._notify()
+        for client in list(self._parked):
+            client.wake()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, Event()
+        changed.set()
+
+    # Readers call these.
+
+    def wait(self, segment: int, timeout_s: float) -> None:
+        """Wait until the ring has a segment with this number, or the feed has ended."""
+        if self.ring.head <= segment and not self.ended and self.failure is None:
+            self._changed.wait(timeout_s)
+
+    def wake_readers(self) -> None:
+        """Make all readers that wait check whether they have to stop."""
+        self._notify()
+
+    @property
+    def position(self) -> FeedPosition:
+        """The position after everything that the feed has appended: a view, which moves on with the feed."""
+        return FeedPosition(self.ring.head, self.ids.offsets, self.ids.timestamps if self._has_times else {}, False)
+
+    def segments(self, number: int) -> Iterator[Segment]:
+        """Yield the segments from `number` on, which must not be evicted."""
+        return self.ring.segments(number)
+
+    def can_park(self, segment: int) -> bool:
+        """Return whether a client that needs this segment next has received everything that the feed has flushed."""
+        return segment == self.ring.head == self._flushed and self.failure is None and not self.ended
+
+    def park(self, client: ParkedClient) -> None:
+        """Send frames to this client from now on. It must have received everything up to the head of the ring."""
+        self._parked[client] = None
+
+    def unpark(self, client: ParkedClient) -> FeedPosition:
+        """Stop sending to this client. Returns how far it was served."""
+        return self._parked.pop(client, None) or self._flushed_position()
+
+    @property
+    def parked(self) -> int:
+        """The number of parked clients."""
+        return len(self._parked)

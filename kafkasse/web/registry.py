@@ -1,0 +1,66 @@
+"""The open streams of a process, and how they end when the process stops."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from gevent import spawn_later
+
+if TYPE_CHECKING:
+    from kafkasse.web.stream import Stream
+
+ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WSGI environ
+DRAIN_S = 1.0
+
+
+class StreamRegistry:
+    """The open streams of a process.
+
+    Our gunicorn worker has one, and passes it to the app with each request. Under other servers each blueprint has its own.
+
+    Attributes:
+        stopping: whether the process is stopping, so that it opens no more streams.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._open: WeakSet[Stream] = WeakSet()
+
+    @classmethod
+    def of(cls, environ: Mapping[str, Any], default: StreamRegistry) -> StreamRegistry:
+        """Return the registry of the worker that handles this request, or `default`."""
+        registry = environ.get(ENVIRON_KEY, default)
+        assert isinstance(registry, cls)  # noqa: S101 - for the type checker
+        return registry
+
+    def __len__(self) -> int:
+        """Return the number of open streams."""
+        return len(self._open)
+
+    def add(self, stream: Stream) -> None:
+        """Add an open stream. If the process is stopping, the stream ends at once."""
+        self._open.add(stream)
+        if self.stopping:
+            stream.end()
+
+    def discard(self, stream: Stream) -> None:
+        """Remove a stream that has ended."""
+        self._open.discard(stream)
+
+    def drain(self, within_s: float = DRAIN_S) -> None:
+        """End every stream within `within_s` seconds, each at a random moment, and open no more.
+
+        Each stream sends its last event ID and a reconnection time, so that its client resumes elsewhere. Spreading them
+        keeps the clients from reconnecting all at once.
+        """
+        self.stopping = True
+        for stream in list(self._open):
+            spawn_later(random.uniform(0, within_s), stream.end)  # noqa: S311 - not for secrets
+
+    def close_all(self) -> None:
+        """Close the streams that are still open, because the process exits."""
+        for stream in list(self._open):
+            stream.close()
