@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bench import report
 from bench.setting import RECORD_BYTES
-from kafkasse.feed.tail import PUSH_REST_MAX_S, PUSH_SHARE
+from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 
 CLIENTS = (10_000, 100_000, 1_000_000)
 RATES = (0.1, 1.0, 10.0, 100.0)
@@ -105,7 +105,7 @@ def fleet(costs: Costs, clients: int, rate: float) -> Fleet:
 def cores(costs: Costs, clients: int, rate: float) -> float:
     """The share of a core that a worker uses. Records gather while it writes, and while it rests after that."""
     push_s = clients * costs.write_s
-    turn_s = push_s + min(PUSH_REST_MAX_S, PUSH_SHARE * push_s)
+    turn_s = push_s + min(MAX_PUSH_REST_S, PUSH_REST_RATIO * push_s)
     return min(rate, 1 / turn_s) * (costs.round_s + push_s) + clients * rate * costs.record_s
 
 
