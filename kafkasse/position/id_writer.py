@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from kafkasse.log import Partition
 from kafkasse.position import compact
@@ -12,15 +11,10 @@ from kafkasse.position.position import INT64_MAX, IdType
 COMPACT_ABOVE_PARTITIONS = 64  # the JSON form would exceed 3 KiB; many proxies limit a header to 4 to 8 KiB
 
 
-class IdTemplate(NamedTuple):
-    """An ID, or one entry of it, as a function of one offset: `prefix + format_offset(offset) + suffix`.
-
-    `format_offset` is `str` itself if the ID contains the offset in decimal digits, so that callers can use "%d".
-    """
-
-    prefix: str
-    format_offset: Callable[[int | str], str]
-    suffix: str
+# (prefix, format_offset, suffix): an ID, or one entry of it, is `prefix + format_offset(offset) + suffix`. format_offset is
+# `str` itself if the offset is written in decimal digits, so that callers can use "%d". A plain tuple, because a stream
+# creates one for each partition when it opens.
+IdTemplate = tuple[str, Callable[[int | str], str], str]
 
 
 class IdWriter:
@@ -94,7 +88,7 @@ class IdWriter:
         prefix, format_offset, suffix = self._templates[partition]
         before = opening + "".join(entry + separator for entry in entries[:index]) + prefix
         after = suffix + "".join(separator + entry for entry in entries[index + 1 :]) + closing
-        return IdTemplate(before, format_offset, after)
+        return before, format_offset, after
 
     def _build_entries(self) -> None:
         """Write all entries."""
@@ -103,45 +97,46 @@ class IdWriter:
         previous: Partition | None = None
         topics_seen: set[str] = set()
         for partition in self.offsets:
-            topic = partition.topic
-            # Only the first entry of a topic has the members that describe the topic.
-            is_first = topic not in topics_seen
-            topics_seen.add(topic)
-            topic_id = self.topic_ids.get(topic, "") if is_first else None
-            is_partial = is_first and topic in self._partial_topics
+            topic_id, is_partial = None, False
+            if partition.topic not in topics_seen:  # only the first entry of a topic describes the topic
+                topics_seen.add(partition.topic)
+                topic_id = self.topic_ids.get(partition.topic, "")
+                is_partial = partition.topic in self._partial_topics
             if self._is_compact:
                 self._templates[partition] = _compact_template(partition, previous, topic_id, is_partial)
             else:
-                self._templates[partition] = self._json_template(partition, topic_id, is_partial)
+                self._templates[partition] = _json_template(partition, self._id_type, topic_id, is_partial)
             previous = partition
         self._entries = {partition: self._entry(partition) for partition in self.offsets}
 
-    def _json_template(self, partition: Partition, topic_id: str | None, is_partial: bool) -> IdTemplate:
-        member = "timestamp" if self._id_type is IdType.TIMESTAMP else "offset"
-        prefix = f'{{"topic":"{partition.topic}","partition":{partition.partition},"{member}":'
-        id_member = "" if topic_id is None else f',"topic_id":"{topic_id}"'
-        only_member = ',"only":true' if is_partial else ""
-        return IdTemplate(prefix, str, f"{id_member}{only_member}}}")
-
     def _entry(self, partition: Partition) -> str:
         prefix, format_offset, suffix = self._templates[partition]
-        offset = self.offsets[partition]
-        if self._id_type is IdType.OFFSET:
-            return f"{prefix}{format_offset(offset)}{suffix}"
-        timestamp = self.timestamps.get(partition, 0)
-        if self._is_compact:
-            value = f":{timestamp}" if self._id_type is IdType.TIMESTAMP else f"{offset}:{timestamp}"
-        else:
-            value = str(timestamp) if self._id_type is IdType.TIMESTAMP else f'{offset},"timestamp":{timestamp}'
+        value = self.offsets[partition] if self._id_type is IdType.OFFSET else self._value_with_timestamp(partition)
         return f"{prefix}{format_offset(value)}{suffix}"
+
+    def _value_with_timestamp(self, partition: Partition) -> int | str:
+        timestamp = self.timestamps.get(partition, 0)
+        if self._id_type is IdType.TIMESTAMP:
+            return f":{timestamp}" if self._is_compact else timestamp
+        separator = ":" if self._is_compact else ',"timestamp":'
+        return f"{self.offsets[partition]}{separator}{timestamp}"
+
+
+def _json_template(partition: Partition, id_type: IdType, topic_id: str | None, is_partial: bool) -> IdTemplate:
+    member = "timestamp" if id_type is IdType.TIMESTAMP else "offset"
+    prefix = f'{{"topic":"{partition.topic}","partition":{partition.partition},"{member}":'
+    if topic_id is None:
+        return prefix, str, "}"
+    only = ',"only":true' if is_partial else ""
+    return prefix, str, f',"topic_id":"{topic_id}"{only}}}'
 
 
 def _compact_template(
     partition: Partition, previous: Partition | None, topic_id: str | None, is_partial: bool
 ) -> IdTemplate:
-    if previous is not None and previous.topic == partition.topic:
-        line = ""
-    else:
-        line, previous = compact.encode_topic(partition.topic, topic_id, is_partial), None
+    prefix = ""
+    if previous is None or previous.topic != partition.topic:
+        previous = None
+        prefix = compact.encode_topic(partition.topic, topic_id, is_partial)
     start = compact.entry_start(partition, previous)
-    return IdTemplate(line, lambda offset: compact.encode(f"{start}{offset}"), "")
+    return prefix, lambda offset: compact.encode(f"{start}{offset}"), ""
