@@ -1,26 +1,26 @@
-"""Everything that kafkasse may have to tell a stranger has gone wrong, as one tree.
+"""The errors that kafkasse reports to clients and operators, as one class hierarchy.
 
     KafkasseError                  500
     ├── BadRequest                 400
-    │   ├── InvalidPosition        400   name "InvalidAssignmentError"
+    │   ├── InvalidPosition        400   name "InvalidAssignmentError", as in KafkaSSE
     │   └── InvalidParameter       400
-    ├── TopicNotAvailable          404   does not exist or is not allowed: nobody is told which
+    ├── TopicNotAvailable          404   the topic does not exist or is not allowed; the response is the same for both
     ├── MethodNotAllowed           405
     ├── NotAcceptable              406
-    ├── RequestTooLarge            414   the request line
-    │   └── HeaderTooLarge         431   a header field
-    ├── TooManyStreams             429   this client has its share
-    ├── ConfigurationError         500   what the operator wrote cannot work
-    ├── FilterError                500   a filterer raised: the stream cannot know what it may show
-    ├── Unavailable                503   come back later: Retry-After says when
+    ├── RequestTooLarge            414   the request line is too long
+    │   └── HeaderTooLarge         431   a header field is too long
+    ├── TooManyStreams             429   this client has reached its limit; has Retry-After
+    ├── ConfigurationError         500   the configuration is invalid
+    ├── FilterError                500   a filterer raised an exception
+    ├── Unavailable                503   temporary; has Retry-After
     │   ├── KafkaUnavailable       503
     │   ├── ServerFull             503
     │   └── ServerStopping         503
-    ├── TopicGone                  410   deleted while it was being read
-    └── CommandError                     the command line: one clear sentence, exit code 1
+    ├── TopicGone                  410   the topic was deleted while a client was reading it
+    └── CommandError                     a command failed; the command line shows the message and exits with code 1
 
-The body of an HTTP error and the data of an `error` event are the same object, `problem()`. It holds no stack trace, no
-broker address and no secret: a message that could hold one goes to the log, never into `detail`.
+problem() returns the body of an HTTP error, which is also the data of an `error` event. It contains no stack trace, broker
+address or secret: a message that may contain one goes to the log and not into `detail`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ from typing import Any, ClassVar
 
 
 class KafkasseError(Exception):
-    """The root. `detail` is a sentence for the person at the other end; `extra` what a program needs to mend its request."""
+    """The base class of all errors.
+
+    Args:
+        detail: one or two sentences for the person who reads the response.
+        extra: further members of the body, which help a program to correct its request.
+
+    Attributes:
+        status: the HTTP status.
+        title: the same short text for all errors of a class.
+        name: KafkaSSE's name of the error. Clients compare it, so it never changes.
+    """
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
@@ -42,11 +52,11 @@ class KafkasseError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """HTTP header fields that belong to this error."""
+        """The HTTP header fields that the response needs."""
         return {}
 
     def problem(self) -> dict[str, Any]:
-        """This error as an object of RFC 9457, with KafkaSSE's `name`, `message` and `origin` beside it."""
+        """Return this error as an RFC 9457 object with KafkaSSE's members `name`, `message` and `origin`."""
         return {
             "type": problem_type(type(self).__name__),
             "title": self.title,
@@ -61,17 +71,17 @@ class KafkasseError(Exception):
 
 class BadRequest(KafkasseError):
     status = 400
-    title = "The request cannot be understood"
+    title = "Bad request"
     name = "BadRequestError"
 
 
 class InvalidPosition(BadRequest):
-    title = "Last-Event-ID is not a position"
+    title = "Invalid Last-Event-ID"
     name = "InvalidAssignmentError"
 
 
 class InvalidParameter(BadRequest):
-    title = "A query parameter is not valid"
+    title = "Invalid query parameter"
     name = "InvalidParameterError"
 
 
@@ -93,35 +103,35 @@ class MethodNotAllowed(KafkasseError):
 
 class NotAcceptable(KafkasseError):
     status = 406
-    title = "No format that you accept"
+    title = "Not acceptable"
     name = "NotAcceptableError"
 
 
 class RequestTooLarge(KafkasseError):
     status = 414
-    title = "The request is too large"
+    title = "Request line too long"
     name = "RequestTooLargeError"
 
 
 class HeaderTooLarge(RequestTooLarge):
     status = 431
-    title = "A header field is too large"
+    title = "Header field too long"
     name = "HeaderTooLargeError"
 
 
 class TopicGone(KafkasseError):
     status = 410
-    title = "The topic was deleted"
+    title = "Topic deleted"
     name = "TopicGoneError"
 
 
 class ConfigurationError(KafkasseError):
-    title = "The server is not configured to answer this"
+    title = "Invalid server configuration"
     name = "ConfigurationError"
 
 
 class FilterError(KafkasseError):
-    title = "The filter failed"
+    title = "Filter failed"
     name = "FilterError"
 
 
@@ -143,33 +153,33 @@ class TooManyStreams(_WithRetryAfter):
 
 class Unavailable(_WithRetryAfter):
     status = 503
-    title = "Not available now"
+    title = "Temporarily unavailable"
     name = "UnavailableError"
 
 
 class KafkaUnavailable(Unavailable):
-    title = "Kafka cannot be reached"
+    title = "Kafka unavailable"
     name = "KafkaUnavailableError"
 
 
 class ServerFull(Unavailable):
-    title = "The server has as many streams as it may have"
+    title = "Server full"
     name = "ServerFullError"
 
 
 class ServerStopping(Unavailable):
-    title = "The server is stopping"
+    title = "Server stopping"
     name = "ServerStoppingError"
 
 
 class CommandError(KafkasseError):
-    """A command cannot go on. `detail` is all that the person in front of the terminal sees, so it says what to do."""
+    """A command failed. The terminal shows only `detail`, so `detail` says how to fix the problem."""
 
     title = "Command failed"
     name = "CommandError"
 
 
 def problem_type(class_name: str) -> str:
-    """The `type` of a problem: NotFound is urn:kafkasse:problem:not-found."""
+    """Return the `type` of an error class: urn:kafkasse:problem:not-found for NotFound."""
     words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in class_name)
     return f"urn:kafkasse:problem:{words.lstrip('-')}"

@@ -1,7 +1,7 @@
-"""Server-Sent Events from the bytes of a response, read as the web platform reads them.
+"""A parser for Server-Sent Events that follows the HTML standard.
 
-A parser is given what a socket gave, in pieces of any size, and yields events. It opens no connection, knows no clock
-and no Kafka: when to connect again, and with what, is for its caller (see kafkasse/commands/cat.py).
+The caller passes in the bytes of a response as they arrive, in chunks of any size, and receives events. The parser opens no
+connection and uses no clock. The caller decides when to reconnect (see kafkasse/commands/cat.py).
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -11,21 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-EVENT_BYTES_MAX = 16 * 1024 * 1024
-RETRY_DIGITS_MAX = 15  # 30,000 years of milliseconds: more digits only cost time to convert
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+MAX_RETRY_DIGITS = 15  # 30,000 years in milliseconds; converting millions of digits would block the caller
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(ValueError):
-    """A line, or all data of one event, is over the parser's bound. The stream cannot be read on."""
+    """A line or the data of one event exceeds the parser's limit. The parser cannot be used any more."""
 
 
 class Event(NamedTuple):
-    """What a browser would dispatch.
+    """An event as a browser would dispatch it.
 
-    `type` is "message" where the stream named none; `data` has its lines joined by LF; `id` is the last id that the
-    stream gave up to here, "" where it gave none.
+    Attributes:
+        type: the event name; "message" if the stream gives none.
+        data: the data lines, joined with LF.
+        id: the last event ID at this event, or "" if the stream has not set one.
     """
 
     type: str
@@ -34,23 +36,24 @@ class Event(NamedTuple):
 
 
 class Parser:
-    """Bytes in, events out.
+    """Turns bytes into events.
 
     Args:
-        last_event_id: the id that the request went on from. A new connection to the same stream begins with it, as
-            browsers do, so that an event without an id does not make the client forget where it was.
-        event_bytes_max: most bytes of one line, and of one event's data.
+        last_event_id: the Last-Event-ID of the request. As in a browser, it stays in effect until the stream sets another,
+            so that an event without an ID does not reset the client's position.
+        max_event_bytes: the maximum size of one line, and of the data of one event.
 
     Attributes:
-        last_event_id: what to send as Last-Event-ID next time. A block of an `id` alone moves it and yields no event.
-        retry_ms: milliseconds to wait before connecting again, None until the stream says so.
+        last_event_id: what to send as Last-Event-ID on reconnect. An `id` field without data updates it, although the
+            parser yields no event.
+        retry_ms: how many milliseconds to wait before reconnecting; None until the stream sets it.
     """
 
-    def __init__(self, *, last_event_id: str = "", event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+    def __init__(self, *, last_event_id: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.last_event_id = last_event_id
         self.retry_ms: int | None = None
-        self._event_bytes_max = event_bytes_max
-        self._id = last_event_id  # of the block that is being read: it counts from the blank line on
+        self._max_event_bytes = max_event_bytes
+        self._id = last_event_id  # becomes last_event_id at the blank line that ends the event
         self._type = ""
         self._data = bytearray()
         self._unfinished = bytearray()
@@ -58,61 +61,63 @@ class Parser:
         self._at_start = True
 
     def receive(self, chunk: bytes) -> Iterator[Event]:
-        """Yield the events that `chunk` completes. Exhaust it before the next call: it parses as it yields.
+        """Yield the events that `chunk` completes.
+
+        Exhaust the iterator before the next call, because the parser reads the chunk while it yields.
 
         Raises:
-            EventTooLarge: after the events before the one that is too large.
+            EventTooLarge: raised after all events that precede the event that is too large.
         """
         for line in self._lines(chunk):
             if line:
-                self._field(line)
-            elif event := self._block_end():
+                self._process_field(line)
+            elif event := self._dispatch():
                 yield event
 
     def _lines(self, chunk: bytes) -> Iterator[bytes]:
         if not chunk:
             return
-        # A CR ends its line at once, or a stream that uses CR would be one event late: the LF that may still follow
-        # is dropped when it comes.
+        # A CR ends its line at once, because a stream that uses CR alone would otherwise be one event late. If an LF
+        # follows in the next chunk, it belongs to that CR and is dropped.
         text = chunk.removeprefix(b"\n") if self._after_cr else chunk
         self._after_cr = chunk.endswith(b"\r")
         first, *more = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._unfinished += first
-        self._check(self._unfinished)
+        self._check_size(self._unfinished)
         if more:
             *lines, unfinished = self._without_bom(self._unfinished), *more
             self._unfinished = bytearray(unfinished)
             for line in lines:
-                self._check(line)
+                self._check_size(line)
                 yield line
-            self._check(self._unfinished)
+            self._check_size(self._unfinished)
 
     def _without_bom(self, line: bytearray) -> bytes:
         at_start, self._at_start = self._at_start, False
         return bytes(line.removeprefix(_BOM) if at_start else line)
 
-    def _check(self, buffer: bytes | bytearray) -> None:
-        if len(buffer) > self._event_bytes_max:
-            raise EventTooLarge(f"an event of this stream is larger than {self._event_bytes_max:,} bytes")
+    def _check_size(self, buffer: bytes | bytearray) -> None:
+        if len(buffer) > self._max_event_bytes:
+            raise EventTooLarge(f"the stream contains an event larger than {self._max_event_bytes:,} bytes")
 
-    def _field(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")  # a comment is a field without a name
+    def _process_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")  # a comment has an empty name
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data += value + b"\n"
-            self._check(self._data)
+            self._check_size(self._data)
         elif name == b"id" and b"\0" not in value:
             self._id = _text(value)
         elif name == b"event":
             self._type = _text(value)
         elif name == b"retry" and value.isdigit():
-            self.retry_ms = int(value.lstrip(b"0")[:RETRY_DIGITS_MAX] or b"0")
+            self.retry_ms = int(value.lstrip(b"0")[:MAX_RETRY_DIGITS] or b"0")
 
-    def _block_end(self) -> Event | None:
+    def _dispatch(self) -> Event | None:
         self.last_event_id = self._id
         data, self._data = self._data, bytearray()
-        kind, self._type = self._type, ""
-        return Event(kind or "message", _text(data[:-1]), self._id) if data else None
+        event_type, self._type = self._type, ""
+        return Event(event_type or "message", _text(data[:-1]), self._id) if data else None
 
 
 def _text(raw: bytes | bytearray) -> str:

@@ -84,7 +84,7 @@ def test_a_cut_does_not_move_the_bound(stream: bytes, data: st.DataObject) -> No
     cut = data.draw(st.integers(0, len(stream)))
 
     def outcome(chunks: list[bytes]) -> tuple[list[Event], bool]:
-        parser, events = Parser(event_bytes_max=12), []
+        parser, events = Parser(max_event_bytes=12), []
         try:
             for chunk in chunks:
                 for event in parser.receive(chunk):
@@ -202,11 +202,11 @@ def test_comments_and_other_separators_are_not_ends() -> None:
 def test_an_event_that_is_too_large(stream: bytes) -> None:
     """A line or an event over the bound is an error, also when its end has not come yet."""
     with pytest.raises(EventTooLarge, match="larger than 64 bytes"):
-        read([stream], Parser(event_bytes_max=LIMIT_BYTES))
+        read([stream], Parser(max_event_bytes=LIMIT_BYTES))
 
 
 def test_any_number_of_events_within_the_bound() -> None:
     """The bound is for one event, not for the stream."""
     event = b"data:" + b"x" * (LIMIT_BYTES - 5) + b"\n\n"
 
-    assert 100 == len(read([event * 100], Parser(event_bytes_max=LIMIT_BYTES)))
+    assert 100 == len(read([event * 100], Parser(max_event_bytes=LIMIT_BYTES)))
