@@ -1,8 +1,7 @@
-"""Three Kafkas that are one cluster, on loopback, with ways to harm it. Knows nothing of kafkasse but its embedded broker.
+"""A Kafka cluster of three nodes on loopback, and ways to make it fail. Uses only the embedded broker of kafkasse.
 
-Tests and their writers reach the nodes directly and may do everything. kafkasse goes through a network of its own to each
-node, with a password, as the user `kafkasse` who may read: what is done to that network or to that user is done to kafkasse
-alone.
+Tests and their producers connect to the nodes directly and may do everything. kafkasse connects to each node through its own
+Network, as the user `kafkasse`, who may only read. A fault of that network or that user affects kafkasse alone.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 REQUEST_TIMEOUT_MS = 20_000
 
 SETTINGS = {
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,ILL:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,FAULTY:SASL_PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.ill.plain.sasl.jaas.config": f'{LOGIN} user_{USER}="{PASSWORD}";',
+    "listener.name.faulty.plain.sasl.jaas.config": f'{LOGIN} user_{USER}="{PASSWORD}";',
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",  # whoever comes without a password: the nodes themselves, and tests
+    "super.users": "User:ANONYMOUS",  # connections without a password: the nodes and the tests
     "min.insync.replicas": "2",
     "broker.session.timeout.ms": "2000",
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
-    "auto.leader.rebalance.enable": "false",  # leaders move when a test wants it
-    # Compaction and retention at once in partition of within minutes.
+    "auto.leader.rebalance.enable": "false",  # only tests move leaders
+    # Compaction and retention run immediately instead of every few minutes.
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "200",
     "log.cleaner.backoff.ms": "200",
@@ -58,12 +57,12 @@ SETTINGS = {
 
 
 class EmbeddedCluster:
-    """Three nodes, each broker and controller, for as long as a `with` block lasts.
+    """Three nodes, each broker and controller. The cluster runs until the `with` block ends.
 
     Attributes:
-        nodes: by node id; all may be stopped, killed and started again.
-        networks: by node id, what lies between kafkasse and that node.
-        admin: as a super user. Its calls are passed on by whichever nodes live.
+        nodes: the nodes by ID. Each may be stopped, killed and restarted.
+        networks: for each node ID, the network between kafkasse and that node.
+        admin: a client with all rights. Any running node can serve its calls.
     """
 
     nodes: dict[int, EmbeddedBroker]
@@ -71,19 +70,22 @@ class EmbeddedCluster:
     admin: KafkaAdminClient
 
     def __enter__(self) -> EmbeddedCluster:
-        # Bound, but nobody listens: no connection is given such a port while the node that has it is dead.
-        self._held = [[_hold() for _ in range(3)] for _ in NODES]
-        ports = {node: [each.getsockname()[1] for each in held] for node, held in zip(NODES, self._held, strict=True)}
+        # These sockets are bound but do not listen, so that no connection gets the port of a stopped node.
+        self._reserved = [[_reserve_port() for _ in range(3)] for _ in NODES]
+        ports = {
+            node: [each.getsockname()[1] for each in reserved]
+            for node, reserved in zip(NODES, self._reserved, strict=True)
+        }
         voters = ",".join(f"{node}@{HOST}:{controller}" for node, (_, _, controller) in ports.items())
-        self.networks = {node: Network(ill) for node, (_, ill, _) in ports.items()}
+        self.networks = {node: Network(faulty) for node, (_, faulty, _) in ports.items()}
         cluster_id = new_cluster_id()
         self.nodes = {}
-        for node, (plain, ill, controller) in ports.items():
+        for node, (plain, faulty, controller) in ports.items():
             own = {
                 "node.id": str(node),
                 "controller.quorum.voters": voters,
-                "listeners": f"PLAINTEXT://{HOST}:{plain},ILL://{HOST}:{ill},CONTROLLER://{HOST}:{controller}",
-                "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},ILL://{HOST}:{self.networks[node].port}",
+                "listeners": f"PLAINTEXT://{HOST}:{plain},FAULTY://{HOST}:{faulty},CONTROLLER://{HOST}:{controller}",
+                "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},FAULTY://{HOST}:{self.networks[node].port}",
             }
             self.nodes[node] = EmbeddedBroker(plain, settings=SETTINGS | own, cluster_id=cluster_id)
         try:
@@ -91,7 +93,7 @@ class EmbeddedCluster:
             self.admin = KafkaAdminClient(
                 bootstrap_servers=self.bootstrap_servers, request_timeout_ms=REQUEST_TIMEOUT_MS
             )
-            self.allow()
+            self.allow_access()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -101,22 +103,22 @@ class EmbeddedCluster:
         if hasattr(self, "admin"):
             self.admin.close()
         for node in self.nodes.values():
-            node.kill()  # nobody needs its data any more
+            node.kill()  # its data is no longer needed
             node.__exit__(None, None, None)
         for network in self.networks.values():
             network.close()
-        for held in self._held:
-            for each in held:
+        for reserved in self._reserved:
+            for each in reserved:
                 each.close()
 
     @property
     def bootstrap_servers(self) -> list[str]:
-        """Where tests connect."""
+        """The addresses that tests connect to."""
         return [node.bootstrap_servers for node in self.nodes.values()]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """kafkasse's settings `kafka`, to get here through the networks."""
+        """The `kafka` settings with which kafkasse connects through the networks."""
         return {
             "bootstrap_servers": [f"{HOST}:{network.port}" for network in self.networks.values()],
             "security_protocol": "SASL_PLAINTEXT",
@@ -126,31 +128,31 @@ class EmbeddedCluster:
         }
 
     def start(self, *nodes: int) -> None:
-        """Start these nodes together; returns when all that live know each other."""
+        """Start these nodes in parallel. Return when all running nodes know each other."""
         for each in gevent.joinall([gevent.spawn(self.nodes[node].start) for node in nodes]):
             each.get()
 
     def heal(self) -> None:
-        """Undo all harm: networks are clear, and all nodes run."""
+        """Undo all faults: restore the networks and start all nodes."""
         for network in self.networks.values():
             network.heal()
         self.start(*self.nodes)
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The node that leads a partition, or -1."""
+        """Return the node that leads a partition, or -1."""
         return int(self._partition(topic, partition)["leader_id"])
 
     def in_sync(self, topic: str, partition: int = 0) -> set[int]:
-        """The nodes that hold all of a partition."""
+        """Return the nodes that are in sync for a partition."""
         return set(self._partition(topic, partition)["isr_nodes"])
 
     def controller(self) -> int:
-        """The node that is the active controller."""
+        """Return the active controller."""
         [topic] = patiently(self.admin.describe_metadata_quorum)["topics"]
         return int(topic["partitions"][0]["leader_id"])
 
     def move_leader(self, topic: str, partition: int = 0) -> int:
-        """Let another replica lead a partition. Returns its node."""
+        """Move the leadership of a partition to another replica. Return the new leader."""
         described = self._partition(topic, partition)
         new = next(each for each in described["isr_nodes"] if each != described["leader_id"])
         after = [new, *(each for each in described["replica_nodes"] if each != new)]
@@ -161,21 +163,21 @@ class EmbeddedCluster:
         return new
 
     def _elect(self, topic: str, partition: int) -> None:
-        with suppress(ElectionNotNeededError):  # a call that failed may have been heard
+        with suppress(ElectionNotNeededError):  # a call that failed may have taken effect
             self.admin.elect_leaders(ElectionType.PREFERRED, {topic: [partition]})
 
-    def allow(self, topic: str = "*") -> None:
-        """Let kafkasse read a topic, by default all."""
+    def allow_access(self, topic: str = "*") -> None:
+        """Allow kafkasse to read a topic; by default all topics."""
         done = patiently(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))]))
         assert not done["failed"], done
 
-    def forbid(self, topic: str) -> None:
-        """From now on kafkasse may not read a topic, nor know that it is there."""
+    def deny_access(self, topic: str) -> None:
+        """Forbid kafkasse to read or describe a topic."""
         done = patiently(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
         assert not done["failed"], done
 
-    def forgive(self, topic: str) -> None:
-        """Take back what forbid() did."""
+    def restore_access(self, topic: str) -> None:
+        """Undo deny_access()."""
         patiently(lambda: self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
@@ -183,11 +185,11 @@ class EmbeddedCluster:
         return next(each for each in described["partitions"] if each["partition_index"] == partition)
 
 
-def _hold() -> socket.socket:
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((HOST, 0))
-    return held
+def _reserve_port() -> socket.socket:
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((HOST, 0))
+    return reserved
 
 
 def _reads(topic: str, permission: ACLPermissionType) -> tuple[Any, ...]:

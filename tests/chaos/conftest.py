@@ -1,4 +1,4 @@
-"""One cluster for all faults of a module, and a scene of its own for each."""
+"""One cluster for all tests, and a new scene for each test."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.chaos.scene import Scene
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[EmbeddedCluster]:
-    """Three Kafkas. Whoever harms them heals them again."""
+    """A cluster of three nodes. A test that makes a node fail must heal it."""
     with EmbeddedCluster() as nodes:
         yield nodes
 
 
 @pytest.fixture
-def stage(nodes: EmbeddedCluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    """Sets a scene: stage(setting=value, …)."""
+def new_scene(nodes: EmbeddedCluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    """Creates scenes: new_scene(setting=value, …)."""
     with ExitStack() as scenes:
         scenes.callback(nodes.heal)
         yield lambda **settings: scenes.enter_context(Scene(nodes, tmp_path, **settings))

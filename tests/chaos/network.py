@@ -1,7 +1,7 @@
-"""A network that can be made ill: TCP connections go through here on their way to a port, and their weather is ours.
+"""A TCP proxy that simulates network faults. A test changes the conditions by setting an attribute.
 
-It runs on greenlets of the process that uses it, so that a test changes the weather by setting an attribute. It knows bytes
-and nothing of what they mean. Toxiproxy would do the same and need Go on every machine that runs the tests.
+The proxy runs in greenlets of the test process and does not interpret the bytes. Toxiproxy does the same, but would require
+Go on every machine that runs the tests.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gevent.event import Event
 
 HOST = "127.0.0.1"
 BACKLOG = 1000
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() sends RST in partition of FIN
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() sends an RST instead of a FIN
 
 
-class Weather(NamedTuple):
-    """What a connection has to go through, each way.
+class Conditions(NamedTuple):
+    """The conditions of a connection in each direction.
 
     Attributes:
-        latency_s: seconds that each slice is under way.
-        bytes_per_s: no more than these pass in a second.
-        slice_bytes: no more than these are passed on at once.
-        refuses: who connects is reset at once.
+        latency_s: the delay of each slice in seconds.
+        bytes_per_s: the maximum rate.
+        slice_bytes: the maximum number of bytes forwarded at once.
+        refuses: whether new connections are reset immediately.
     """
 
     latency_s: float = 0.0
@@ -36,20 +36,20 @@ class Weather(NamedTuple):
     refuses: bool = False
 
 
-CLEAR = Weather()
+NORMAL = Conditions()
 
 
 class Network:
-    """Passes on what comes to `port` of 127.0.0.1 to `target_port`, and back.
+    """Forwards connections to `port` of 127.0.0.1 to `target_port`, in both directions.
 
     Attributes:
-        port: where to connect, as the system chose it.
-        target_port: where the next connection leads.
-        weather: from the next slice on.
+        port: where to connect; the system chooses it.
+        target_port: the target of the next connection.
+        conditions: the conditions from the next slice on.
     """
 
     def __init__(self, target_port: int) -> None:
-        self.weather = CLEAR
+        self.conditions = NORMAL
         self.target_port = target_port
         self._flowing = Event()
         self._flowing.set()
@@ -59,34 +59,34 @@ class Network:
         self._accepting = gevent.spawn(self._accept)
 
     def stall(self) -> None:
-        """Half open: no byte and no end of a connection passes, and nobody is told. New connections hang, too."""
+        """Simulate half-open connections: neither data nor the end of a connection passes. New connections hang too."""
         self._flowing.clear()
 
     def refuse(self) -> None:
-        """End all connections with RST, and those that are tried."""
-        self.weather = Weather(refuses=True)
+        """Reset all connections, and every new one."""
+        self.conditions = Conditions(refuses=True)
         self.reset()
 
     def heal(self) -> None:
-        """Clear weather; connections that stalled go on where they were."""
-        self.weather = CLEAR
+        """Restore normal conditions. Stalled connections continue where they stopped."""
+        self.conditions = NORMAL
         self._flowing.set()
 
     def cut(self) -> None:
-        """End all connections as if the other side had closed them, wherever in their bytes they are."""
+        """Close all connections as if the other side had closed them, at whatever byte they are."""
         for near, far in list(self._pairs):
             _end(near)
             _end(far)
 
     def reset(self) -> None:
-        """End all connections with RST."""
-        while self._pairs:  # each is closed here once, whenever those who pass its bytes notice
+        """Reset all connections (RST)."""
+        while self._pairs:  # close each socket only once, even if its forwarding greenlets end meanwhile
             for each in self._pairs.pop():
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 each.close()
 
     def close(self) -> None:
-        """End everything, and give the port back."""
+        """Close all connections and release the port."""
         self._accepting.kill()
         self._listener.close()
         self.reset()
@@ -95,11 +95,11 @@ class Network:
     def _accept(self) -> None:
         while True:
             near, _ = self._listener.accept()
-            gevent.spawn(self._join, near)
+            gevent.spawn(self._connect, near)
 
-    def _join(self, near: socket.socket) -> None:
+    def _connect(self, near: socket.socket) -> None:
         self._flowing.wait()
-        if self.weather.refuses:
+        if self.conditions.refuses:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             near.close()
             return
@@ -112,20 +112,20 @@ class Network:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = near, far
         self._pairs.add(pair)
-        gevent.joinall([gevent.spawn(self._pass, near, far), gevent.spawn(self._pass, far, near)])
+        gevent.joinall([gevent.spawn(self._forward, near, far), gevent.spawn(self._forward, far, near)])
         self._pairs.discard(pair)
         near.close()
         far.close()
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         try:
-            while data := source.recv(self.weather.slice_bytes):
-                gevent.sleep(self.weather.latency_s + len(data) / self.weather.bytes_per_s)
+            while data := source.recv(self.conditions.slice_bytes):
+                gevent.sleep(self.conditions.latency_s + len(data) / self.conditions.bytes_per_s)
                 self._flowing.wait()
                 sink.sendall(data)
             self._flowing.wait()
             sink.shutdown(socket.SHUT_WR)
-        except OSError:  # one side is gone: so is the other
+        except OSError:  # one side is closed, so close the other
             _end(source)
             _end(sink)
 

@@ -1,9 +1,9 @@
-"""A cluster, servers, writers and clients at work, to be harmed; and at the end what was wrong with what each client had.
+"""A cluster, servers, producers and clients, on which tests inject faults; and a check of what each client received.
 
-    Author ──▶ three Kafkas ──▶ network ──▶ kafkasse ──▶ network ──▶ Reader
-                    └──▶ Witness: reads what there is, also before a fault takes it away
+    Producer ──▶ Kafka cluster ──▶ network ──▶ kafkasse ──▶ network ──▶ Client
+                      └──▶ Witness: reads all records, including those that a fault removes later
 
-Knows faults only as things that happen meanwhile. What is right or wrong is for tests/history/checker.py to say.
+This module does not inject faults. tests/history/checker.py decides what is correct.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.support.kafka import Cluster, patiently
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
-SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s: a client that hears nothing for so long comes again
+SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s; a client that receives nothing for this long reconnects
 RETRY_MS_MAX = 300
 READING_S_MAX = 10.0
-SENT_AT_ONCE = 4
-TAIL_BYTES = 16_384  # most likely to hold a whole event: to read all of a long stream for its last id takes long
-# What takes a producer seconds to notice by itself, where nodes come and go.
-PATIENCE = {
+RECORDS_PER_TURN = 4
+TAIL_BYTES = 16_384  # usually contains a whole event; parsing a long stream for its last event ID is slow
+# By default a producer takes several seconds to notice that a node stopped or started.
+PRODUCER_SETTINGS = {
     "reconnect_backoff_max_ms": 200,
     "request_timeout_ms": 3_000,
     "metadata_max_age_ms": 500,
@@ -53,20 +53,20 @@ SETTINGS: dict[str, Any] = {
     "kafka_timeout_s": 2,
     "write_timeout_s": 2,
     "idle_feed_timeout_s": 1,
-    # So small that clients fall out of the ring now and then, and join it again.
+    # So small that clients fall out of the ring and join it again.
     "max_ring_records": 100,
     "max_fetch_bytes": 65_536,
 }
 
 
-class Author:
+class Producer:
     """Writes to a topic until it is closed.
 
     Attributes:
-        partitions: how many of the topic's partitions it writes to.
-        acknowledged: what a broker has said it keeps; whole once the author is closed.
-        turns: how many times it has written, some records each.
-        began_ms: when, in milliseconds since the epoch.
+        partitions: the number of partitions that it writes to.
+        acknowledged: the acknowledged records; complete once the producer is closed.
+        turns: how many groups of records it has written.
+        began_ms: when it started, in milliseconds since the epoch.
     """
 
     transactional = False
@@ -75,22 +75,22 @@ class Author:
         self.topic = topic
         self.partitions = partitions
         self.turns = 0
-        name = f"{topic}-author" if self.transactional else None
+        name = f"{topic}-producer" if self.transactional else None
         self.acknowledged: list[Acknowledged] = []
-        self._new_writer = lambda: Writer(cluster.bootstrap_servers, name, **PATIENCE)
+        self._new_writer = lambda: Writer(cluster.bootstrap_servers, name, **PRODUCER_SETTINGS)
         self._writer = self._new_writer()
         self.began_ms = time.time_ns() // 1_000_000
-        self._pause_s = SENT_AT_ONCE / per_s
+        self._pause_s = RECORDS_PER_TURN / per_s
         self._lock = RLock()
         self._writing = gevent.spawn(self._write)
 
     def spread(self, partitions: int) -> None:
-        """Write to so many partitions from now on."""
+        """Write to this many partitions from now on."""
         eventually(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
         self.partitions = partitions
 
     def close(self) -> None:
-        """Write no more; raises what has kept it from writing."""
+        """Stop writing. Raises the error that stopped the producer, if any."""
         with self._lock:
             if self._writing.dead:
                 self._writing.get()
@@ -104,15 +104,13 @@ class Author:
                 try:
                     with gevent.Timeout(TURN_S_MAX, KafkaTimeoutError):
                         self._append(self.turns)
-                except (
-                    KafkaError
-                ):  # a fault has ended a transaction, or the producer hangs: nobody was told of a record
-                    self._begin_anew()
+                except KafkaError:  # a fault ended a transaction, or the producer hangs; no record was acknowledged
+                    self._restart()
             self.turns += 1
             gevent.sleep(self._pause_s)
 
-    def _begin_anew(self) -> None:
-        with suppress(KafkaError):  # then it is tried again at the next turn
+    def _restart(self) -> None:
+        with suppress(KafkaError):  # then the next turn tries again
             old, self._writer = self._writer, self._new_writer()
             self.acknowledged += old.acknowledged
             gevent.spawn(old.close)
@@ -122,12 +120,12 @@ class Author:
         self._writer.flush()
 
     def _send(self, turn: int) -> None:
-        for n in range(turn * SENT_AT_ONCE, (turn + 1) * SENT_AT_ONCE):
+        for n in range(turn * RECORDS_PER_TURN, (turn + 1) * RECORDS_PER_TURN):
             self._writer.send(self.topic, n % self.partitions, _value(n), key=b"key %d" % (n % 7))
 
 
-class TransactionAuthor(Author):
-    """Writes in transactions that stay open for a while; every third is aborted."""
+class TransactionalProducer(Producer):
+    """Writes in transactions that stay open for a while. Every third transaction is aborted."""
 
     transactional = True
 
@@ -139,7 +137,7 @@ class TransactionAuthor(Author):
 
 
 def _value(number: int) -> bytes | None:
-    """Mostly JSON objects of various sizes; sometimes a tombstone or what is no JSON."""
+    """Return a JSON object of varying size, or sometimes a tombstone or text that is not JSON."""
     if number % 41 == 40:
         return None
     if number % 43 == 42:
@@ -147,12 +145,12 @@ def _value(number: int) -> bytes | None:
     return json.dumps({"n": number, "x": "é" * (number * 7919 % 200)}, ensure_ascii=False).encode()
 
 
-class Reader:
-    """A client that comes back with its last id until it is closed, and keeps all that it is sent.
+class Client:
+    """A client that reconnects with its last event ID until it is closed, and records everything.
 
     Attributes:
-        topics: that it reads.
-        about: what History is to know of it besides.
+        topics: the topics that it reads.
+        about: further arguments for History.
     """
 
     def __init__(self, name: str, recorder: Recorder, topics: Sequence[str], about: dict[str, Any]) -> None:
@@ -165,73 +163,73 @@ class Reader:
 
     @property
     def last_id(self) -> str | None:
-        """What it would come back with now."""
+        """The Last-Event-ID that it would send now."""
         _, _, tail = bytes(self._recorder.body[-TAIL_BYTES:]).partition(b"\n\n")
         return last_id(tail) or last_id(bytes(self._recorder.body), self._recorder.last_id)
 
     @property
     def body(self) -> bytes:
-        """All that it was sent."""
+        """Everything that it received."""
         return b"".join(each.body for each in self._recorder.connections) + bytes(self._recorder.body)
 
     @property
     def connections(self) -> int:
-        """How many of its connections are over."""
+        """The number of connections that have ended."""
         return len(self._recorder.connections)
 
     @property
     def statuses(self) -> set[int]:
-        """What it was answered in connections that are over; 0 where there was no answer."""
+        """The statuses of the connections that have ended; 0 if there was no response."""
         return {each.status for each in self._recorder.connections}
 
     def close(self) -> None:
-        """Come back no more."""
+        """Stop reading, and do not reconnect."""
         self._closing = True
         with suppress(gevent.Timeout), gevent.Timeout(SILENCE_S_MAX):
             self._reading.join()
         self._reading.kill()
 
     def has_reached(self, ends: dict[Partition, int]) -> bool:
-        """Whether its last id says that it has had all before these ends."""
+        """Return whether its last event ID is at or after these ends."""
         if self.last_id is None:
             return False
-        told = parse_id(self.last_id)
-        wanted = [partition for partition in ends if partition[0] in self.topics and partition[0] not in told.only]
+        parsed = parse_id(self.last_id)
+        wanted = [partition for partition in ends if partition[0] in self.topics and partition[0] not in parsed.only]
         return all(
-            partition in told.entries and (told.entries[partition].offset or 0) >= ends[partition]
-            for partition in (*wanted, *told.entries)
+            partition in parsed.entries and (parsed.entries[partition].offset or 0) >= ends[partition]
+            for partition in (*wanted, *parsed.entries)
         )
 
     def history(self, statuses: frozenset[int]) -> History:
-        """All that it had, for the checker."""
+        """Return everything that it received, for the checker."""
         return History(self.name, self.topics, self._recorder.connections, **{"statuses": statuses, **self.about})
 
 
 class Scene:
-    """All of it, for as long as a `with` block lasts.
+    """Servers, producers and clients. They run until the `with` block ends.
 
     Args:
-        cluster: a running one.
+        cluster: a running cluster.
         directory: for the servers' settings.
-        seed: of all that is left to chance.
-        servers: how many, behind one network each.
-        settings: of the servers, over SETTINGS.
+        seed: the seed of all random choices.
+        servers: the number of servers. Each has its own network to clients.
+        settings: settings of the servers. They override SETTINGS.
 
     Attributes:
-        written: what witnesses have read so far.
-        ways: to the servers, in their order.
+        stored: the records that witnesses have read so far.
+        networks: the networks between clients and servers, in the order of the servers.
     """
 
     def __init__(
         self, cluster: EmbeddedCluster, directory: Path, seed: int = 0, servers: int = 1, **settings: Any
     ) -> None:
         self.cluster = cluster
-        self.lots = random.Random(seed)  # noqa: S311 - chance that can be had again
-        self.authors: dict[str, Author] = {}
-        self.readers: list[Reader] = []
+        self.random = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self.producers: dict[str, Producer] = {}
+        self.clients: list[Client] = []
         self.servers: list[Server] = []
-        self.ways: list[Network] = []
-        self.written: dict[tuple[Any, ...], StoredRecord] = {}
+        self.networks: list[Network] = []
+        self.stored: dict[tuple[Any, ...], StoredRecord] = {}
         self._acknowledged: list[Acknowledged] = []
         self._firsts: dict[Partition, int] = {}
         self._versions: dict[str, tuple[int, int]] = {}
@@ -246,144 +244,144 @@ class Scene:
             self.kafka = stack.enter_context(closing(Cluster(self.cluster.bootstrap_servers)))
             for _ in range(self._count):
                 self.servers.append(self.serve())
-                self.ways.append(stack.enter_context(closing(Network(self.servers[-1].port))))
+                self.networks.append(stack.enter_context(closing(Network(self.servers[-1].port))))
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for each in (*self.readers, *self.authors.values()):
+        for each in (*self.clients, *self.producers.values()):
             each.close()
         for server in self.servers:
-            server.terminate()  # all of them before the first is waited for
+            server.terminate()  # terminate all servers before waiting for the first
         for server in self.servers:
             server.stop()
         self._stack.close()
 
     def serve(self, **environment: str) -> Server:
-        """Another server of the same settings."""
+        """Start another server with the same settings."""
         return Server(KAFKASSE_CONFIG=str(self._file), **environment)
 
-    # The actors.
+    # Topics and clients.
 
     def topic(
         self,
         name: str,
         partitions: int = 2,
-        author: type[Author] = Author,
+        producer: type[Producer] = Producer,
         per_s: float = 60,
         replicas: int = 3,
         **configs: str,
     ) -> str:
-        """Make a topic, and let somebody write to it. Returns its name."""
+        """Create a topic and start a producer for it. Return its name."""
         self.kafka.create(name, partitions, replicas, **configs)
         self._versions[name] = 0, 0
-        self.hire(name, partitions, author, per_s)
+        self.start_producer(name, partitions, producer, per_s)
         return name
 
-    def read(self, *topics: str, query: str = "", first_id: str | None = None, **about: Any) -> Reader:
-        """Let a client read these topics; `about` is what History is to know of it."""
+    def read(self, *topics: str, query: str = "", first_id: str | None = None, **about: Any) -> Client:
+        """Connect a client to these topics. `about` are further arguments for History."""
         path = f"/{','.join(topics)}{query}"
         recorder = Recorder(
-            lambda: (HOST, self.lots.choice(self.ways).port),
+            lambda: (HOST, self.random.choice(self.networks).port),
             path,
             last_id=first_id,
             retry_ms_max=RETRY_MS_MAX,
             silence_s=SILENCE_S_MAX,
         )
-        self.readers.append(Reader(f"reader {len(self.readers)} of {path}", recorder, topics, about))
-        return self.readers[-1]
+        self.clients.append(Client(f"client {len(self.clients)} of {path}", recorder, topics, about))
+        return self.clients[-1]
 
-    # What becomes of topics and servers.
+    # Changes to topics and servers.
 
-    def hire(self, topic: str, partitions: int, author: type[Author] = Author, per_s: float = 60) -> None:
-        """Let somebody write to a topic."""
-        self.authors[topic] = author(self.cluster, topic, partitions, per_s)
+    def start_producer(
+        self, topic: str, partitions: int, producer: type[Producer] = Producer, per_s: float = 60
+    ) -> None:
+        """Start a producer for a topic."""
+        self.producers[topic] = producer(self.cluster, topic, partitions, per_s)
 
-    def retire(self, topic: str) -> None:
-        """Let nobody write to a topic any more."""
-        author = self.authors.pop(topic)
-        author.close()
+    def stop_producer(self, topic: str) -> None:
+        """Stop the producer of a topic."""
+        producer = self.producers.pop(topic)
+        producer.close()
         topic_id = self._versions[topic][0]
-        self._acknowledged += [each._replace(topic_id=topic_id) for each in author.acknowledged]
+        self._acknowledged += [each._replace(topic_id=topic_id) for each in producer.acknowledged]
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, once all of it was read; nobody writes to it any more."""
-        self.retire(topic)
+        """Stop the producer of a topic, read the whole topic, then delete it."""
+        self.stop_producer(topic)
         self.witness(topic)
         self.kafka.delete(topic)
 
-    def make_again(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
-        """Make a topic that was deleted, and let somebody write to it."""
+    def recreate(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
+        """Recreate a deleted topic and start a producer for it."""
         topic_id, _ = self._versions[topic]
         self.topic(topic, partitions, per_s=per_s)
         self._versions[topic] = topic_id + 1, 0
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Let a topic have more partitions, which are written to."""
+        """Add partitions to a topic. Its producer writes to them, too."""
         self.kafka.grow(topic, partitions)
-        self.authors[topic].spread(partitions)
+        self.producers[topic].spread(partitions)
 
-    def replace(self, at: int, **environment: str) -> Server:
-        """Let the way to a server lead to a new one from the next connection on. Returns the old one, which still runs."""
+    def replace_server(self, at: int, **environment: str) -> Server:
+        """Start a new server and route new connections to it. Return the old server, which still runs."""
         old, self.servers[at] = self.servers[at], self.serve(**environment)
-        self.ways[at].target_port = self.servers[at].port
+        self.networks[at].target_port = self.servers[at].port
         self._stack.callback(old.stop)
         return old
 
-    # The truth.
+    # What the topics hold.
 
     def witness(self, *topics: str) -> dict[Partition, int]:
-        """Read all that these topics hold now. Returns their ends."""
+        """Read everything that these topics hold now. Return their ends."""
         ends: dict[Partition, int] = {}
         for topic in topics:
             ends |= patiently(lambda topic=topic: self._witness(topic))
         return ends
 
     def _witness(self, topic: str) -> dict[Partition, int]:
-        # Where leaders have just changed, kafka-python's consumer may wait for an answer for ever.
+        # kafka-python's consumer may wait forever for a response if a leader has just changed.
         with (
             gevent.Timeout(READING_S_MAX, KafkaTimeoutError),
             closing(Witness(self.cluster.bootstrap_servers, [topic], *self._versions[topic])) as witness,
         ):
             ends = witness.read()
             self._firsts |= witness.firsts()
-        self.written |= {(*each[:3], *each[-2:]): each for each in witness.stored}
+        self.stored |= {(*each[:3], *each[-2:]): each for each in witness.stored}
         return ends
 
-    def holds(self, topic: str) -> int:
-        """How many records a topic holds now."""
+    def count_records(self, topic: str) -> int:
+        """Return how many records a topic holds now."""
         with closing(Witness(self.cluster.bootstrap_servers, [topic])) as witness:
             witness.read()
             return len(witness.stored)
 
-    def truncated(self, topic: str) -> None:
-        """From now on the topic's log may be another one than the one that was read so far."""
+    def mark_truncated(self, topic: str) -> None:
+        """Declare that the log of the topic may differ from the one that was read so far."""
         topic_id, epoch = self._versions[topic]
         self._versions[topic] = topic_id, epoch + 1
 
-    # The verdict.
+    # The result.
 
     def violations(self, statuses: Iterable[int] = (), **about: Any) -> list[str]:
-        """Let the authors stop and the readers come to the end, and leave. Returns what is wrong; nothing where all is well.
+        """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
-            statuses: that clients may be answered, beside 200.
-            about: what the checker is to know besides: topics that are `excused` or `compacted`.
+            statuses: the statuses that responses may have in addition to 200.
+            about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
-        for topic in list(self.authors):
-            self.retire(topic)
+        for topic in list(self.producers):
+            self.stop_producer(topic)
         ends = self.witness(*self._versions)
         with suppress(gevent.Timeout):
-            eventually(lambda: all(each.has_reached(ends) for each in self.readers))
+            eventually(lambda: all(each.has_reached(ends) for each in self.clients))
         late = [
-            f"{each.name}: has not come to the end, {each.last_id}"
-            for each in self.readers
-            if not each.has_reached(ends)
+            f"{each.name}: did not reach the end: {each.last_id}" for each in self.clients if not each.has_reached(ends)
         ]
-        gevent.joinall([gevent.spawn(each.close) for each in self.readers])
+        gevent.joinall([gevent.spawn(each.close) for each in self.clients])
         return late + violations(
-            [each.history(frozenset(statuses)) for each in self.readers],
-            list(self.written.values()),
+            [each.history(frozenset(statuses)) for each in self.clients],
+            list(self.stored.values()),
             acknowledged=self._acknowledged,
             reached=ends,
             firsts=self._firsts,
@@ -394,30 +392,30 @@ class Scene:
 # What tests wait for.
 
 
-def watch(scene: Scene, topic: str) -> list[Reader]:
-    """Clients of every kind: live, from the beginning, from the first record of partition 0 alone."""
+def connect_clients(scene: Scene, topic: str) -> list[Client]:
+    """Connect three clients: live, from the start, and from the start of partition 0 only. Wait for a record at each."""
     only = f'[{{"topic":"{topic}","partition":0,"offset":0}}]'
-    readers = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0), scene.read(topic, first_id=only)]
-    eventually(lambda: all(moves(each) for each in readers))
-    return readers
+    clients = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0), scene.read(topic, first_id=only)]
+    eventually(lambda: all(has_record(each) for each in clients))
+    return clients
 
 
-def moves(reader: Reader, since: int = 0) -> bool:
-    """Whether it has had a record after so many bytes."""
-    return reader.body.find(b"event: message", since) >= 0
+def has_record(client: Client, since: int = 0) -> bool:
+    """Return whether a client received a record after its first `since` bytes."""
+    return client.body.find(b"event: message", since) >= 0
 
 
-def go_on(readers: list[Reader]) -> None:
-    """Wait until each has had something new."""
-    had = {each: len(each.body) for each in readers}
-    eventually(lambda: all(moves(each, since) for each, since in had.items()))
+def wait_for_records(clients: list[Client]) -> None:
+    """Wait until each client has received a new record."""
+    before = {each: len(each.body) for each in clients}
+    eventually(lambda: all(has_record(each, since) for each, since in before.items()))
 
 
-def beat(readers: list[Reader]) -> None:
-    """Wait until each has heard nothing but two heartbeats for a while."""
-    eventually(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in readers))
+def wait_for_heartbeats(clients: list[Client]) -> None:
+    """Wait until the last two events of each client are heartbeats."""
+    eventually(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
 
 
-def unbroken(readers: list[Reader]) -> bool:
-    """Whether none of them had to come back."""
-    return not any(each.connections for each in readers)
+def never_disconnected(clients: list[Client]) -> bool:
+    """Return whether no client had to reconnect."""
+    return not any(each.connections for each in clients)

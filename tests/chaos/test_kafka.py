@@ -1,4 +1,4 @@
-"""Kafka fails, in each way that it can: what clients see of it, and that they lose nothing but what they are told."""
+"""Kafka faults: what clients see of each, and that they lose nothing unless a gap says so."""
 
 from __future__ import annotations
 
@@ -7,162 +7,171 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.cluster import EmbeddedCluster
-from tests.chaos.network import Weather
-from tests.chaos.scene import Scene, beat, go_on, moves, unbroken, watch
+from tests.chaos.network import Conditions
+from tests.chaos.scene import (
+    Scene,
+    connect_clients,
+    has_record,
+    never_disconnected,
+    wait_for_heartbeats,
+    wait_for_records,
+)
 from tests.support.client import ask
 from tests.support.waiting import eventually
 
-Stage = Callable[..., Scene]
+NewScene = Callable[..., Scene]
 
 
-def test_nothing_happens(stage: Stage, fresh_name: str) -> None:
-    """The scene by itself: nobody has anything to complain of."""
-    scene = stage()
-    readers = watch(scene, scene.topic(fresh_name))
+def test_without_faults(new_scene: NewScene, fresh_name: str) -> None:
+    """Without faults the checker reports nothing."""
+    scene = new_scene()
+    clients = connect_clients(scene, scene.topic(fresh_name))
 
-    go_on(readers)
+    wait_for_records(clients)
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_a_broker_is_killed(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """The leader dies: heartbeats until another leads, some 3 s; then the records. No stream ends."""
-    scene = stage()
+def test_a_broker_is_killed(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """The leader dies. Clients receive heartbeats until another broker leads (3 s), then the records. No stream ends."""
+    scene = new_scene()
     topic = scene.topic(fresh_name)
-    readers = watch(scene, topic)
-    dead = nodes.leader(topic)
+    clients = connect_clients(scene, topic)
+    killed = nodes.leader(topic)
 
-    nodes.nodes[dead].kill()
-    beat(readers)
-    eventually(lambda: nodes.leader(topic) not in (dead, -1))
-    go_on(readers)
-    nodes.start(dead)
-    eventually(lambda: dead in nodes.in_sync(topic))
+    nodes.nodes[killed].kill()
+    wait_for_heartbeats(clients)
+    eventually(lambda: nodes.leader(topic) not in (killed, -1))
+    wait_for_records(clients)
+    nodes.start(killed)
+    eventually(lambda: killed in nodes.in_sync(topic))
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_a_leader_moves(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """Another node leads: nothing is to be seen of it."""
-    scene = stage()
+def test_a_leader_moves(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """Another node becomes the leader. Clients do not notice."""
+    scene = new_scene()
     topic = scene.topic(fresh_name)
-    readers = watch(scene, topic)
+    clients = connect_clients(scene, topic)
 
     for partition in (0, 1, 0, 1):
         nodes.move_leader(topic, partition)
-        go_on(readers)
+        wait_for_records(clients)
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_the_controller_is_lost(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """The controller dies, and with it no leader of the topic: the records go on, those with a new leader 3 to 6 s late."""
-    scene = stage()
+def test_the_controller_is_lost(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """The controller dies. Records continue; those of partitions that need a new leader are 3 to 6 s late."""
+    scene = new_scene()
     topic = scene.topic(fresh_name)
-    readers = watch(scene, topic)
-    dead = nodes.controller()
+    clients = connect_clients(scene, topic)
+    killed = nodes.controller()
 
-    nodes.nodes[dead].kill()
-    eventually(lambda: nodes.controller() not in (dead, -1))
-    go_on(readers)
-    nodes.start(dead)
+    nodes.nodes[killed].kill()
+    eventually(lambda: nodes.controller() not in (killed, -1))
+    wait_for_records(clients)
+    nodes.start(killed)
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_the_network_to_kafka_is_slow(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """Late, thin or in slices of seven bytes: records come later, by as much as the network needs."""
-    scene = stage()
-    readers = watch(scene, scene.topic(fresh_name))
+def test_the_network_to_kafka_is_slow(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """With latency, a low rate, or slices of seven bytes, records only arrive later."""
+    scene = new_scene()
+    clients = connect_clients(scene, scene.topic(fresh_name))
 
-    for weather in (Weather(latency_s=0.05), Weather(bytes_per_s=50_000), Weather(slice_bytes=7)):
+    for conditions in (Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=7)):
         for network in nodes.networks.values():
-            network.weather = weather
-        go_on(readers)
+            network.conditions = conditions
+        wait_for_records(clients)
         late = scene.read(fresh_name, query="?timestamp=0", start=0)
-        eventually(lambda late=late: moves(late))
+        eventually(lambda late=late: has_record(late))
     for network in nodes.networks.values():
         network.heal()
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_connections_to_kafka_break(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """All at once, closed or reset, twenty times: kafkasse connects again, and clients see nothing of it."""
-    scene = stage()
-    readers = watch(scene, scene.topic(fresh_name))
+def test_connections_to_kafka_break(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """All connections are closed or reset twenty times. kafkasse reconnects, and clients do not notice."""
+    scene = new_scene()
+    clients = connect_clients(scene, scene.topic(fresh_name))
 
     for at in range(20):
         for network in nodes.networks.values():
             _ = network.cut() if at % 2 else network.reset()
-        go_on(readers)
+        wait_for_records(clients)
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["all nodes", "the leader alone"])
-def test_the_network_to_kafka_is_half_open(stage: Stage, nodes: EmbeddedCluster, fresh_name: str, whole: bool) -> None:
-    """Nothing comes, and nobody says why: heartbeats, 503 for who comes, and the records when it is healed."""
-    scene = stage()
+def test_the_network_to_kafka_is_half_open(
+    new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str, whole: bool
+) -> None:
+    """No data arrives. Open streams send heartbeats, new clients get 503, and the records arrive after healing."""
+    scene = new_scene()
     topic = scene.topic(fresh_name, partitions=1)
-    readers = watch(scene, topic)
-    ill = list(nodes.networks.values()) if whole else [nodes.networks[nodes.leader(topic)]]
+    clients = connect_clients(scene, topic)
+    faulty = list(nodes.networks.values()) if whole else [nodes.networks[nodes.leader(topic)]]
 
-    for network in ill:
+    for network in faulty:
         network.stall()
-    beat(readers)
-    if whole:  # who needs no more than what the ring holds is let in for as long as the topic was just seen
-        assert 503 == ask(scene.ways[0].port, f"/{topic}?timestamp=0").status
-    for network in ill:
+    wait_for_heartbeats(clients)
+    if whole:  # a client that needs only what the ring holds is still served while the metadata is fresh
+        assert 503 == ask(scene.networks[0].port, f"/{topic}?timestamp=0").status
+    for network in faulty:
         network.heal()
-    go_on(readers)
+    wait_for_records(clients)
 
-    assert unbroken(readers)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_a_log_is_truncated(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """An unclean election takes records back: clients that had them are told by a gap, and go on with the new ones."""
-    scene = stage()
+def test_a_log_is_truncated(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """An unclean election removes records. Clients that received them get a gap, then the new records."""
+    scene = new_scene()
     topic = scene.topic(fresh_name, 1, replicas=2, min_insync_replicas="1", unclean_leader_election_enable="true")
-    readers = watch(scene, topic)
+    clients = connect_clients(scene, topic)
     leader = nodes.leader(topic)
     [behind] = nodes.in_sync(topic) - {leader}
 
     nodes.nodes[behind].kill()
-    go_on(readers)
-    scene.retire(topic)
+    wait_for_records(clients)
+    scene.stop_producer(topic)
     ends = scene.witness(topic)
-    eventually(lambda: all(each.has_reached(ends) for each in readers))
+    eventually(lambda: all(each.has_reached(ends) for each in clients))
     nodes.nodes[leader].kill()
     nodes.start(behind)
     eventually(lambda: nodes.leader(topic) == behind)
-    scene.truncated(topic)
-    scene.hire(topic, 1)
-    go_on(readers)
+    scene.mark_truncated(topic)
+    scene.start_producer(topic, 1)
+    wait_for_records(clients)
     nodes.start(leader)
 
-    assert all(b"the log was truncated" in each.body for each in readers)
-    assert unbroken(readers)
+    assert all(b"the log was truncated" in each.body for each in clients)
+    assert never_disconnected(clients)
     assert [] == scene.violations(excused=[topic])
 
 
-def test_kafkasse_may_no_longer_read(stage: Stage, nodes: EmbeddedCluster, fresh_name: str) -> None:
-    """Its permission is taken: streams end with a 404, as if there were no topic. Given again, clients lose nothing."""
-    scene = stage()
+def test_kafkasse_loses_its_permission(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+    """Streams end with a 404, as for a topic that does not exist. When the permission returns, clients lose nothing."""
+    scene = new_scene()
     topic = scene.topic(fresh_name)
-    readers = watch(scene, topic)
+    clients = connect_clients(scene, topic)
 
-    nodes.forbid(topic)
-    eventually(lambda: all(404 in each.statuses for each in readers))
-    nodes.forgive(topic)
-    go_on(readers)
+    nodes.deny_access(topic)
+    eventually(lambda: all(404 in each.statuses for each in clients))
+    nodes.restore_access(topic)
+    wait_for_records(clients)
 
-    assert all(b"event: error\n" in each.body and b'"status":404' in each.body for each in readers)
+    assert all(b"event: error\n" in each.body and b'"status":404' in each.body for each in clients)
     assert [] == scene.violations(statuses={404})

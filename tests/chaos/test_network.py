@@ -1,4 +1,4 @@
-"""The ill network itself: each weather does what its name says, or faults that are found with it mean nothing."""
+"""The faulty network itself: each fault does what its name says. Otherwise tests that use it prove nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gevent import socket
 from gevent.server import StreamServer
 
-from tests.chaos.network import HOST, Network, Weather
+from tests.chaos.network import HOST, Conditions, Network
 
 SHORT_S = 0.2
 
@@ -24,7 +24,7 @@ def echo(connection: socket.socket, _: object) -> None:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """The way to a server that says everything back."""
+    """A network in front of a server that echoes everything."""
     server = StreamServer((HOST, 0), echo)
     server.start()
     with closing(Network(server.server_port)) as network:
@@ -38,41 +38,41 @@ def connection(network: Network) -> Iterator[socket.socket]:
         yield connection
 
 
-def say(connection: socket.socket, text: bytes) -> bytes:
+def exchange(connection: socket.socket, text: bytes) -> bytes:
     connection.sendall(text)
-    return hear(connection, len(text))
+    return receive(connection, len(text))
 
 
-def hear(connection: socket.socket, size: int) -> bytes:
-    heard = b""
-    while len(heard) < size and (data := connection.recv(size - len(heard))):
-        heard += data
-    return heard
+def receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size and (data := connection.recv(size - len(received))):
+        received += data
+    return received
 
 
-def test_passes_everything_on(network: Network, connection: socket.socket) -> None:
-    """Many bytes come back as they were, in whatever slices they travel."""
+def test_forwards_everything(network: Network, connection: socket.socket) -> None:
+    """All bytes arrive unchanged, whatever the size of the slices."""
     text = bytes(range(256)) * 4000
-    network.weather = Weather(slice_bytes=1009)
+    network.conditions = Conditions(slice_bytes=1009)
     sending = gevent.spawn(connection.sendall, text)
 
-    assert text == hear(connection, len(text))
+    assert text == receive(connection, len(text))
     sending.get()
 
 
-@pytest.mark.parametrize("weather", [Weather(latency_s=SHORT_S / 2), Weather(bytes_per_s=8 / SHORT_S)])
-def test_slow(network: Network, connection: socket.socket, weather: Weather) -> None:
-    """Both ways take their time: as long as the latency says, or as the bytes need."""
-    network.weather = weather
+@pytest.mark.parametrize("conditions", [Conditions(latency_s=SHORT_S / 2), Conditions(bytes_per_s=8 / SHORT_S)])
+def test_slow_conditions_delay_data(network: Network, connection: socket.socket, conditions: Conditions) -> None:
+    """A round trip takes as long as the latency or the rate requires."""
+    network.conditions = conditions
     began = time.monotonic()
 
-    assert b"1234" == say(connection, b"1234")
+    assert b"1234" == exchange(connection, b"1234")
     assert time.monotonic() - began >= SHORT_S
 
 
-def test_half_open(network: Network, connection: socket.socket) -> None:
-    """Nothing comes, not even the end of what was closed; healed, it goes on where it was."""
-    assert b"before" == say(connection, b"before")
+def test_a_half_open_connection_continues_after_healing(network: Network, connection: socket.socket) -> None:
+    """Nothing passes, not even the end of a closed connection. After healing, everything arrives."""
+    assert b"before" == exchange(connection, b"before")
     network.stall()
     connection.sendall(b"during")
     connection.settimeout(SHORT_S)
@@ -85,24 +85,24 @@ def test_half_open(network: Network, connection: socket.socket) -> None:
     network.heal()
 
     connection.settimeout(30)
-    assert b"during" == hear(connection, 6)
+    assert b"during" == receive(connection, 6)
     assert b"" == connection.recv(1)
 
 
-def test_cut(network: Network, connection: socket.socket) -> None:
-    """Connections end as if the other side had closed them; new ones are fine."""
-    say(connection, b"before")
+def test_cut_closes_connections(network: Network, connection: socket.socket) -> None:
+    """Connections end as if the other side had closed them. New connections work."""
+    exchange(connection, b"before")
 
     network.cut()
 
     assert b"" == connection.recv(1)
     with socket.create_connection((HOST, network.port), 30) as again:
-        assert b"after" == say(again, b"after")
+        assert b"after" == exchange(again, b"after")
 
 
-def test_reset(network: Network, connection: socket.socket) -> None:
-    """Connections end with RST, once."""
-    say(connection, b"before")
+def test_reset_sends_one_rst(network: Network, connection: socket.socket) -> None:
+    """Connections end with an RST, once."""
+    exchange(connection, b"before")
 
     network.reset()
     network.reset()
@@ -111,19 +111,19 @@ def test_reset(network: Network, connection: socket.socket) -> None:
         connection.recv(1)
 
 
-def test_refuses(network: Network) -> None:
-    """Who connects is turned away, until it is healed."""
-    network.weather = Weather(refuses=True)
+def test_refuse_resets_new_connections(network: Network) -> None:
+    """New connections are reset until the network is healed."""
+    network.conditions = Conditions(refuses=True)
     with pytest.raises(OSError), socket.create_connection((HOST, network.port), 30) as refused:  # noqa: PT011
-        say(refused, b"hello")
+        exchange(refused, b"hello")
 
     network.heal()
 
     with socket.create_connection((HOST, network.port), 30) as connection:
-        assert b"hello" == say(connection, b"hello")
+        assert b"hello" == exchange(connection, b"hello")
 
 
-def test_nobody_there() -> None:
-    """Where nobody listens behind it, a connection ends."""
+def test_closes_connections_without_a_target() -> None:
+    """If nothing listens on the target port, a connection is closed."""
     with closing(Network(1)) as network, socket.create_connection((HOST, network.port), 30) as connection:
         assert b"" == connection.recv(1)

@@ -1,0 +1,35 @@
+"""A short form of `make chaos`, and proof that it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.chaos.random_faults import FAULTS, RandomFaults
+from tests.chaos.scene import Scene, wait_for_records
+
+SECONDS = 15
+SEED = 1
+CLIENTS = 8
+
+
+def test_clients_lose_nothing_under_random_faults(new_scene: Callable[..., Scene], fresh_name: str) -> None:
+    """Faults in random order, on clients of all kinds: the checker reports nothing."""
+    faults = RandomFaults(new_scene(seed=SEED, servers=2), SEED, print)
+    faults.prepare(fresh_name, CLIENTS)
+
+    faults.run(SECONDS, FAULTS)
+
+    assert [] == faults.violations()
+
+
+def test_reports_a_lost_event(new_scene: Callable[..., Scene], fresh_name: str) -> None:
+    """An event that is removed from what a client received is reported."""
+    scene = new_scene()
+    client = scene.read(scene.topic(fresh_name), query="?timestamp=0", start=0)
+    wait_for_records([client])
+    body = client._recorder.body
+
+    first = body.index(b"event: message")
+    del body[first : body.index(b"\n\n", first) + 2]
+
+    assert any("before it did not" in each for each in scene.violations())
