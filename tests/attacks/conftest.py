@@ -1,4 +1,4 @@
-"""One server and one Kafka for each module's attacks, and what must hold when all of them are over."""
+"""One server and one Kafka for each module of attacks, and the checks after all attacks of a module."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.web.conftest import browser as browser
 ORIGIN = "https://a.example"
 KEPT_MAX = 4  # idle connections to Kafka that a worker keeps for the next readers
 LARGE_RECORDS = 60  # of 100 kB: more than the sockets of a client that does not read can hold
-STRANGERS_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # of requests and records
-LISTENING = "0A"  # in /proc/net/tcp
+HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests and records
+LISTENING = "0A"  # the state in /proc/net/tcp
 
 
 @pytest.fixture(scope="module")
 def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Starts servers: serve(setting=value, …), with gunicorn's own options as a text. They are ended with the module."""
+    """Starts servers: serve(gunicorn_options, setting=value, …). They stop at the end of the module."""
     with ExitStack() as servers:
 
         def serve(gunicorn: str = "", **settings: Any) -> Server:
@@ -41,10 +41,10 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class Unharmed:
-    """Whether a server is as it was before it was attacked.
+    """Checks that a server is unchanged after the attacks.
 
     Args:
-        topic: one that it serves, with one partition.
+        topic: a topic that the server allows, with one partition.
     """
 
     def __init__(self, server: Server, cluster: Cluster, topic: str) -> None:
@@ -59,7 +59,7 @@ class Unharmed:
         self._before = len(server.descriptors())
 
     def serves(self) -> None:
-        """A healthy client gets what is written."""
+        """A well-behaved client receives a new record."""
         with Client(self._server.port, f"/{self._topic}") as client:
             client.ready()
             self._cluster.send(self._topic, b'{"n":1}')
@@ -79,15 +79,15 @@ class Unharmed:
         eventually(lambda: not clients(self._server))
 
     def holds(self) -> None:
-        """It serves, has no client left, no more descriptors than before, and no surprise or strangers' words in its log."""
+        """The server works, has no clients, no additional descriptors, and no traceback or hostile words in its log."""
         self.serves()
         self._fill_the_pool()
         eventually(lambda: len(self._server.descriptors()) <= self._before)
-        assert [] == [word for word in ("Traceback", *STRANGERS_WORDS) if word in self._server.log]
+        assert [] == [word for word in ("Traceback", *HOSTILE_WORDS) if word in self._server.log]
 
 
 def clients(server: Server) -> list[str]:
-    """The clients that the worker holds a connection with."""
+    """Return the clients that are connected to the worker."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     accepted = {row[9]: row[2] for row in rows if int(row[1].split(":")[1], 16) == server.port and row[3] != LISTENING}
     held = {each[len("socket:[") : -1] for each in server.descriptors() if each.startswith("socket:")}
@@ -96,7 +96,7 @@ def clients(server: Server) -> list[str]:
 
 @pytest.fixture(scope="module")
 def unharmed(server: Server, cluster: Cluster, attacked: str) -> Iterator[Unharmed]:
-    """Holds when all attacks of the module are over."""
+    """Checks the server after all attacks of the module."""
     unharmed = Unharmed(server, cluster, attacked)
     yield unharmed
     unharmed.holds()

@@ -1,6 +1,6 @@
-"""Fuzzing by coverage, for as long as one likes: `python -m tests.attacks.fuzz SECONDS [TARGET ...]`.
+"""Coverage-guided fuzzing for any length of time: `python -m tests.attacks.fuzz SECONDS [TARGET ...]`.
 
-Each target has a process and its share of the time. An input that breaks a promise is kept, and its file is named.
+Each target runs in its own process for an equal share of the time. An input that fails is kept, and its file is named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile  # noqa: E402
 import atheris  # noqa: E402
 
 INPUT_BYTES_MAX = 4096
-INPUT_S_MAX = 5  # for one input; longer is a hang
+INPUT_S_MAX = 5  # per input; a longer run is a hang
 MEMORY_MB_MAX = 1024
 INSTRUMENTED = [
     "kafkasse.position",
@@ -30,17 +30,17 @@ INSTRUMENTED = [
 
 
 def run_all(seconds: int, names: list[str]) -> int:
-    """Fuzz each target in a process of its own. Returns how many failed."""
+    """Fuzz each target in its own process. Return the number of failed targets."""
     kept = tempfile.mkdtemp(prefix="kafkasse-fuzz-")
     limits = [f"-max_len={INPUT_BYTES_MAX}", f"-timeout={INPUT_S_MAX}", f"-rss_limit_mb={MEMORY_MB_MAX}"]
     options = [*limits, f"-artifact_prefix={kept}/", "-print_final_stats=1", f"-max_total_time={seconds // len(names)}"]
     failed = [name for name in names if subprocess.run([*THIS, f"--target={name}", *options], check=False).returncode]
-    print(f"fuzzed {', '.join(names)}: {', '.join(failed) + f' FAILED, see {kept}' if failed else 'no promise broken'}")
+    print(f"fuzzed {', '.join(names)}: {', '.join(failed) + f' FAILED, see {kept}' if failed else 'no failures'}")
     return len(failed)
 
 
 def run_one(name: str, options: list[str]) -> None:
-    """Fuzz one target. Ends the process."""
+    """Fuzz one target. Exits the process."""
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.attacks.targets import TARGETS
     atheris.Setup([sys.argv[0], *options], TARGETS[name])

@@ -1,6 +1,6 @@
-"""What an attacker has: a socket, any bytes, and eyes for what comes back. Knows nothing of kafkasse's code.
+"""The attacker's tools: a socket, raw bytes, and a parser for the answers. Imports nothing from kafkasse.
 
-A case is a row: what is sent, and the answers in the very words that docs/attacks.md shows.
+A case is a row of docs/attacks.md: the bytes that are sent and the answers that must come back.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-SILENCE_S_MAX = 30.0  # a hang becomes a failure
+SILENCE_S_MAX = 30.0  # a server that hangs fails the test after this time
 HOST = "127.0.0.1"
-CLOSED = "closed"  # the connection ends, and not a byte was answered
+CLOSED = "closed"  # the connection ends without any answer
 STREAMS = {"text/event-stream": " stream", "application/x-ndjson": " lines", "application/json": " lines"}
-BEGUN = {"text/event-stream": b"\nid: [{", "application/x-ndjson": b"\r\n\n", "application/json": b"\r\n\n"}
-SECRETS = (b"Traceback", b"File ", b".py", b"127.0.0.1")  # our code, and where Kafka is
+STARTED = {"text/event-stream": b"\nid: [{", "application/x-ndjson": b"\r\n\n", "application/json": b"\r\n\n"}
+SECRETS = (b"Traceback", b"File ", b".py", b"127.0.0.1")  # source code and the address of Kafka
 
 
 class Case(NamedTuple):
     """One hostile exchange.
 
     Attributes:
-        name: what it tries, for people.
+        name: what the request tries.
         request: all bytes that are sent.
-        answers: all that come back, in order: "200 stream", "404 TopicNotAvailableError", "closed". A stream that a page
-            of another origin may read says so: "200 stream for https://a.example".
+        answers: all answers in order: "200 stream", "404 TopicNotAvailableError", "closed". If a page of another origin
+            may read the stream, the answer names the origin: "200 stream for https://a.example".
     """
 
     name: str
@@ -39,22 +39,22 @@ def connect(port: int) -> socket.socket:
 
 
 def request(path: str | bytes = "/", *fields: str | bytes, method: str = "GET", body: bytes = b"") -> bytes:
-    """A request that is well formed but for what it is given."""
+    """Return a request that is well-formed except for the given parts."""
     lines = [b" ".join((method.encode(), _bytes(path), b"HTTP/1.1")), b"Host: x", *map(_bytes, fields)]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def answers(port: int, request: bytes) -> tuple[str, ...]:
-    """Send these very bytes, and no more. Returns what came back until the server closed; a stream need only begin."""
+    """Send exactly these bytes. Return all answers until the server closes, or until a stream has started."""
     with connect(port) as connection:
-        with suppress(OSError):  # refused before all was sent
+        with suppress(OSError):  # the server may close before it has read everything
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
         return tuple(_answers(connection, request.startswith(b"HEAD "))) or (CLOSED,)
 
 
 def receive(connection: socket.socket) -> bytes:
-    """What comes next, b"" at the end: that of a server which closes before it has read all is a reset."""
+    """Return the next bytes, or b"" at the end. If the server closes before it has read everything, it sends an RST."""
     try:
         return connection.recv(65_536)
     except ConnectionResetError:
@@ -66,15 +66,15 @@ def _answers(connection: socket.socket, without_bodies: bool) -> Iterator[str]:
     while True:
         while b"\r\n\r\n" not in received:
             if not (chunk := receive(connection)):
-                assert not received, f"an answer without an end: {received!r}"
+                assert not received, f"an incomplete answer: {received!r}"
                 return
             received += chunk
         head, _, received = received.partition(b"\r\n\r\n")
         status, *lines = head.decode("latin-1").split("\r\n")
         fields = {name.lower(): text for name, _, text in (line.partition(": ") for line in lines)}
-        code, reader = status.split()[1], fields.get("access-control-allow-origin")
+        code, origin = status.split()[1], fields.get("access-control-allow-origin")
         kind = fields.get("content-type", "").partition(";")[0]
-        told = code + STREAMS.get(kind, "") if code == "200" else code
+        answer = code + STREAMS.get(kind, "") if code == "200" else code
         size = 0 if without_bodies else int(fields.get("content-length", 0))
         while len(received) < size:
             received += receive(connection)
@@ -82,18 +82,18 @@ def _answers(connection: socket.socket, without_bodies: bool) -> Iterator[str]:
         if kind in STREAMS or kind == "application/problem+json":
             assert "nosniff" == fields["x-content-type-options"]
         if kind == "application/problem+json" and body:
-            told = f"{code} {_name(body)}"
-        yield told + (f" for {reader}" if reader else "")
+            answer = f"{code} {_name(body)}"
+        yield answer + (f" for {origin}" if origin else "")
         if kind in STREAMS and not without_bodies:
-            while BEGUN[kind] not in b"\r\n" + received:
+            while STARTED[kind] not in b"\r\n" + received:
                 chunk = receive(connection)
-                assert chunk, f"a stream that did not begin: {received!r}"
+                assert chunk, f"a stream that did not start: {received!r}"
                 received += chunk
             return
 
 
 def _name(body: bytes) -> str:
-    """The name of a problem, which tells a stranger nothing of what is behind it."""
+    """Return the name of a problem. The body must not contain source code or the address of Kafka."""
     for secret in SECRETS:
         assert secret not in body
     return str(json.loads(body)["name"])

@@ -1,88 +1,129 @@
-"""docs/attacks.md, made of the tables that the tests run: `python -m tests.attacks.table` writes it anew."""
+"""Generates docs/attacks.md from the tables that the tests use: `python -m tests.attacks.table`."""
 
-# ruff: noqa: E501 - a row of a table is a line
+# ruff: noqa: E501 - each table row is one line
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.attacks.kit import Case
 from tests.attacks.records import FORMATS, RECORDS
 from tests.attacks.requests import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
+SENT_CHARS_MAX = 80
 HEAD = """\
 # Attacks
 
-What hostile clients and producers try, and the answer that each must get. Every line is run by the test that it names,
-against a real gunicorn and a real Kafka, over raw sockets; this page is written by `python -m tests.attacks.table` and a
-test fails where it differs. What is trusted, and what to set, stands in [security.md](security.md).
+This reference is for people who review the security of kafkasse. It lists what hostile clients and producers may send, and the
+answer that each must get. Tests run every row against a real gunicorn and a real Kafka, over raw sockets. The page is generated:
+`python -m tests.attacks.table` writes it, and a test fails if it is out of date. For what kafkasse trusts and which settings
+matter, see [security.md](security.md).
 
-An answer is a status and, for a refusal, the `name` in its [problem](wire.md#errors); *closed* is a connection that ends
-without one. After each module's attacks the server must serve as before, with no connection and no stream left, no more
-descriptors open, and no traceback in its log.
+After the attacks of each module the server must work as before: no connection and no stream is left, no additional descriptor
+is open, and the log contains no traceback.
 """
+ANSWERS = {
+    "200 stream": "the request is valid and the stream starts; *for* names the origin whose pages may read it",
+    "204": "the answer to OPTIONS; it is the same for all topics and does not contain CORS headers for other origins",
+    "308": "a redirect to the path with merged slashes",
+    "400 BadRequestError": "the request is not valid HTTP, or its framing is ambiguous; the connection is closed",
+    "400 InvalidAssignmentError": "the event ID is not a valid position",
+    "400 InvalidParameterError": "a query parameter or the list of topics is invalid",
+    "400 WebsocketMismatch": "kafkasse has no WebSockets",
+    "404 TopicNotAvailableError": "the topic does not exist or is not allowed; the answer is the same for both",
+    "404 NotFound": "no route has this path",
+    "405 MethodNotAllowed": "the method is unknown",
+    "405 MethodNotAllowedError": "streams only allow GET, HEAD and OPTIONS",
+    "406 NotAcceptableError": "the client accepts none of the wire formats",
+    "414 RequestTooLargeError": "the request line is too long",
+    "431 HeaderTooLargeError": "the header or the event ID is too large",
+    "100": "the server asks for the body, as the client expects",
+    "404": "the answer to HEAD has no body",
+    "closed": "the connection ends without an answer, because the request is incomplete or is not HTTP",
+}
 ELSEWHERE = [
-    ("A header sent a byte at a time", "cut off after gunicorn's `keepalive`, 5 s", "attacks/test_exhaustion.py::test_a_byte_at_a_time"),
-    ("A body sent a byte at a time", "the same", "attacks/test_exhaustion.py::test_a_byte_at_a_time"),
-    ("Hundreds of connections that say nothing", "closed; others are served", "attacks/test_exhaustion.py::test_connections_that_say_nothing"),
-    ("A header that never ends", "431 after 128 KiB", "attacks/test_exhaustion.py::test_a_header_that_never_ends"),
-    ("A body that never ends", "closed after 64 KiB", "attacks/test_exhaustion.py::test_a_body_that_never_ends"),
-    ("Thousands of requests on one connection", "answered in turn with everybody else's", "attacks/test_exhaustion.py::test_requests_by_the_thousand"),
-    ("Answers that are asked for and not read", "closed after 120 s", "attacks/test_exhaustion.py::test_answers_that_nobody_takes"),
-    ("A stream read a byte at a time", "others have all at once; memory is bounded", "attacks/test_exhaustion.py::test_a_reader_of_a_byte_at_a_time"),
-    ("A stream that is not read at all", "closed after `write_timeout_s`", "server/test_ends.py::test_a_client_that_does_not_read"),
-    ("More bytes behind the request of a stream", "not heard; missed with the next heartbeats", "attacks/test_exhaustion.py::test_a_client_that_talks_on"),
-    ("More streams than a worker may have", "503 ServerFullError, Retry-After", "attacks/test_exhaustion.py::test_as_many_streams_as_there_may_be"),
-    ("More streams than a client may have", "429 TooManyStreamsError, Retry-After", "attacks/test_exhaustion.py::test_more_streams_than_one_client_may_have"),
-    ("Made-up addresses in X-Forwarded-For", "count as the client that they hide", "attacks/test_exhaustion.py::test_more_streams_than_one_client_may_have"),
-    ("X-Forwarded-For without `trusted_proxies`", "is not read", "web/test_limits.py::test_without_trusted_hops_the_header_is_not_read"),
-    ("Streams and refusals by the hundred", "leave nothing behind", "attacks/test_exhaustion.py::test_streams_and_refusals_by_the_hundred"),
-    ("Clients that are cut off, by the dozen", "leave nothing behind", "server/test_ends.py::test_nothing_is_left_of_clients_that_went"),
-    ("64 KiB that are costly to check", "checked at the cost of looking at each entry once", "position/test_position.py::test_64_kib_of_hostile_text"),
-    ("A topic that is not allowed, beside one that does not exist", "the same answer, byte for byte", "server/test_refusals.py::test_a_topic_that_is_not_to_be_had"),
-    ("Any text for an id", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_refused"),
-    ("Any bytes for a record", "one event at most, read alike by two parsers", "attacks/test_fuzz.py::test_anything"),
-    ("Any stream of hostile records, in Chromium", "the events of the table, and nothing is run", "attacks/test_records.py::test_a_browser_reads_the_same"),
-    ("Our answers loaded as a script, markup in an address", "not run", "attacks/test_records.py::test_what_we_repeat_is_no_script"),
-    ("Markup for the name of a country", "text on the page", "web/test_page.py::test_strangers_words_stay_words"),
-    ("An event of ours, forged in lines of JSON", "told apart in the format `envelope`; see security.md for the others", "attacks/test_records.py::test_a_line_of_ours_cannot_be_forged"),
-    ("Record batches that are damaged, or made by hand", "records, or the error of a damaged record", "attacks/test_fuzz.py::test_batches_that_were_made_by_hand"),
-    ("A broker's answer that is garbage", "refused", "kafka/test_fetch_protocol.py::test_garbage"),
-    ("A configuration file of garbage", "one sentence", "attacks/test_fuzz.py::test_files"),
-    ("A password in a wrong configuration", "is not shown", "config/test_config.py::test_a_password_is_never_shown"),
+    ("A header that is sent byte by byte", "closed after gunicorn's `keepalive` (5 s)", "attacks/test_exhaustion.py::test_closes_clients_that_send_byte_by_byte"),
+    ("A body that is sent byte by byte", "closed after gunicorn's `keepalive` (5 s)", "attacks/test_exhaustion.py::test_closes_clients_that_send_byte_by_byte"),
+    ("Hundreds of idle connections", "closed; other clients are served", "attacks/test_exhaustion.py::test_closes_idle_connections"),
+    ("An endless header", "431 after 128 KiB", "attacks/test_exhaustion.py::test_rejects_an_endless_header"),
+    ("An endless body", "closed after 64 KiB", "attacks/test_exhaustion.py::test_closes_after_an_endless_body"),
+    ("Thousands of pipelined requests on one connection", "they take turns with the requests of other clients", "attacks/test_exhaustion.py::test_pipelined_requests_take_turns"),
+    ("A client that does not read its responses", "closed after 120 s", "attacks/test_exhaustion.py::test_closes_clients_that_do_not_read_responses"),
+    ("A client that reads its stream byte by byte", "other clients are not delayed; memory is bounded", "attacks/test_exhaustion.py::test_a_slow_client_does_not_delay_others"),
+    ("A client that does not read its stream", "closed after `write_timeout_s`", "server/test_ends.py::test_a_client_that_does_not_read"),
+    ("A client that sends more bytes after its stream request", "ignored; its departure is noticed at the next heartbeats", "attacks/test_exhaustion.py::test_notices_that_a_talking_client_left"),
+    ("More streams than `max_streams`", "503 ServerFullError, Retry-After", "attacks/test_exhaustion.py::test_rejects_streams_above_max_streams"),
+    ("More streams than `max_streams_per_client`", "429 TooManyStreamsError, Retry-After", "attacks/test_exhaustion.py::test_rejects_streams_above_max_streams_per_client"),
+    ("Forged addresses in X-Forwarded-For", "the streams count for the client's real address", "attacks/test_exhaustion.py::test_rejects_streams_above_max_streams_per_client"),
+    ("X-Forwarded-For without `trusted_proxies`", "ignored", "web/test_limits.py::test_without_trusted_hops_the_header_is_not_read"),
+    ("Hundreds of streams and error responses", "nothing is left behind", "attacks/test_exhaustion.py::test_hundreds_of_streams_leave_nothing_behind"),
+    ("Dozens of clients that disconnect", "nothing is left behind", "server/test_ends.py::test_nothing_is_left_of_clients_that_went"),
+    ("An event ID of 64 KiB that is costly to check", "each entry is checked once", "position/test_position.py::test_64_kib_of_hostile_text"),
+    ("A topic that is not allowed, and one that does not exist", "identical responses", "server/test_refusals.py::test_a_topic_that_is_not_to_be_had"),
+    ("Random text as an event ID", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_refused"),
+    ("Random bytes as a record", "at most one event; two parsers agree", "attacks/test_fuzz.py::test_random_bytes"),
+    ("The hostile records, read by Chromium", "the events of the table; no script runs", "attacks/test_records.py::test_chromium_dispatches_the_same_events"),
+    ("A response that is loaded as a script, and markup in a URL", "no script runs", "attacks/test_records.py::test_responses_run_no_script"),
+    ("Markup in the name of a country", "shown as text on the page", "web/test_page.py::test_strangers_words_stay_words"),
+    ("A record that imitates one of our events in JSON lines", "distinguishable in every format", "attacks/test_records.py::test_records_cannot_imitate_our_lines"),
+    ("Damaged or forged record batches", "records, or the error for a damaged record", "attacks/test_fuzz.py::test_forged_batches"),
+    ("Random bytes as a broker's response", "rejected", "kafka/test_fetch_protocol.py::test_garbage"),
+    ("A random configuration file", "an error of one sentence", "attacks/test_fuzz.py::test_configuration_files"),
+    ("A password in an invalid configuration", "never shown", "config/test_config.py::test_a_password_is_never_shown"),
 ]  # fmt: skip
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     requests = sum(len(cases) for cases in TABLES.values())
-    told = f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, and {len(ELSEWHERE)} ways to exhaust or deceive."
-    return "\n".join([HEAD, told, "", *_requests(), *_records(), *_others()])
+    count = (
+        f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, and {len(ELSEWHERE)} other attacks."
+    )
+    return "\n".join([HEAD, count, "", *_answers(), *_requests(), *_records(), *_others()])
+
+
+def _answers() -> Iterator[str]:
+    yield "## Answers\n\nAn answer is a status and, for an error, the `name` in its [problem](wire.md#errors).\n"
+    yield "| answer | why |\n| --- | --- |"
+    yield from (f"| {answer} | {why} |" for answer, why in ANSWERS.items())
+    yield ""
 
 
 def _requests() -> Iterator[str]:
-    for where, cases in TABLES.items():
-        yield f"## {where}\n\n| attack | answer |\n| --- | --- |"
-        yield from (f"| {_cell(case.name)} | {', then '.join(case.answers)} |" for case in cases)
-        yield "\nShown by `attacks/test_requests.py::test_requests`, one case for each line.\n"
+    for table, cases in TABLES.items():
+        yield f"## {table}\n\n| attack | sent | answer |\n| --- | --- | --- |"
+        yield from (f"| {_cell(each.name)} | {_sent(each)} | {', then '.join(each.answers)} |" for each in cases)
+        yield "\nTest: `attacks/test_requests.py::test_hostile_requests`, one case for each row.\n"
+
+
+def _sent(case: Case) -> str:
+    """Return the lines of a request that differ from a normal one, shortened, as Markdown code."""
+    lines = [line for line in case.request.split(b"\r\n") if line not in (b"", b"Host: x")]
+    if len(lines) > 1 and lines[0] == b"GET /attacked HTTP/1.1":
+        del lines[0]
+    text = " ⏎ ".join(_printable(line) for line in lines)
+    if not text:
+        return "*nothing*"
+    size = f" *({len(case.request):,} bytes)*" if len(text) > SENT_CHARS_MAX else ""
+    text = text[: SENT_CHARS_MAX - 1] + "…" if size else text
+    return f"`{text}`{size}".replace("|", "\\|")
+
+
+def _printable(line: bytes) -> str:
+    return "".join(chr(each) if 0x20 <= each < 0x7F else f"\\x{each:02x}" for each in line)
 
 
 def _records() -> Iterator[str]:
     yield "## Records\n"
-    yield "*event*: one event named `message` that holds what was written; *base64*, *delete*: one of that name; *skipped*: none.\n"
-    yield (
-        "| a record with | "
-        + " | ".join(f"`{name}`" for name in FORMATS)
-        + " |\n| --- "
-        + "| --- " * len(FORMATS)
-        + "|"
-    )
-    yield from (f"| {_cell(record.name)} | {' | '.join(record.shown)} |" for record in RECORDS)
-    yield "\nShown by `attacks/test_records.py::test_records`, one case for each line and format.\n"
+    yield "*event*: one event named `message` that contains the record; *base64*, *delete*: one event of that name; *skipped*: no event.\n"
+    yield f"| a record with | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- {'| --- ' * len(FORMATS)}|"
+    yield from (f"| {_cell(record.name)} | {' | '.join(record.outcome)} |" for record in RECORDS)
+    yield "\nTest: `attacks/test_records.py::test_hostile_records`, one case for each row and format.\n"
 
 
 def _others() -> Iterator[str]:
-    yield "## Exhaustion, deception, and any bytes at all\n\n| attack | answer | shown by |\n| --- | --- | --- |"
+    yield "## Exhaustion, deception and random bytes\n\n| attack | answer | test |\n| --- | --- | --- |"
     yield from (f"| {attack} | {answer} | `{test}` |" for attack, answer, test in ELSEWHERE)
     yield ""
 

@@ -1,6 +1,6 @@
-"""What is fuzzed: each target takes any bytes and raises where a promise is broken.
+"""The fuzz targets. Each takes any bytes and raises an exception if kafkasse breaks a guarantee.
 
-hypothesis runs them in the suite, atheris for as long as one likes: `make fuzz SECONDS=600`.
+The test suite runs them briefly with hypothesis; `make fuzz SECONDS=600` runs them with atheris.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
 from tests.support.sse import read_blocks, read_events
 
-SENTENCE_CHARS_MAX = 600  # of what an operator is told
+SENTENCE_CHARS_MAX = 600  # of an error message
 CRC_AT, SUMMED_FROM = 17, 21  # in a record batch
 CODECS = 5
 WHERE = Partition("t", 3)
@@ -38,7 +38,7 @@ SETTINGS = sorted(read("config")["properties"])
 
 
 class Record(NamedTuple):
-    """As a log gives it."""
+    """A record as a log returns it."""
 
     offset: int
     timestamp: int | None
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 def position(data: bytes) -> None:
-    """Any text is a position, or refused in words that can be sent."""
+    """Any text is a position, or is rejected with an error that can be sent."""
     try:
         found = parse(data.decode("utf-8", "surrogateescape"))
     except InvalidPosition as refused:
@@ -58,7 +58,7 @@ def position(data: bytes) -> None:
 
 
 def frames(data: bytes) -> None:
-    """Any records are events that two parsers read alike, one for each at most, in both wires and all formats."""
+    """Any records give at most one event each, two parsers agree, and both wire formats show the same records."""
     format, compact, records = (
         list(FORMATS)[data[0] % 4] if data else "kafkasse",
         len(data) % 2 == 0,
@@ -81,7 +81,7 @@ def frames(data: bytes) -> None:
 
 
 def batches(data: bytes) -> None:
-    """Any bytes in place of record batches give records, or the one error that says they are damaged."""
+    """Any bytes instead of record batches give records, or the error for damaged records."""
     try:
         for run in decode(
             PartitionData(b"t", 0, 0, memoryview(data), (), None),
@@ -96,7 +96,7 @@ def batches(data: bytes) -> None:
 
 
 def forged_batches(data: bytes) -> None:
-    """The same for batches whose checksum is right: whoever writes them can make it so."""
+    """The same for batches with a correct checksum, because a forger can compute it."""
     if not data:
         return
     codec, changes = data[0] % CODECS, data[1:]
@@ -108,7 +108,7 @@ def forged_batches(data: bytes) -> None:
 
 
 def answers(data: bytes) -> None:
-    """Any bytes in place of a broker's answer are read, or refused as malformed."""
+    """Any bytes instead of a broker's response are parsed, or rejected as malformed."""
     for version in VERSIONS:
         with suppress(*MALFORMED):
             parse_response(version, memoryview(data))
@@ -125,7 +125,7 @@ def file(data: bytes) -> None:
 
 
 def environment(data: bytes) -> None:
-    """The same for any value of any variable."""
+    """The same for any value of any environment variable."""
     setting, value = (
         SETTINGS[data[0] % len(SETTINGS)] if data else SETTINGS[0],
         data[1:].decode("utf-8", "surrogateescape").replace("\0", ""),
@@ -167,7 +167,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _records(data: bytes) -> list[Record]:
-    """Records cut out of `data`: their keys, values and headers are parted by a byte that is rare in text."""
+    """Cut records out of `data`. A byte that is rare in text separates keys, values and headers."""
     parts = data.split(b"\x1e")
     triples = zip(parts[::3], [*parts[1::3], None], [*parts[2::3], None], strict=False)
     return [

@@ -1,4 +1,4 @@
-"""A batch that is small in Kafka and huge when it is unpacked."""
+"""Batches that are small in Kafka and huge when decompressed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
-UNPACKED_BYTES = 64_000_000
-MORE_BYTES_MAX = 32_000_000  # than before, at any time
+DECOMPRESSED_BYTES = 64_000_000
+MORE_BYTES_MAX = 32_000_000  # peak growth
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,10 @@ def server(serve: Callable[..., Server], attacked: str) -> Server:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_a_bomb(server: Server, unharmed: Unharmed, cluster: Cluster, codec: str) -> None:
-    """It costs its readers a bounded amount of memory."""
+def test_a_decompression_bomb_uses_bounded_memory(
+    server: Server, unharmed: Unharmed, cluster: Cluster, codec: str
+) -> None:
+    """A reader of the batch costs a bounded amount of memory."""
     topic = cluster.create(f"bomb-{codec}")
     producer = KafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -37,13 +39,13 @@ def test_a_bomb(server: Server, unharmed: Unharmed, cluster: Cluster, codec: str
         max_request_size=2**31 - 1,
         batch_size=2**28,
     )
-    producer.send(topic, b'{"x":"' + b"x" * UNPACKED_BYTES + b'"}').get(30)
+    producer.send(topic, b'{"x":"' + b"x" * DECOMPRESSED_BYTES + b'"}').get(30)
     producer.close()
-    Path(f"/proc/{server.worker}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{server.worker}/clear_refs").write_text("5")  # reset the peak
     before = server.memory_bytes()
 
     with Client(server.port, f"/{topic}?timestamp=0") as client:
-        client.until(lambda: len(client.body) > UNPACKED_BYTES or b"event: gap" in client.body[:10_000])
+        client.until(lambda: len(client.body) > DECOMPRESSED_BYTES or b"event: gap" in client.body[:10_000])
 
     assert _peak(server) < before + MORE_BYTES_MAX
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, many, or endless: they are cut off within a bound, and whoever behaves notices nothing."""
+"""Slow, numerous or endless clients: the server closes them within a limit, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.waiting import eventually
 
 STREAMS_MAX = 20
 PER_CLIENT_MAX = 3
-IDLE = 300  # connections at once that say nothing
+IDLE = 300  # simultaneous idle connections
 PIPELINED = 3000
-ENDLESS = 1_000_000_000_000  # bytes that a body says it has
+ENDLESS = 1_000_000_000_000  # the Content-Length of an endless body
 PIECE = b"x" * 1_000_000
 LARGE_RECORDS, LARGE_RECORD_BYTES = 400, 100_000
 GROWTH_BYTES_MAX = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
-PIECES_MAX = 64  # before somebody must have closed; what sockets hold is far less
+PIECES_MAX = 64  # the server must close before; sockets buffer far less
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def attacked(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
-    """One that waits a second for a request, and half a second for an answer to be taken."""
+    """A server that waits one second for a request and half a second until a response is read."""
     return serve(
         "--keep-alive 1 --worker-class tests.attacks.impatient.Worker",
         max_streams=STREAMS_MAX,
@@ -53,13 +53,13 @@ def many() -> Iterator[ExitStack]:
         yield stack
 
 
-def refused(port: int) -> int:
-    """How many requests the server has answered with 400."""
+def bad_requests(port: int) -> int:
+    """Return how many requests the server has answered with 400."""
     lines = ask(port, "/-/metrics").body.decode().splitlines()
     return sum(int(line.split()[-1]) for line in lines if 'requests_refused_total{status="400"}' in line)
 
 
-# Slow ones.
+# Slow clients.
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def refused(port: int) -> int:
     ],
     ids=["a header", "a body"],
 )
-def test_a_byte_at_a_time(server: Server, unharmed: Unharmed, text: bytes) -> None:
-    """Who sends its request a byte at a time is cut off before it is whole."""
+def test_closes_clients_that_send_byte_by_byte(server: Server, unharmed: Unharmed, text: bytes) -> None:
+    """The connection is closed before the request is complete."""
     with connect(server.port) as connection, pytest.raises(OSError, match=r"pipe|reset"):
         _trickle(connection, text)
 
@@ -82,8 +82,8 @@ def _trickle(connection: socket.socket, text: bytes) -> None:
         gevent.sleep(0.01)
 
 
-def test_connections_that_say_nothing(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
-    """Hundreds of them hold up nobody, and all are closed."""
+def test_closes_idle_connections(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
+    """Hundreds of idle connections are closed and delay no other client."""
     silent = [many.enter_context(connect(server.port)) for _ in range(IDLE)]
 
     unharmed.serves()
@@ -91,20 +91,22 @@ def test_connections_that_say_nothing(server: Server, unharmed: Unharmed, many: 
     assert [b""] * IDLE == [receive(each) for each in silent]
 
 
-def test_a_reader_of_a_byte_at_a_time(server: Server, unharmed: Unharmed, cluster: Cluster, many: ExitStack) -> None:
-    """It costs the others nothing and memory little, and what it gets is right."""
+def test_a_slow_client_does_not_delay_others(
+    server: Server, unharmed: Unharmed, cluster: Cluster, many: ExitStack
+) -> None:
+    """A client that reads byte by byte does not delay others, and costs little memory."""
     values = (b'{"n":%d,"x":"%b"}' % (n, b"x" * LARGE_RECORD_BYTES) for n in range(LARGE_RECORDS))
     slow = many.enter_context(Client(server.port, "/exhausted", receive_buffer=4096)).ready()
     fast = many.enter_context(Client(server.port, "/exhausted")).ready()
     before = server.memory_bytes()
-    dripping = gevent.spawn(_drip, slow.socket)
+    reading = gevent.spawn(_drip, slow.socket)
 
     sending = gevent.spawn(cluster.send, "exhausted", *values)
 
     assert list(range(LARGE_RECORDS)) == [json.loads(event.data)["n"] for event in fast.events(LARGE_RECORDS)]
     assert server.memory_bytes() < before + GROWTH_BYTES_MAX
     sending.get()
-    dripping.kill()
+    reading.kill()
     slow.close()
 
 
@@ -114,8 +116,8 @@ def _drip(connection: socket.socket) -> None:
             gevent.sleep(0.01)
 
 
-def test_answers_that_nobody_takes(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
-    """Who asks for pages and does not read them is closed, and what it asked besides is never answered."""
+def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
+    """A client that requests pages without reading them is closed. Its other requests are not answered."""
     connection = many.enter_context(socket.socket())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((HOST, server.port))
@@ -127,8 +129,8 @@ def test_answers_that_nobody_takes(server: Server, unharmed: Unharmed, many: Exi
     eventually(lambda: not clients(server))
 
 
-def test_a_client_that_talks_on(server: Server, unharmed: Unharmed) -> None:
-    """A client that sends more than its request, and goes, is missed with the next heartbeats."""
+def test_notices_that_a_talking_client_left(server: Server, unharmed: Unharmed) -> None:
+    """When a client sends extra bytes and leaves, the server notices at the next heartbeats."""
     with connect(server.port) as connection:
         connection.sendall(request("/exhausted") + b"more")
         while b"\nid: " not in receive(connection):
@@ -137,11 +139,11 @@ def test_a_client_that_talks_on(server: Server, unharmed: Unharmed) -> None:
     eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)
 
 
-# Endless ones.
+# Endless requests.
 
 
-def test_a_header_that_never_ends(server: Server, unharmed: Unharmed) -> None:
-    """It is refused after 128 KiB, without waiting for more."""
+def test_rejects_an_endless_header(server: Server, unharmed: Unharmed) -> None:
+    """The server answers 431 after 128 KiB and does not wait for more."""
     with connect(server.port) as connection:
         with suppress(OSError):
             connection.sendall(b"GET /exhausted HTTP/1.1\r\n" + b"X: " + b"a" * 200_000)
@@ -149,8 +151,8 @@ def test_a_header_that_never_ends(server: Server, unharmed: Unharmed) -> None:
 
 
 @pytest.mark.parametrize("path", ["/exhausted", "/unknown", "/-/health"])
-def test_a_body_that_never_ends(server: Server, unharmed: Unharmed, path: str) -> None:
-    """It is not read for long: the connection is closed."""
+def test_closes_after_an_endless_body(server: Server, unharmed: Unharmed, path: str) -> None:
+    """The server soon stops reading and closes the connection."""
     with connect(server.port) as connection:
         connection.sendall(request(path, f"Content-Length: {ENDLESS}", method="POST"))
         with pytest.raises(OSError, match=r"pipe|reset"):
@@ -162,40 +164,40 @@ def _pour(connection: socket.socket) -> None:
         connection.sendall(PIECE)
 
 
-def test_requests_by_the_thousand(server: Server, unharmed: Unharmed) -> None:
-    """On one connection they are answered in turn with everybody else's."""
-    before = refused(server.port)
+def test_pipelined_requests_take_turns(server: Server, unharmed: Unharmed) -> None:
+    """Pipelined requests of one connection take turns with the requests of other clients."""
+    before = bad_requests(server.port)
     with connect(server.port) as connection:
         sending = gevent.spawn(connection.sendall, request("/,") * PIPELINED)
         receive(connection)
 
-        answered = refused(server.port) - before
+        answered = bad_requests(server.port) - before
 
         assert 0 < answered < PIPELINED
         sending.kill()
 
 
-# Many.
+# Many clients.
 
 
-def test_as_many_streams_as_there_may_be(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
-    """The next gets 503 and a time to come back, from any address; those that are there go on."""
-    inside = [many.enter_context(_from(server, f"10.0.0.{n}")) for n in range(STREAMS_MAX)]
+def test_rejects_streams_above_max_streams(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
+    """The next client gets 503 with Retry-After, from any address. Open streams continue."""
+    open_streams = [many.enter_context(_from(server, f"10.0.0.{n}")) for n in range(STREAMS_MAX)]
 
     late = ask(server.port, "/exhausted", X_Forwarded_For="10.9.9.9")
 
     assert (503, "ServerFullError") == (late.status, late.json["name"])
     assert int(late.headers["retry-after"]) > 0
-    for each in inside:
+    for each in open_streams:
         each.until_said(b":heartbeat", each.body.count(b":heartbeat") + 1)
 
 
 @pytest.mark.parametrize("spoofed", ["10.1.1.1", "10.2.2.2, 10.1.1.1", "garbage, ::1, 10.1.1.1", "10.1.1.1,,\t,"])
-def test_more_streams_than_one_client_may_have(
+def test_rejects_streams_above_max_streams_per_client(
     server: Server, unharmed: Unharmed, many: ExitStack, spoofed: str
 ) -> None:
-    """It gets 429 whatever it writes before the address that our proxy wrote; another client is served."""
-    eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)  # those of the case before
+    """The client gets 429, whatever it puts before the address that our proxy adds. Another client is served."""
+    eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)  # the streams of the previous case
     for n in range(PER_CLIENT_MAX):
         many.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
 
@@ -210,8 +212,8 @@ def _from(server: Server, address: str) -> Client:
     return Client(server.port, "/exhausted", X_Forwarded_For=address).ready()
 
 
-def test_streams_and_refusals_by_the_hundred(server: Server, unharmed: Unharmed) -> None:
-    """Five hundred that come and go leave nothing behind."""
+def test_hundreds_of_streams_leave_nothing_behind(server: Server, unharmed: Unharmed) -> None:
+    """250 streams and 250 error responses leave nothing behind."""
     for n in range(250):
         assert ("200 stream", "404 TopicNotAvailableError") == (
             *answers(server.port, request("/exhausted", f"X-Forwarded-For: 10.4.{n}.1")),

@@ -1,4 +1,4 @@
-"""A record shows what docs/attacks.md promises, in every format: nobody who writes to a topic can forge what we say."""
+"""Hostile records have the outcome in docs/attacks.md in every format: producers cannot forge our events."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from selenium.webdriver.common.by import By
 
 from kafkasse.position import parse
 from tests.attacks.conftest import Unharmed
-from tests.attacks.records import A_LINE_OF_OURS, FORMATS, RECORDS, SCRIPT, Hostile
+from tests.attacks.records import FORGED_LINE, FORMATS, RECORDS, SCRIPT, Hostile
 from tests.support.client import SILENCE_S_MAX, Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.sse import Block, read_blocks
 
-OURS = [("",), ("retry",), ("id",)]  # the blocks of a stream that dispatch nothing
-WORDS = {"message": "event"}
+OURS = [("",), ("retry",), ("id",)]  # blocks of a stream that are not events
+OUTCOMES = {"message": "event"}
 END = {"end": True}  # the value of the last record
 NOT_JSON = object()
 
 
-KEPT = 1000  # characters of each event that are compared, beside their number
+COMPARED_CHARS = 1000  # of each event, in addition to its length
 READ = f"""
 const [path, done] = arguments, seen = [], source = new EventSource(path);
-source.onerror = () => done("broken off");
+source.onerror = () => done("disconnected");
 for (const type of ["message", "base64", "delete", "error", "gap", "x"])
   source.addEventListener(type, (e) => {{
     if (e.data === undefined) return;
-    seen.push([e.type, e.lastEventId, [...e.data].length, [...e.data].slice(0, {KEPT}).join("")]);
+    seen.push([e.type, e.lastEventId, [...e.data].length, [...e.data].slice(0, {COMPARED_CHARS}).join("")]);
     if (e.data.slice(-1000).includes('"end"')) {{ source.close(); done(seen); }}
   }});
 """
@@ -48,13 +48,13 @@ document.head.append(script);
 
 @pytest.fixture(scope="module")
 def attacked(cluster: Cluster) -> str:
-    """For the healthy clients."""
+    """The topic of the well-behaved clients."""
     return cluster.create("beside-records")
 
 
 @pytest.fixture(scope="module")
 def written(cluster: Cluster) -> str:
-    """A topic of hostile records, one at each offset, and a last one that is none."""
+    """A topic with one hostile record at each offset, and a harmless last one."""
     topic = cluster.create("hostile-records", max_message_bytes="2000000")
     for record in RECORDS:
         cluster.send(topic, record.value, key=record.key, headers=record.headers)
@@ -72,13 +72,13 @@ def server(serve: Callable[..., Server], written: str, attacked: str) -> Server:
 
 @pytest.fixture(scope="module")
 def streams(server: Server, unharmed: Unharmed) -> dict[str, list[Block]]:
-    """By format, all that a client of it was sent."""
+    """For each format, everything that a client received."""
     return {name: read_blocks(_read(server, name, b"\n\n", "text/event-stream")) for name in FORMATS}
 
 
 @pytest.fixture(scope="module")
 def lines(server: Server, unharmed: Unharmed) -> dict[str, list[bytes]]:
-    """By format, the lines of JSON that were sent, but for empty ones."""
+    """For each format, the JSON lines that a client received, without empty ones."""
     read = {name: _read(server, name, b"\n", "application/x-ndjson") for name in FORMATS}
     return {name: [line for line in stream.split(b"\n") if line] for name, stream in read.items()}
 
@@ -90,8 +90,8 @@ def _read(server: Server, name: str, end: bytes, accept: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_streams_hold_nothing_else(streams: dict[str, list[Block]], name: str) -> None:
-    """Each block is one of ours, the ids rise, and each tells of its own offset."""
+def test_streams_contain_only_our_blocks(streams: dict[str, list[Block]], name: str) -> None:
+    """Each block is one of ours, offsets increase, and each event ID contains the offset of its record."""
     before = 0
     for block in streams[name]:
         assert block.names in OURS or (block.names[:2], set(block.names[2:])) == (("event", "id"), {"data"})
@@ -103,22 +103,24 @@ def test_streams_hold_nothing_else(streams: dict[str, list[Block]], name: str) -
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_browser_reads_the_same(
+def test_chromium_dispatches_the_same_events(
     browser: webdriver.Chrome, server: Server, streams: dict[str, list[Block]], name: str
 ) -> None:
-    """Chromium's own EventSource dispatches the events that the specification has, no more, and nothing is run."""
+    """Chromium's EventSource dispatches exactly the events of the standard, and no script runs."""
     browser.get(f"http://127.0.0.1:{server.port}/about")
     browser.set_script_timeout(SILENCE_S_MAX)
 
     seen = browser.execute_async_script(READ, f"as/{name}")
 
-    expected = [(each.event, each.last_id, len(each.data), each.data[:KEPT]) for each in streams[name] if each.event]
+    expected = [
+        (each.event, each.last_id, len(each.data), each.data[:COMPARED_CHARS]) for each in streams[name] if each.event
+    ]
     assert expected == [tuple(each) for each in seen]
     assert "caught" not in browser.title
 
 
-def test_what_we_repeat_is_no_script(browser: webdriver.Chrome, server: Server) -> None:
-    """A page of somebody else's cannot load our answers as a script, and markup in one that is opened stays text."""
+def test_responses_run_no_script(browser: webdriver.Chrome, server: Server) -> None:
+    """Other pages cannot load our responses as a script, and markup in a response stays text."""
     address = f"http://127.0.0.1:{server.port}/" + quote(SCRIPT.replace("/", ""))
     browser.get("about:blank")
 
@@ -130,51 +132,51 @@ def test_what_we_repeat_is_no_script(browser: webdriver.Chrome, server: Server) 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("at", range(len(RECORDS)), ids=[record.name for record in RECORDS])
-def test_records(streams: dict[str, list[Block]], written: str, at: int, name: str) -> None:
-    """The record is one event, or none, as the table has it, and holds what was written."""
+def test_hostile_records(streams: dict[str, list[Block]], written: str, at: int, name: str) -> None:
+    """The record has the outcome of the table, and an event contains what was written."""
     events = [block for block in streams[name] if block.event and _next_offset(block) == at + 1]
 
-    expected = getattr(RECORDS[at].shown, name)
-    assert [expected] * (expected != "skipped") == [WORDS.get(event.event, event.event) for event in events]
+    expected = getattr(RECORDS[at].outcome, name)
+    assert [expected] * (expected != "skipped") == [OUTCOMES.get(event.event, event.event) for event in events]
     for event in events:
         CHECKS[name](RECORDS[at], at, written, event)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_lines_hold_nothing_else(lines: dict[str, list[bytes]], name: str) -> None:
-    """As newline-delimited JSON each record that is shown is one line, which is JSON and says what it is."""
-    shown = [getattr(record.shown, name) for record in RECORDS if getattr(record.shown, name) != "skipped"]
+def test_lines_contain_only_our_lines(lines: dict[str, list[bytes]], name: str) -> None:
+    """In newline-delimited JSON, each record that is not skipped is one line of JSON that names its kind."""
+    outcomes = [getattr(record.outcome, name) for record in RECORDS if getattr(record.outcome, name) != "skipped"]
 
-    assert len(shown) + 1 == len(lines[name])
-    for word, line in zip(shown, lines[name], strict=False):
+    assert len(outcomes) + 1 == len(lines[name])
+    for outcome, line in zip(outcomes, lines[name], strict=False):
         assert b"\r" not in line
-        if word != "event":
-            assert word == json.loads(line)["event"]
+        if outcome != "event":
+            assert outcome == json.loads(line)["event"]
 
 
 @pytest.mark.parametrize("name", ["kafkasse", "value", "cloudevents", "envelope"])
-def test_a_line_of_ours_cannot_be_forged(lines: dict[str, list[bytes]], name: str) -> None:
-    """No producer can write what looks like our `delete`, `gap`, `base64` or `error`."""
-    at = [record for record in RECORDS if getattr(record.shown, name) != "skipped"].index(A_LINE_OF_OURS)
+def test_records_cannot_imitate_our_lines(lines: dict[str, list[bytes]], name: str) -> None:
+    """No record looks like our `delete`, `gap`, `base64` or `error` lines."""
+    at = [record for record in RECORDS if getattr(record.outcome, name) != "skipped"].index(FORGED_LINE)
 
     assert json.loads(lines[name][at]).get("event") != "delete"
 
 
 class NotUtf8(str):
-    """A header's name as no honest client writes it."""
+    """A header name that is not UTF-8."""
 
     def encode(self, *_: object) -> bytes:
         return b"\xff\xfe"
 
 
 def test_a_record_cannot_end_its_stream(server: Server, cluster: Cluster, written: str) -> None:
-    """What stands behind a record that is odd, but as valid for Kafka as any, is sent."""
+    """Records after an unusual but valid record arrive."""
     with Client(server.port, "/as/value", Last_Event_ID=_end(server, written)) as client:
         client.ready()
         cluster.send(written, b"odd", headers=[(NotUtf8("x"), b"y")])
-        cluster.send(written, b"behind")
+        cluster.send(written, b"after")
 
-        assert "behind" in [event.data for event in client.events(2)]
+        assert "after" in [event.data for event in client.events(2)]
 
 
 def _end(server: Server, topic: str) -> str:
@@ -188,7 +190,7 @@ def _next_offset(block: Block) -> int:
     return start.offset
 
 
-# What each format promises, read anew.
+# What each format promises, checked independently.
 
 
 def _kafkasse(record: Hostile, offset: int, topic: str, event: Block) -> None:
@@ -207,48 +209,50 @@ def _value(record: Hostile, offset: int, topic: str, event: Block) -> None:
         assert record.value == base64.b64decode(data, validate=True)
     elif record.value is None:
         assert _same(record.key, json.loads(data), "key")
-    else:  # a CR is there only between the words of JSON
+    else:  # a CR occurs only between JSON tokens
         assert re.sub(r"\r\n|\r", "\n", record.value.decode()) == data
 
 
 def _envelope(record: Hostile, offset: int, topic: str, event: Block) -> None:
-    told = json.loads(event.data)
-    assert (topic, 0, offset) == (told["topic"], told["partition"], told["offset"])
-    assert _same(record.key, told, "key")
-    assert _same(record.value, told, "value")
-    assert [name for name, _ in record.headers] == [each["key"] for each in told["headers"]]
-    assert all(_same(value, each, "value") for (_, value), each in zip(record.headers, told["headers"], strict=True))
+    received = json.loads(event.data)
+    assert (topic, 0, offset) == (received["topic"], received["partition"], received["offset"])
+    assert _same(record.key, received, "key")
+    assert _same(record.value, received, "value")
+    assert [name for name, _ in record.headers] == [each["key"] for each in received["headers"]]
+    assert all(
+        _same(value, each, "value") for (_, value), each in zip(record.headers, received["headers"], strict=True)
+    )
 
 
 def _cloudevent(record: Hostile, offset: int, topic: str, event: Block) -> None:
     members = json.loads(event.data, object_pairs_hook=lambda pairs: pairs)
     names = [name for name, _ in members]
     assert len(names) == len(set(names))
-    told = dict(members)
-    assert "1.0" == told["specversion"]
+    received = dict(members)
+    assert "1.0" == received["specversion"]
     assert all(re.fullmatch(r"[a-z0-9]+|data_base64", name) for name in names)
     own = {name for name, _ in record.headers if name.startswith("ce_")}
-    assert told["id"] == f"{topic}/0/{offset}" or "ce_id" in own
-    if "data_base64" in told:
-        assert record.value == base64.b64decode(told["data_base64"])
+    assert received["id"] == f"{topic}/0/{offset}" or "ce_id" in own
+    if "data_base64" in received:
+        assert record.value == base64.b64decode(received["data_base64"])
     elif record.value is not None:
-        assert told["data"] in (record.value.decode(), _read_as_json(record.value))
+        assert received["data"] in (record.value.decode(), _read_as_json(record.value))
 
 
 CHECKS = {"kafkasse": _kafkasse, "value": _value, "envelope": _envelope, "cloudevents": _cloudevent}
 
 
-def _same(raw: bytes | None, told: dict[str, Any], name: str) -> bool:
-    """Whether a member, as its encoding has it, is what was written."""
-    match told.get(f"{name}_encoding"):
+def _same(raw: bytes | None, received: dict[str, Any], name: str) -> bool:
+    """Return whether a member, with its encoding, equals what was written."""
+    match received.get(f"{name}_encoding"):
         case "base64":
-            return raw == base64.b64decode(told[name])
+            return raw == base64.b64decode(received[name])
         case "text":
-            return raw is not None and raw.decode() == told[name]
+            return raw is not None and raw.decode() == received[name]
         case _ if raw is not None and _is_json(raw):
-            return told[name] in (json.loads(raw), raw.decode())
+            return received[name] in (json.loads(raw), raw.decode())
         case _:
-            return (raw.decode() if raw is not None else None) == told[name]
+            return (raw.decode() if raw is not None else None) == received[name]
 
 
 def _is_json(raw: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Each hostile request gets the answer that docs/attacks.md promises, and the server is as it was before."""
+"""Each hostile request gets the answer in docs/attacks.md, and the server is unharmed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server(serve: Callable[..., Server], attacked: str) -> Server:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_requests(server: Server, unharmed: Unharmed, case: Case) -> None:
-    """The answers are exactly those of the table, and the next client has its own."""
+def test_hostile_requests(server: Server, unharmed: Unharmed, case: Case) -> None:
+    """The answers are exactly those of the table, and the next client gets its own answer."""
     assert case.answers == answers(server.port, case.request)
     assert ("204",) == answers(server.port, b"OPTIONS /attacked HTTP/1.1\r\n\r\n")

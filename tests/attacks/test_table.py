@@ -1,4 +1,4 @@
-"""docs/attacks.md and docs/security.md promise what is tested, and nothing else."""
+"""docs/attacks.md and docs/security.md state exactly what is tested."""
 
 from __future__ import annotations
 
@@ -12,27 +12,34 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.schemas import read
 from tests.attacks.records import RECORDS
 from tests.attacks.requests import TABLES
-from tests.attacks.table import PAGE, render
+from tests.attacks.table import ANSWERS, PAGE, render
 
 SECURITY = PAGE.with_name("security.md")
 CASES_MIN = 100
 
 
-def test_the_page_is_the_table() -> None:
-    """docs/attacks.md is what `python -m tests.attacks.table` writes."""
+def test_the_page_is_up_to_date() -> None:
+    """docs/attacks.md is the output of `python -m tests.attacks.table`."""
     assert render() == PAGE.read_text()
 
 
-def test_there_are_enough() -> None:
-    """At least a hundred, no two of one name."""
+def test_there_are_at_least_a_hundred_attacks() -> None:
+    """No two attacks of a table have the same name."""
     names = [(where, case.name) for where, cases in TABLES.items() for case in cases]
     names += [("records", record.name) for record in RECORDS]
 
     assert CASES_MIN <= len(names) == len(set(names))
 
 
-def test_every_setting_that_is_named_exists() -> None:
-    """What docs/security.md says of a default is so."""
+def test_every_answer_is_explained() -> None:
+    """The page gives the reason for each answer, and for no others."""
+    answers = {answer.partition(" for ")[0] for cases in TABLES.values() for case in cases for answer in case.answers}
+
+    assert answers == set(ANSWERS)
+
+
+def test_the_defaults_in_security_md_are_correct() -> None:
+    """docs/security.md lists the defaults of the configuration schema."""
     settings = read("config")["properties"]
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", SECURITY.read_text(), re.MULTILINE)
 
@@ -43,7 +50,7 @@ def test_every_setting_that_is_named_exists() -> None:
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Flask:
-    """The app of docs/security.md, reading a log in memory that has both of its topics."""
+    """The example app of docs/security.md, with a log in memory that has both of its topics."""
     (example,) = re.findall(r"^```python\n(.*?)^```", SECURITY.read_text(), re.MULTILINE | re.DOTALL)
     log = MemoryLog()
     for topic in ("orders", "audit"):
@@ -68,8 +75,10 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Flask:
         ("/streams/orders/orders", "t-orders", '["audit"]', 404),
     ],
 )
-def test_the_guard(guarded: Flask, path: str, token: str | None, last_id: str | None, status: int) -> None:
-    """It lets in who has a token for these streams, and no id leads to others."""
+def test_the_guard_of_the_example(
+    guarded: Flask, path: str, token: str | None, last_id: str | None, status: int
+) -> None:
+    """It accepts a token only for its own streams, and no event ID gives access to others."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     headers |= {"Last-Event-ID": last_id} if last_id else {}
 
