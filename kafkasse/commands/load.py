@@ -224,7 +224,7 @@ def _key_index(header: list[str], key: str | None) -> int | None:
 
 
 def _as_json(field: str) -> str:
-    """Return a number with its original digits, because json.dumps() would change 25.00 and 9007199254740993."""
+    """Return a number with its original digits, because float() would change 25.00 and 9007199254740993."""
     return field if JSON_NUMBER.fullmatch(field) else json.dumps(field, ensure_ascii=False)
 
 
@@ -288,7 +288,7 @@ class _Delivery:
 
     def __init__(self, producer: KafkaProducer, topic: str) -> None:
         self._producer, self._topic = producer, topic
-        self._in_flight = threading.Semaphore(MAX_IN_FLIGHT)  # the producer's own buffer has no limit
+        self._free_slots = threading.Semaphore(MAX_IN_FLIGHT)  # the producer's own buffer has no limit
         self.sent = 0
         self.acknowledged = 0
         self.offsets: dict[int, tuple[int, int]] = {}
@@ -298,7 +298,7 @@ class _Delivery:
         """Pass a row to the producer. Blocks while MAX_IN_FLIGHT rows are unacknowledged."""
         if self.failure:
             raise self.failure
-        self._in_flight.acquire()
+        self._free_slots.acquire()
         try:
             future = self._producer.send(self._topic, row.value, row.key)
         except MessageSizeTooLargeError:
@@ -321,11 +321,11 @@ class _Delivery:
         first, last = self.offsets.get(record.partition, (record.offset, record.offset))
         self.offsets[record.partition] = (min(first, record.offset), max(last, record.offset))
         self.acknowledged += 1
-        self._in_flight.release()
+        self._free_slots.release()
 
     def _on_failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
-        self._in_flight.release()
+        self._free_slots.release()
 
 
 def _row_reader(file: str) -> Callable[[Iterable[str], str | None], Iterator[Row]]:
@@ -371,7 +371,7 @@ def _client(kind: Any, settings: dict[str, Any], **client_settings: Any) -> Any:
             f"{BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another address with --bootstrap-servers"
         ) from None
     except (KafkaError, ValueError, OSError) as error:
-        raise CommandError(f"invalid Kafka settings: {_message(error)}") from error
+        raise CommandError(f"cannot connect to Kafka, check its settings: {_message(error)}") from error
 
 
 def _message(error: BaseException) -> str:
