@@ -1,7 +1,7 @@
-"""A log in memory: a real one, kept in this process, for tests, demonstrations and work without Kafka.
+"""MemoryLog: a log in the memory of this process, for tests, demos and development without Kafka.
 
-It does what Kafka does as far as a reader can see: partitions, offsets, timestamps, retention, compaction holes,
-transaction markers, topics deleted and made again.
+A reader sees what it would see with Kafka: partitions, offsets, timestamps, retention, transaction markers, and topics that
+are deleted and recreated. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, Topic
 
-BATCH_RECORDS_MAX = 500
+MAX_BATCH_RECORDS = 500
 
 
 class MemoryRecord(NamedTuple):
-    """A record; see frame.Record."""
+    """Implements log.Record."""
 
     offset: int
     timestamp: int | None
@@ -30,37 +30,41 @@ class MemoryRecord(NamedTuple):
 
 
 @dataclass
-class _Slots:
-    """One partition: offsets `first` up to `end`, of which those in `records` hold one and the others are holes."""
+class _PartitionLog:
+    """The offsets `[start, end)` of one partition. Offsets without a record in `records` are transaction markers."""
 
-    first: int = 0
+    start: int = 0
     end: int = 0
     records: list[MemoryRecord] = field(default_factory=list)
 
 
 class MemoryLog:
-    """See contract.Log. Writers call create(), append(), mark(), drop_before() and delete()."""
+    """Implements log.Log. Writers call create(), append(), mark(), drop_before() and delete().
+
+    Attributes:
+        changed: notified after each change that a cursor may wait for.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
-        self._slots: dict[Partition, _Slots] = {}
+        self._partitions: dict[Partition, _PartitionLog] = {}
         self._topic_ids = count(1)
         self.changed = Condition()
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic, or add partitions to it."""
+        """Create a topic, or add partitions to an existing one. `partitions` is the new number of partitions."""
         with self.changed:
-            there = self._topics.get(topic)
-            topic_id = there.topic_id if there else f"memory{next(self._topic_ids)}"
+            existing = self._topics.get(topic)
+            topic_id = existing.topic_id if existing else f"memory{next(self._topic_ids)}"
             self._topics[topic] = Topic(partitions, topic_id)
-            for index in range(there.partitions if there else 0, partitions):
-                self._slots[Partition(topic, index)] = _Slots()
+            for index in range(existing.partitions if existing else 0, partitions):
+                self._partitions[Partition(topic, index)] = _PartitionLog()
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and all that it holds."""
+        """Delete a topic and its records."""
         with self.changed:
             for index in range(self._topics.pop(topic).partitions):
-                del self._slots[Partition(topic, index)]
+                del self._partitions[Partition(topic, index)]
             self.changed.notify_all()
 
     def append(
@@ -72,36 +76,38 @@ class MemoryLog:
         timestamp: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> int:
-        """Append one record. Returns its offset."""
+        """Append one record and return its offset. `timestamp` is in ms since the epoch; the default is now."""
         with self.changed:
-            slots = self._slots[Partition(topic, partition)]
+            partition_log = self._partitions[Partition(topic, partition)]
             when = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-            slots.records.append(MemoryRecord(slots.end, when, key, value, headers))
-            slots.end += 1
+            partition_log.records.append(MemoryRecord(partition_log.end, when, key, value, headers))
+            partition_log.end += 1
             self.changed.notify_all()
-            return slots.end - 1
+            return partition_log.end - 1
 
     def mark(self, topic: str, partition: int = 0) -> None:
-        """Take an offset without a record, as a transaction marker does."""
+        """Use up one offset without a record, as a transaction marker does."""
         with self.changed:
-            self._slots[Partition(topic, partition)].end += 1
+            self._partitions[Partition(topic, partition)].end += 1
             self.changed.notify_all()
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
-        """What retention does: offsets before `offset` are gone."""
+        """Delete the records before `offset`, as retention does."""
         with self.changed:
-            slots = self._slots[Partition(topic, partition)]
-            slots.first = offset
-            slots.records = [record for record in slots.records if record.offset >= offset]
+            partition_log = self._partitions[Partition(topic, partition)]
+            partition_log.start = offset
+            partition_log.records = [record for record in partition_log.records if record.offset >= offset]
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
         return {topic: self._topics[topic] for topic in topics if topic in self._topics}
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        return {each: OffsetRange(self._there(each).first, self._there(each).end) for each in partitions}
+        return {
+            each: OffsetRange(self._partition_log(each).start, self._partition_log(each).end) for each in partitions
+        }
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {each: self._offset_at(self._there(each), timestamp) for each, timestamp in timestamps.items()}
+        return {each: self._offset_at(self._partition_log(each), timestamp) for each, timestamp in timestamps.items()}
 
     def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> MemoryCursor:
         return MemoryCursor(self, offsets)
@@ -109,30 +115,34 @@ class MemoryLog:
     def close(self) -> None:
         pass
 
-    def _there(self, partition: Partition) -> _Slots:
-        if partition not in self._slots:
+    def _partition_log(self, partition: Partition) -> _PartitionLog:
+        if partition not in self._partitions:
             raise TopicNotAvailable("A topic of this stream is not available.")
-        return self._slots[partition]
+        return self._partitions[partition]
 
     @staticmethod
-    def _offset_at(slots: _Slots, timestamp: int) -> int:
-        later = (record.offset for record in slots.records if (record.timestamp or -1) >= timestamp)
-        return next(later, slots.end)
+    def _offset_at(partition_log: _PartitionLog, timestamp: int) -> int:
+        later = (record.offset for record in partition_log.records if (record.timestamp or -1) >= timestamp)
+        return next(later, partition_log.end)
 
     def read(self, partition: Partition, offset: int) -> Batch | None:
-        """What follows `offset`, or None where nothing does."""
-        slots = self._slots.get(partition)
-        if slots is None or offset == slots.end:
+        """Return the next batch from `offset` on, or None if there is none yet.
+
+        Raises:
+            OffsetOutOfRange: the partition does not hold `offset`.
+        """
+        partition_log = self._partitions.get(partition)
+        if partition_log is None or offset == partition_log.end:
             return None
-        if not slots.first <= offset <= slots.end:
+        if not partition_log.start <= offset <= partition_log.end:
             raise OffsetOutOfRange([partition])
-        records = [record for record in slots.records if record.offset >= offset][:BATCH_RECORDS_MAX]
-        full = len(records) == BATCH_RECORDS_MAX
-        return Batch(partition, records, records[-1].offset + 1 if full else slots.end)
+        records = [record for record in partition_log.records if record.offset >= offset][:MAX_BATCH_RECORDS]
+        full = len(records) == MAX_BATCH_RECORDS
+        return Batch(partition, records, records[-1].offset + 1 if full else partition_log.end)
 
 
 class MemoryCursor:
-    """See contract.Cursor."""
+    """Implements log.Cursor."""
 
     def __init__(self, log: MemoryLog, offsets: Mapping[Partition, int]) -> None:
         self._log = log
