@@ -1,7 +1,8 @@
-"""Brokers whose every answer to a fetch is written by a test: over real sockets, by kafka-python's codec.
+"""Fake brokers on real sockets. A test writes the response to each Fetch request.
 
-Metadata, versions and offsets are answered at once from what the test has set. A fetch waits until the test takes it with
-FakeBroker.asked() and answers it, late, wrongly, or not at all. They keep no records and know nothing of kafkasse.
+A fake broker responds at once to requests for versions, metadata and offsets, from what the test has set. A Fetch request
+waits until the test takes it with FakeBroker.next_fetch(), and responds late, with an error, or not at all. kafka-python
+encodes and decodes the messages. Fake brokers store no records and do not depend on kafkasse.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 HOST = "127.0.0.1"
-PATIENCE_S = 5.0
-NOBODY = -1
+FETCH_TIMEOUT_S = 5.0
+NO_LEADER = -1
 EARLIEST = -2
-SESSION = 77
-ID = UUID(int=7)
+SESSION_ID = 77
+TOPIC_ID = UUID(int=7)
 
 FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
 REQUESTS = {
@@ -37,12 +38,12 @@ REQUESTS = {
 }
 VERSIONS = {FETCH: 13, LIST_OFFSETS: 7, METADATA: 12, API_VERSIONS: 3}
 
-OfTopic = FetchResponse.FetchableTopicResponse
-OfPartition = OfTopic.PartitionData
+TopicData = FetchResponse.FetchableTopicResponse
+PartitionData = TopicData.PartitionData
 
 
 def batch(offset: int, *values: bytes, epoch: int = 0) -> bytes:
-    """A batch of records that begins at `offset`, written in a leader's `epoch`."""
+    """Encode a record batch that starts at `offset`, written in this leader epoch."""
     builder = MemoryRecordsBuilder(2, 0, 1 << 24)
     for value in values:
         builder.append(1000, None, value, [])
@@ -55,116 +56,125 @@ def batch(offset: int, *values: bytes, epoch: int = 0) -> bytes:
 
 @dataclass
 class FakeTopic:
-    """A topic as metadata tells it: for each partition its leader's node id, or NOBODY, and the leader's epoch."""
-
-    leaders: list[int]
-    id: UUID = ID
-    epochs: dict[int, int] = field(default_factory=dict)
-    bounds: tuple[int, int] = (0, 0)
-    error: int = 0  # of every question for its offsets
-
-
-class StreamRequest:
-    """A fetch that waits for an answer.
+    """A topic in the metadata.
 
     Attributes:
-        offsets: that it names, by partition.
-        request: the whole of it.
+        leaders: for each partition, the node ID of its leader, or NO_LEADER.
+        epochs: the leader epochs, by partition; 0 if absent.
+        offset_range: log start offset and log end offset of each partition.
+        list_offsets_error: the error code in each ListOffsets response.
+    """
+
+    leaders: list[int]
+    id: UUID = TOPIC_ID
+    epochs: dict[int, int] = field(default_factory=dict)
+    offset_range: tuple[int, int] = (0, 0)
+    list_offsets_error: int = 0
+
+
+class PendingFetch:
+    """A Fetch request that waits for its response.
+
+    Attributes:
+        request: the decoded request.
+        sock: the connection that it came from.
+        offsets: the fetch offset of each partition in the request.
+        forgotten: the partitions to remove from the session.
     """
 
     def __init__(self, sock: socket.socket, request: FetchRequest) -> None:
-        self._sock = sock
+        self.sock = sock
         self.request = request
         self.partitions = {each.partition: each for topic in request.topics for each in topic.partitions}
         self.offsets = {number: each.fetch_offset for number, each in self.partitions.items()}
         self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
 
-    def answer(self, *partitions: OfPartition, topic: UUID = ID, session: int = 0, **rest: Any) -> None:
-        """Send an answer that holds these partitions of one topic."""
+    def respond(self, *partitions: PartitionData, topic: UUID = TOPIC_ID, session: int = 0, **rest: Any) -> None:
+        """Send a response with these partitions of one topic."""
         name = {"topic_id": topic} if self.request.API_VERSION >= 13 else {"topic": "t"}
-        responses = [OfTopic(**name, partitions=list(partitions))] if partitions else []
+        responses = [TopicData(**name, partitions=list(partitions))] if partitions else []
         rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
-        _send(self._sock, self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
+        _send(self.sock, self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
 
-    def hang_up(self) -> None:
-        """Close the connection instead."""
-        self._sock.shutdown(socket.SHUT_RDWR)
+    def disconnect(self) -> None:
+        """Close the connection instead of responding."""
+        self.sock.shutdown(socket.SHUT_RDWR)
 
 
-def of(
+def partition_data(
     partition: int,
     records: bytes = b"",
     error: int = 0,
-    replica: int = NOBODY,
+    replica: int = NO_LEADER,
     diverging: tuple[int, int] | None = None,
     aborted: Sequence[tuple[int, int]] = (),
-) -> OfPartition:
-    """What an answer says of one partition. `diverging`: epoch and end offset."""
+) -> PartitionData:
+    """Return one partition of a Fetch response. `diverging` is an epoch and its end offset."""
     rest = {}
     if diverging is not None:
-        rest["diverging_epoch"] = OfPartition.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-    return OfPartition(
+        rest["diverging_epoch"] = PartitionData.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+    return PartitionData(
         partition_index=partition, error_code=error, high_watermark=0, last_stable_offset=0, log_start_offset=0,
         preferred_read_replica=replica, records=records,
-        aborted_transactions=[OfPartition.AbortedTransaction(producer_id=a, first_offset=b) for a, b in aborted], **rest,
+        aborted_transactions=[PartitionData.AbortedTransaction(producer_id=a, first_offset=b) for a, b in aborted], **rest,
     )  # fmt: skip
 
 
 class FakeBroker:
     """One broker of a FakeCluster."""
 
-    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+    def __init__(self, cluster: FakeCluster, node_id: int, port: int = 0) -> None:
         self.node_id = node_id
         self._cluster = cluster
-        self._fetches: Queue[StreamRequest] = Queue()
-        self._server = StreamServer((HOST, 0), self._serve)
+        self._fetches: Queue[PendingFetch] = Queue()
+        self._server = StreamServer((HOST, port), self._serve)
         self._server.start()
         self.port = self._server.server_port
-        self.connections: list[socket.socket] = []  # that have asked for records
+        self.connections: list[socket.socket] = []  # those that sent a Fetch request
 
-    def asked(self) -> StreamRequest:
-        """The next fetch, once it has come."""
-        return self._fetches.get(timeout=PATIENCE_S)
+    def next_fetch(self) -> PendingFetch:
+        """Wait for the next Fetch request."""
+        return self._fetches.get(timeout=FETCH_TIMEOUT_S)
 
     @property
-    def waiting(self) -> int:
-        """How many fetches have come that no test has taken."""
+    def pending_fetches(self) -> int:
+        """The number of Fetch requests that no test has taken."""
         return self._fetches.qsize()
 
     def close(self) -> None:
         self._server.stop()
 
     def _serve(self, sock: socket.socket, _: object) -> None:
-        with suppress(OSError):  # the other side broke off, or a test has ended
-            self._answer_all(sock)
+        with suppress(OSError):  # the client disconnected, or the test is over
+            self._respond_to_all(sock)
 
-    def _answer_all(self, sock: socket.socket) -> None:
+    def _respond_to_all(self, sock: socket.socket) -> None:
         reader = sock.makefile("rb")
         while len(head := reader.read(4)) == 4:
             data = reader.read(struct.unpack(">i", head)[0])
             key, version = struct.unpack_from(">hh", data)
             request = REQUESTS[key].decode(data, version=version, header=True)
             request.API_VERSION = version
-            self._cluster.questions[key] += 1
+            self._cluster.requests[key] += 1
             if key == FETCH:
                 if sock not in self.connections:
                     self.connections.append(sock)
-                self._fetches.put(StreamRequest(sock, request))
+                self._fetches.put(PendingFetch(sock, request))
             else:
-                _send(sock, request, self._cluster.answer(key, request))
+                _send(sock, request, self._cluster.respond(key, request))
 
 
 class FakeCluster:
-    """Brokers and topics. A test changes `topics` as it likes.
+    """Brokers and topics.
 
     Attributes:
-        topics: by name.
-        questions: how many of each kind were asked.
+        topics: by name. A test may change them at any time.
+        requests: the number of requests that were received, by API key.
     """
 
     def __init__(self, brokers: int = 1) -> None:
         self.topics: dict[str, FakeTopic] = {}
-        self.questions: Counter[int] = Counter()
+        self.requests: Counter[int] = Counter()
         self.brokers = [FakeBroker(self, node_id) for node_id in range(brokers)]
 
     @property
@@ -175,7 +185,11 @@ class FakeCluster:
         for broker in self.brokers:
             broker.close()
 
-    def answer(self, key: int, request: Any) -> Any:
+    def restart(self, node_id: int) -> None:
+        """Start a closed broker again, at the same port."""
+        self.brokers[node_id] = FakeBroker(self, node_id, self.brokers[node_id].port)
+
+    def respond(self, key: int, request: Any) -> Any:
         if key == API_VERSIONS:
             return _versions()
         return self._metadata(request) if key == METADATA else self._list_offsets(request)
@@ -199,7 +213,7 @@ class FakeCluster:
             return kind(error_code=3, topic_id=UUID(int=0), partitions=[], **rest)
         partitions = [
             kind.MetadataResponsePartition(
-                error_code=5 if leader == NOBODY else 0, partition_index=number, leader_id=leader,
+                error_code=5 if leader == NO_LEADER else 0, partition_index=number, leader_id=leader,
                 leader_epoch=topic.epochs.get(number, 0), replica_nodes=[0], isr_nodes=[0], offline_replicas=[],
             )
             for number, leader in enumerate(topic.leaders)
@@ -209,16 +223,16 @@ class FakeCluster:
     def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         kind = ListOffsetsResponse.ListOffsetsTopicResponse
         topics = []
-        for asked in request.topics:
-            topic = self.topics[asked.name]
+        for requested in request.topics:
+            topic = self.topics[requested.name]
             partitions = [
                 kind.ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=topic.error, timestamp=-1, leader_epoch=0,
-                    offset=topic.bounds[0 if each.timestamp == EARLIEST else 1],
+                    partition_index=each.partition_index, error_code=topic.list_offsets_error, timestamp=-1, leader_epoch=0,
+                    offset=topic.offset_range[0 if each.timestamp == EARLIEST else 1],
                 )
-                for each in asked.partitions
+                for each in requested.partitions
             ]  # fmt: skip
-            topics.append(kind(name=asked.name, partitions=partitions))
+            topics.append(kind(name=requested.name, partitions=partitions))
         return ListOffsetsResponse(version=0, throttle_time_ms=0, topics=topics)
 
 

@@ -19,7 +19,16 @@ from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition
 from tests.kafka import fake_broker
-from tests.kafka.fake_broker import METADATA, NOBODY, SESSION, FakeBroker, FakeCluster, FakeTopic, batch, of
+from tests.kafka.fake_broker import (
+    METADATA,
+    NO_LEADER,
+    SESSION_ID,
+    FakeBroker,
+    FakeCluster,
+    FakeTopic,
+    batch,
+    partition_data,
+)
 from tests.kafka.logs import open_log
 from tests.support.certificates import Authority
 from tests.support.waiting import eventually
@@ -97,10 +106,10 @@ def came(cursor: KafkaCursor) -> None:
 def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes]:
     """An answer has come before it is wanted: a whole run of partition 0 from 1 on, the first two of partition 1."""
     first = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"x" * 900_000)))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"x" * 900_000)))
     first.get()
     many, few = batch(1, *[b"y" * 300] * MAX_RUN_RECORDS), batch(0, b"a", b"b")
-    broker.asked().answer(of(0, many), of(1, few))
+    broker.next_fetch().respond(partition_data(0, many), partition_data(1, few))
     came(cursor)
     return many, few
 
@@ -112,15 +121,15 @@ def test_an_answer_that_waits_is_not_asked_for_again(cluster, opened):
     """What was fetched ahead is had once, however late it is taken."""
     (broker, _), cursor = cluster.brokers, opened(0)
     first = polled(cursor)
-    broker.asked().answer(of(0, batch(0, MUCH)))
+    broker.next_fetch().respond(partition_data(0, batch(0, MUCH)))
     first.get()
-    broker.asked().answer(of(0, batch(1, MUCH)))
+    broker.next_fetch().respond(partition_data(0, batch(1, MUCH)))
     came(cursor)
 
     found = cursor.poll(LONG)
 
     assert [1] == offsets(found)
-    assert {0: 2} == broker.asked().offsets
+    assert {0: 2} == broker.next_fetch().offsets
 
 
 def test_records_come_once_while_the_topic_grows(cluster, opened):
@@ -129,11 +138,11 @@ def test_records_come_once_while_the_topic_grows(cluster, opened):
     many, few = fetched_ahead(broker, cursor)
     found = cursor.poll(LONG)
     turn()
-    if broker.waiting:  # for the same once more
-        broker.asked().answer(of(0, many), of(1, few + batch(2, b"c")))
+    if broker.pending_fetches:  # for the same once more
+        broker.next_fetch().respond(partition_data(0, many), partition_data(1, few + batch(2, b"c")))
         came(cursor)
     found += cursor.poll(LONG)
-    broker.asked().answer(of(1, batch(2, b"c") + batch(3, b"d")))
+    broker.next_fetch().respond(partition_data(1, batch(2, b"c") + batch(3, b"d")))
     came(cursor)
 
     found += cursor.poll(LONG)
@@ -148,8 +157,10 @@ def test_what_waits_is_not_overwritten(cluster, opened):
 
     found = cursor.poll(LONG)
     turn()
-    if broker.waiting:  # for the same once more
-        broker.asked().answer(of(0, many + batch(MAX_RUN_RECORDS + 1, b"new")), of(1, few))
+    if broker.pending_fetches:  # for the same once more
+        broker.next_fetch().respond(
+            partition_data(0, many + batch(MAX_RUN_RECORDS + 1, b"new")), partition_data(1, few)
+        )
         came(cursor)
     found += cursor.poll(LONG)
 
@@ -160,12 +171,12 @@ def test_a_seek_while_a_fetch_is_under_way(cluster, opened):
     """Its answer is for another place, and is dropped."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    late = broker.asked()
+    late = broker.next_fetch()
     cursor.seek({at(0): 7})
-    late.answer(of(0, batch(0, b"a")))
+    late.respond(partition_data(0, batch(0, b"a")))
 
-    again = broker.asked()
-    again.answer(of(0, batch(5, b"b", b"c", b"d")))
+    again = broker.next_fetch()
+    again.respond(partition_data(0, batch(5, b"b", b"c", b"d")))
 
     assert {0: 7} == again.offsets
     assert [7] == offsets(poll.get())
@@ -177,7 +188,7 @@ def test_damaged_records_end_the_stream_after_what_is_whole(cluster, opened):
     damaged = bytearray(batch(1, b"bbbb"))
     damaged[-3] ^= 1
     poll = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"a") + bytes(damaged)), of(1, batch(0, b"c")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a") + bytes(damaged)), partition_data(1, batch(0, b"c")))
 
     found = poll.get()
 
@@ -190,11 +201,11 @@ def test_an_answer_to_another_request(cluster, opened):
     """Nothing of it is believed: the connection is given up, and the same is asked for by another one."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    asked = broker.asked()
+    asked = broker.next_fetch()
     asked.request.header.correlation_id += 1
-    asked.answer(of(0, batch(0, b"wrong")))
+    asked.respond(partition_data(0, batch(0, b"wrong")))
 
-    broker.asked().answer(of(0, batch(0, b"right")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"right")))
 
     assert [b"right"] == [bytes(record.value) for each in poll.get() for record in each.records]
 
@@ -203,7 +214,7 @@ def test_a_default_is_no_divergence(cluster, opened):
     """A broker may write what it may leave out: no epoch diverges."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"a"), diverging=(-1, -1)))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a"), diverging=(-1, -1)))
 
     assert [0] == offsets(poll.get())
 
@@ -213,10 +224,12 @@ def test_a_log_that_went_another_way(cluster, opened):
     (broker, _), cursor = cluster.brokers, opened(0, offset=80)
     for offset, epoch in ((80, 4), (90, 5)):
         poll = polled(cursor)
-        broker.asked().answer(of(0, batch(offset, *[b"a"] * 10, epoch=epoch)))
+        broker.next_fetch().respond(partition_data(0, batch(offset, *[b"a"] * 10, epoch=epoch)))
         poll.get()
     poll = polled(cursor)
-    broker.asked().answer(of(0, diverging=(4, 150)))  # its epoch 4 goes on to 149: unclean, but it is what there is
+    broker.next_fetch().respond(
+        partition_data(0, diverging=(4, 150))
+    )  # its epoch 4 goes on to 149: unclean, but it is what there is
 
     gap = poll.get().gap(at(0), 100, OffsetRange(0, 160))
 
@@ -231,10 +244,10 @@ def test_markers_have_an_epoch(cluster, opened):
     marker = bytearray(batch(10, b"", epoch=5))
     marker[21:23] = CONTROL
     marker[17:21] = struct.pack(">I", crc32c(bytes(marker[21:])))
-    broker.asked().answer(of(0, batch(0, *[b"a"] * 10, epoch=4) + marker))
+    broker.next_fetch().respond(partition_data(0, batch(0, *[b"a"] * 10, epoch=4) + marker))
     read = offsets(poll.get())
     poll = polled(cursor)
-    request = broker.asked().request
+    request = broker.next_fetch().request
 
     (partition,) = request.topics[0].partitions
     assert list(range(10)) == read
@@ -247,18 +260,18 @@ def test_a_leader_of_the_past(cluster, opened):
     cluster.topics["t"].epochs[0] = 5
     (broker, deposed), cursor = cluster.brokers, opened(0, tail=True)
     poll = polled(cursor)
-    asked = broker.asked()
-    topic, looks = cluster.topics["t"], cluster.questions[METADATA]
+    asked = broker.next_fetch()
+    topic, looks = cluster.topics["t"], cluster.requests[METADATA]
     topic.leaders, topic.epochs[0] = [1], 4
     for _ in range(3):
-        asked.answer(of(0, error=NO_LEADER_HERE), session=SESSION)
-        asked = broker.asked()
-    believed = deposed.waiting
+        asked.respond(partition_data(0, error=NO_LEADER_HERE), session=SESSION_ID)
+        asked = broker.next_fetch()
+    believed = deposed.pending_fetches
 
     topic.leaders, topic.epochs[0] = [0], 6
-    asked.answer(of(0, batch(0, b"a", epoch=6)), session=SESSION)
+    asked.respond(partition_data(0, batch(0, b"a", epoch=6)), session=SESSION_ID)
 
-    assert cluster.questions[METADATA] > looks
+    assert cluster.requests[METADATA] > looks
     assert not believed
     assert [0] == offsets(poll.get())
 
@@ -270,15 +283,15 @@ def test_a_session_tells_only_what_has_changed(cluster, opened):
     """A partition that brought records is named again, one that brought none is not."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     first = polled(cursor)
-    opening = broker.asked()
-    opening.answer(of(0, batch(0, b"a")), of(1), session=SESSION)
+    opening = broker.next_fetch()
+    opening.respond(partition_data(0, batch(0, b"a")), partition_data(1), session=SESSION_ID)
     first.get()
     second = polled(cursor)
-    asked = broker.asked()
-    asked.answer(of(1, batch(0, b"b")), session=SESSION)
+    asked = broker.next_fetch()
+    asked.respond(partition_data(1, batch(0, b"b")), session=SESSION_ID)
 
     assert ({0: 0, 1: 0}, {0: 1}) == (opening.offsets, asked.offsets)
-    assert (SESSION, 1) == (asked.request.session_id, asked.request.session_epoch)
+    assert (SESSION_ID, 1) == (asked.request.session_id, asked.request.session_epoch)
     assert [0] == offsets(second.get(), 1)
 
 
@@ -286,13 +299,13 @@ def test_a_session_that_the_broker_has_dropped(cluster, opened):
     """A new one begins, with all partitions, at the offsets that were reached."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     first = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"a")), of(1), session=SESSION)
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")), partition_data(1), session=SESSION_ID)
     first.get()
     second = polled(cursor)
-    broker.asked().answer(error_code=NO_SESSION)
+    broker.next_fetch().respond(error_code=NO_SESSION)
 
-    again = broker.asked()
-    again.answer(of(0, batch(1, b"b")), of(1), session=SESSION)
+    again = broker.next_fetch()
+    again.respond(partition_data(0, batch(1, b"b")), partition_data(1), session=SESSION_ID)
 
     assert ({0: 1, 1: 0}, 0) == (again.offsets, again.request.session_id)
     assert [1] == offsets(second.get())
@@ -302,18 +315,18 @@ def test_a_leader_that_moves_away_and_back(cluster, opened):
     """Its session forgets the partition, and is told of it again when it is back."""
     (broker, other), cursor = cluster.brokers, opened(0, 0, tail=True)
     poll = polled(cursor)
-    opening = broker.asked()
+    opening = broker.next_fetch()
     cluster.topics["t"].leaders[0] = 1
-    opening.answer(of(0, error=NO_LEADER_HERE), of(1), session=SESSION)
-    without = broker.asked()
-    moved = other.asked()
+    opening.respond(partition_data(0, error=NO_LEADER_HERE), partition_data(1), session=SESSION_ID)
+    without = broker.next_fetch()
+    moved = other.next_fetch()
     cluster.topics["t"].leaders[0] = 0
-    moved.answer(of(0, error=NO_LEADER_HERE), session=SESSION + 1)
+    moved.respond(partition_data(0, error=NO_LEADER_HERE), session=SESSION_ID + 1)
     back = without
     while 0 not in back.offsets:
-        back.answer(session=SESSION)
-        back = broker.asked()
-    back.answer(of(0, batch(0, b"a")), session=SESSION)
+        back.respond(session=SESSION_ID)
+        back = broker.next_fetch()
+    back.respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
 
     assert ([0], {}) == (without.forgotten, without.offsets)
     assert ({0: 0}, []) == (back.offsets, back.forgotten)
@@ -327,9 +340,9 @@ def test_a_broker_that_hangs_up(cluster, opened):
     """The same is asked for again, by another connection."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    broker.asked().hang_up()
+    broker.next_fetch().disconnect()
 
-    broker.asked().answer(of(0, batch(0, b"a")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
 
@@ -338,9 +351,9 @@ def test_a_broker_that_does_not_answer(cluster, opened):
     """After a while the same is asked for by another connection."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    broker.asked()
+    broker.next_fetch()
 
-    broker.asked().answer(of(0, batch(0, b"a")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
 
@@ -350,16 +363,16 @@ def test_cursors_that_are_closed_before_their_answer_comes(cluster, opened):
     broker, _ = cluster.brokers
     for _ in range(3):
         poll = polled(cursor := opened(0))
-        asked = broker.asked()
+        asked = broker.next_fetch()
         cursor.close()
-        asked.answer(of(0, batch(0, b"a")))
+        asked.respond(partition_data(0, batch(0, b"a")))
         assert [] == poll.get()
         turn()
     assert 1 == len(broker.connections)
 
     for _ in range(2):
         polled(cursor := opened(0))
-        broker.asked()
+        broker.next_fetch()
         cursor.close()
     assert 2 == len(broker.connections)
 
@@ -369,7 +382,7 @@ def test_connections_that_the_broker_closed_while_they_were_kept(cluster, log, o
     broker, _ = cluster.brokers
     for cursor in (opened(0), opened(0)):
         poll = polled(cursor)
-        broker.asked().answer(of(0, batch(0, b"a")))
+        broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
         poll.get()
         cursor.close()
     eventually(lambda: any(log.pool.idle()))
@@ -377,7 +390,7 @@ def test_connections_that_the_broker_closed_while_they_were_kept(cluster, log, o
         sock.shutdown(fake_broker.socket.SHUT_RDWR)
 
     poll = polled(opened(0))
-    broker.asked().answer(of(0, batch(0, b"a")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
 
@@ -388,7 +401,7 @@ def test_connections_that_went_silent_while_they_were_kept(cluster, log, opened)
     cursors = [opened(0) for _ in range(3)]
     for cursor in cursors:
         poll = polled(cursor)
-        broker.asked().answer(of(0, batch(0, b"a")))
+        broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
         poll.get()
     for cursor in cursors:
         cursor.close()
@@ -397,9 +410,9 @@ def test_connections_that_went_silent_while_they_were_kept(cluster, log, opened)
 
     poll = polled(opened(0))
     silent = 0
-    while (asked := broker.asked())._sock in kept:
+    while (asked := broker.next_fetch()).sock in kept:
         silent += 1
-    asked.answer(of(0, batch(0, b"a")))
+    asked.respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
     assert 1 == silent
@@ -409,12 +422,15 @@ def test_out_of_range_is_told_until_somebody_moves_it(cluster, opened):
     """Whoever could not find out where the log goes on is asked again, and other partitions are read meanwhile."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, offset=5)
     first = polled(cursor)
-    broker.asked().answer(of(0, error=OUT_OF_RANGE), of(1))
+    broker.next_fetch().respond(partition_data(0, error=OUT_OF_RANGE), partition_data(1))
 
     def serve() -> None:
-        while asked := broker.asked():
-            parts = {0: of(0, error=OUT_OF_RANGE), 1: of(1, batch(asked.offsets.get(1, 5), b"a"))}
-            asked.answer(*(parts[number] for number in asked.offsets))
+        while asked := broker.next_fetch():
+            parts = {
+                0: partition_data(0, error=OUT_OF_RANGE),
+                1: partition_data(1, batch(asked.offsets.get(1, 5), b"a")),
+            }
+            asked.respond(*(parts[number] for number in asked.offsets))
 
     serving = gevent.spawn(serve)
     told, read = [first.get()], []
@@ -430,15 +446,15 @@ def test_out_of_range_is_told_until_somebody_moves_it(cluster, opened):
 
 def test_a_partition_without_a_leader(cluster, opened):
     """It is looked for with patience, and read as soon as it has one; others do not wait for it."""
-    (broker, other), cursor = cluster.brokers, opened(0, NOBODY)
+    (broker, other), cursor = cluster.brokers, opened(0, NO_LEADER)
     first = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"a")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
     found = first.get()
     second = polled(cursor)
-    asked = broker.asked()
+    asked = broker.next_fetch()
     cluster.topics["t"].leaders[1] = 1
 
-    other.asked().answer(of(1, batch(0, b"b")))
+    other.next_fetch().respond(partition_data(1, batch(0, b"b")))
 
     assert ([0], {0: 1}) == (offsets(found), asked.offsets)
     assert [0] == offsets(second.get(), 1)
@@ -446,12 +462,12 @@ def test_a_partition_without_a_leader(cluster, opened):
 
 def test_a_partition_without_a_leader_costs_little(cluster, opened):
     """However much the others bring, the cluster is not asked for it all the time."""
-    (broker, _), cursor = cluster.brokers, opened(0, NOBODY, tail=True)
-    looks = cluster.questions[METADATA]
+    (broker, _), cursor = cluster.brokers, opened(0, NO_LEADER, tail=True)
+    looks = cluster.requests[METADATA]
 
     def serve() -> None:
         for offset in range(200):
-            broker.asked().answer(of(0, batch(offset, b"a")), session=SESSION)
+            broker.next_fetch().respond(partition_data(0, batch(offset, b"a")), session=SESSION_ID)
 
     serving = gevent.spawn(serve)
     found: list[int] = []
@@ -461,20 +477,20 @@ def test_a_partition_without_a_leader_costs_little(cluster, opened):
     serving.kill()
 
     assert list(range(200)) == found
-    assert cluster.questions[METADATA] - looks < 10
+    assert cluster.requests[METADATA] - looks < 10
 
 
 def test_a_topic_that_was_made_again(cluster, opened):
     """It is another one: the cursor does not read it."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    asked = broker.asked()
+    asked = broker.next_fetch()
     cluster.topics["t"].id = UUID(int=8)
-    looks = cluster.questions[METADATA]
-    asked.answer(of(0, error=100))
-    eventually(lambda: cluster.questions[METADATA] > looks + 2)
+    looks = cluster.requests[METADATA]
+    asked.respond(partition_data(0, error=100))
+    eventually(lambda: cluster.requests[METADATA] > looks + 2)
 
-    assert 0 == broker.waiting
+    assert 0 == broker.pending_fetches
     poll.kill()
 
 
@@ -483,8 +499,8 @@ def test_a_broker_without_topic_ids(cluster, opened):
     cluster.topics["t"].id = UUID(int=0)
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    asked = broker.asked()
-    asked.answer(of(0, batch(0, b"a")))
+    asked = broker.next_fetch()
+    asked.respond(partition_data(0, batch(0, b"a")))
 
     assert ("t", 12) == (asked.request.topics[0].topic, asked.request.API_VERSION)
     assert [0] == offsets(poll.get())
@@ -494,7 +510,7 @@ def test_a_closed_cursor_keeps_its_hands_off(cluster, log, opened):
     """Its connection may be another's by now: a late poll sends nothing by it."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = polled(cursor)
-    broker.asked().answer(of(0, batch(0, b"a")))
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
     poll.get()
     cursor.close()
     eventually(lambda: any(log.pool.idle()))
@@ -508,8 +524,8 @@ def test_two_cursors_over_the_same_broker(cluster, opened):
     """Each has its own connection and its own place."""
     broker, _ = cluster.brokers
     polls = [polled(opened(0)), polled(opened(0))]
-    for asked, value in zip([broker.asked(), broker.asked()], (b"a", b"b"), strict=True):
-        asked.answer(of(0, batch(0, value)))
+    for asked, value in zip([broker.next_fetch(), broker.next_fetch()], (b"a", b"b"), strict=True):
+        asked.respond(partition_data(0, batch(0, value)))
 
     assert [[0], [0]] == [offsets(each.get()) for each in polls]
     assert 2 == len(broker.connections)
@@ -551,7 +567,7 @@ def test_a_broker_that_takes_connections_but_does_not_shake_hands(cluster, tmp_p
     eventually(lambda: silent.taken > taken)
     silent.awake = True
 
-    cluster.brokers[1].asked().answer(of(0, batch(0, b"a")), session=SESSION)
+    cluster.brokers[1].next_fetch().respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
 
     assert [0] == offsets(poll.get())
     cursor.close()

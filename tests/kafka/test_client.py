@@ -1,0 +1,166 @@
+"""kafka-python as client.py uses it: its private names, and what a failed bootstrap leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import logging
+import re
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from kafka import KafkaAdminClient
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.inet import create_connection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.record.default_records import DefaultRecordBatch
+
+import kafkasse
+from kafkasse.errors import KafkaUnavailable
+from kafkasse.kafka import client
+from kafkasse.kafka.client import Broker, Client
+from tests.kafka.fake_broker import FakeCluster, FakeTopic
+from tests.kafka.logs import open_log
+
+SIGNATURES = [
+    (KafkaAdminClient._get_cluster_metadata, ["self", "topics"]),
+    (KafkaAdminClient._list_partition_offsets_request, ["partition_timestamps", "isolation_level_int"]),
+    (KafkaAdminClient._list_partition_offsets_process_response, ["response"]),
+    (KafkaNetClient.__init__, ["self", "net", "manager", "configs"]),
+    (KafkaConnectionManager.__init__, ["self", "net", "configs"]),
+    (KafkaConnectionManager._build_transport, ["self", "node", "timeout_at"]),
+    (KafkaConnectionManager._connect, ["self", "node", "conn", "reset_backoff_on_connect", "timeout_at"]),
+    (KafkaConnectionManager.run, ["self", "coro", "args"]),
+    (KafkaConnection.__init__, ["self", "net", "node_id", "broker_version_data", "configs"]),
+    (KafkaConnection.connection_made, ["self", "transport"]),
+    (KafkaConnection.initialize, ["self", "timeout_at"]),
+    (KafkaTCPTransport.__init__, ["self", "net", "sock", "host"]),
+    (KafkaTCPTransport._sock_recv, ["self"]),
+    (KafkaSSLTransport._sock_recv, ["self"]),
+    (KafkaSSLTransport.handshake, ["self"]),
+    (KafkaSSLTransport._build_ssl_context, ["config"]),
+    (NetworkSelector.wait_read, ["self", "fileobj", "timeout_at"]),
+    (NetworkSelector.wait_write, ["self", "fileobj", "timeout_at"]),
+    (NetworkSelector.cancel, ["self", "task"]),
+    (create_connection, ["net", "host", "port", "socket_options", "proxy_url", "timeout_at"]),
+]
+OVERRIDES = {
+    client._NetClient: {"__init__"},
+    client._ConnectionManager: {"__init__", "_connect", "_build_transport"},
+    client._TcpTransport: {"_sock_recv"},
+    client._TlsTransport: {"_sock_recv", "handshake"},
+}
+PACKAGE = Path(kafkasse.__file__).parent
+PRIVATE_USE = re.compile(r"(?<!\bself)(?<!\bcls)\._[a-z]\w*")
+KAFKA_IMPORT = re.compile(r"^\s*(?:from|import) kafka\b", re.MULTILINE)
+WITHOUT_KAFKA = ("config", "feed", "frame", "position", "server", "web", "*.py")
+
+
+@pytest.mark.parametrize(("function", "parameters"), SIGNATURES, ids=lambda each: getattr(each, "__qualname__", ""))
+def test_private_functions_have_the_expected_parameters(function: Callable[..., Any], parameters: list[str]) -> None:
+    """A version of kafka-python that changes one of them must not be installed before client.py is adapted."""
+    assert parameters == list(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize("kind", OVERRIDES, ids=lambda each: each.__name__)
+def test_subclasses_override_only_what_they_mean_to(kind: type) -> None:
+    """The other names of our subclasses must be new: an accidental override would break kafka-python."""
+    inherited = {name for each in kind.__mro__[1:-1] for name in vars(each)}
+    ours = {name for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
+
+    assert OVERRIDES[kind] == ours & inherited
+
+
+def test_private_attributes_exist() -> None:
+    """The attributes that client.py reads and sets exist on live objects."""
+    cluster = FakeCluster()
+    with closing(cluster), closing(Client({"bootstrap_servers": cluster.bootstrap_servers}, 2.0)) as opened:
+        admin = opened._bootstrapped()
+        manager = admin._manager
+        node = Broker(0, "127.0.0.1", cluster.brokers[0].port)
+        transport = manager.run(manager._build_transport, node)
+        connection = KafkaConnection(manager._net)
+
+        assert isinstance(manager, client._ConnectionManager)
+        assert {"socket_options", "proxy_url", "socket_connection_setup_timeout_ms"} <= manager.config.keys()
+        assert {"_sock", "_read_task", "_write_task"} <= vars(transport).keys()
+        assert callable(connection._reauth.cancel)
+        assert "_buffer" in DefaultRecordBatch.__slots__
+        assert manager.bootstrapped
+        transport.close()
+
+
+def test_detached_socket_belongs_to_the_caller() -> None:
+    """A socket from connect() stays open when kafka-python's client closes."""
+    cluster = FakeCluster()
+    with closing(cluster):
+        opened = Client({"bootstrap_servers": cluster.bootstrap_servers}, 2.0)
+        sock, versions = opened.connect(Broker(0, "127.0.0.1", cluster.brokers[0].port))
+        opened.close()
+
+        assert (0, 13) == versions
+        assert sock.getpeername() == ("127.0.0.1", cluster.brokers[0].port)
+        sock.close()
+
+
+def test_only_client_uses_private_names() -> None:
+    """Private names of kafka-python, and of the package's other modules, stay out of all other modules."""
+    modules = [each for each in (PACKAGE / "kafka").glob("*.py") if each.name != "client.py"]
+
+    found = {each.name: names for each in modules if (names := PRIVATE_USE.findall(each.read_text()))}
+
+    assert {"batches.py": ["._crecords"]} == found  # aiokafka's compiled decoder
+
+
+def test_only_this_package_imports_kafka_python() -> None:
+    """No other part of the web process depends on kafka-python."""
+    modules = [file for part in WITHOUT_KAFKA for file in PACKAGE.glob(part if "*" in part else f"{part}/**/*.py")]
+
+    assert len(modules) > len(WITHOUT_KAFKA)
+    assert [] == [file.name for file in modules if KAFKA_IMPORT.search(file.read_text())]
+
+
+def test_failed_bootstrap_leaves_no_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    """A server whose Kafka is away for hours must not run out of descriptors."""
+    caplog.set_level(logging.CRITICAL, "kafka")  # log records would keep errors, and through them sockets
+    counts = []
+    with closing(open_log("127.0.0.1:1", kafka_timeout_s=0.05)) as log:
+        for _ in range(5):
+            with pytest.raises(KafkaUnavailable):
+                log.describe(["t"])
+            gc.collect()  # kafka-python does not close sockets that never connected
+            counts.append(len(list(Path("/proc/self/fd").iterdir())))
+
+    assert counts[0] >= counts[-1]
+
+
+def test_waiting_callers_share_a_failed_bootstrap() -> None:
+    """Ten clients that arrive while Kafka is away wait once, not one after the other."""
+    timeout_s = 0.5
+    with closing(open_log("127.0.0.1:1", kafka_timeout_s=timeout_s)) as log, gevent.Timeout(4 * timeout_s):
+        calls = [gevent.spawn(log.describe, ["t"]) for _ in range(10)]
+        gevent.joinall(calls)
+
+    assert {KafkaUnavailable} == {type(each.exception) for each in calls}
+
+
+def test_client_bootstraps_when_the_cluster_is_back() -> None:
+    """A failed bootstrap is not remembered."""
+    cluster = FakeCluster()
+    cluster.topics["t"] = FakeTopic([0])
+    with closing(cluster), closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=0.5)) as log:
+        port = cluster.brokers[0].port
+        cluster.brokers[0].close()
+        with pytest.raises(KafkaUnavailable):
+            log.describe(["t"])
+        cluster.restart(0)
+
+        assert port == cluster.brokers[0].port
+        assert ["t"] == list(log.describe(["t"]))
