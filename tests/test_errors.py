@@ -1,4 +1,4 @@
-"""Every error is a problem of the schema that clients are shown, with the status that the tree in errors.py draws."""
+"""Every error body matches the published schema and has the status that the diagram in errors.py shows."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from kafkasse import errors, schemas
 from kafkasse.errors import CommandError, KafkasseError, KafkaUnavailable, TopicNotAvailable
 
 
-def tree(root: type[KafkasseError] = KafkasseError) -> Iterator[type[KafkasseError]]:
+def class_tree(root: type[KafkasseError] = KafkasseError) -> Iterator[type[KafkasseError]]:
     yield root
     for each in root.__subclasses__():
-        yield from tree(each)
+        yield from class_tree(each)
 
 
-ALL = [each for each in tree() if not each.__name__.startswith("_")]
+ERROR_CLASSES = [each for each in class_tree() if not each.__name__.startswith("_")]
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_every_error_is_a_problem(kind: type[KafkasseError]) -> None:
-    """Its object fits problem.schema.json, has a type of its own, and says the sentence in both members."""
-    problem = kind("It broke.").problem()
+@pytest.mark.parametrize("error_class", ERROR_CLASSES)
+def test_every_error_matches_the_schema(error_class: type[KafkasseError]) -> None:
+    """The body matches problem.schema.json, has a unique type, and repeats the detail as message."""
+    problem = error_class("It broke.").problem()
 
     assert schemas.first_error("problem", problem) is None
     assert "It broke." == problem["detail"] == problem["message"]
-    assert 1 == [each("").problem()["type"] for each in ALL].count(problem["type"])
+    assert 1 == [each("").problem()["type"] for each in ERROR_CLASSES].count(problem["type"])
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_the_drawing_is_right(kind: type[KafkasseError]) -> None:
-    """The tree at the top of the module shows every class, and its status where it has one."""
-    drawn = dict(re.findall(r"^[ │├└─]*(\w+) +(\d{3})", errors.__doc__ or "", re.MULTILINE))
+@pytest.mark.parametrize("error_class", ERROR_CLASSES)
+def test_the_diagram_is_correct(error_class: type[KafkasseError]) -> None:
+    """The diagram at the top of the module has every class, with its status if it has one."""
+    diagram = dict(re.findall(r"^[ │├└─]*(\w+) +(\d{3})", errors.__doc__ or "", re.MULTILINE))
 
-    assert kind.__name__ in (errors.__doc__ or "")
-    assert kind is CommandError or str(kind.status) == drawn[kind.__name__]
+    assert error_class.__name__ in (errors.__doc__ or "")
+    assert error_class is CommandError or str(error_class.status) == diagram[error_class.__name__]
 
 
-def test_what_helps_to_mend_the_request_is_in_the_object() -> None:
-    """Whatever the error was given stands beside the members that all have."""
+def test_extra_members_are_in_the_body() -> None:
+    """Further members that an error receives appear in its body."""
     assert ["t"] == TopicNotAvailable("Not available: t.", topics=["t"]).problem()["topics"]
 
 
-def test_come_back_later() -> None:
-    """Errors that pass say when to come back, in whole seconds."""
+def test_temporary_errors_have_retry_after() -> None:
+    """Retry-After is in whole seconds, and is not a member of the body."""
     assert {"Retry-After": "7"} == KafkaUnavailable("Gone.", retry_after_s=7).headers
     assert KafkaUnavailable("Gone.").headers["Retry-After"].isdigit()
     assert "retry_after_s" not in KafkaUnavailable("Gone.", retry_after_s=7).problem()

@@ -2,7 +2,7 @@
 
     text ─▶ parse() ─▶ _Entry (the members of one entry, checked by msgspec) ─▶ Position
 
-Every refusal says which entry is wrong and why. The JSON Schema supplies that explanation but does not decide whether an
+Every rejection says which entry is wrong and why. The JSON Schema supplies that explanation but does not decide whether an
 entry is valid: it takes 150 µs for each entry, and a client may send 2,000 entries while other clients wait.
 """
 
@@ -72,7 +72,7 @@ def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
     try:
         entries = msgspec.convert(compact.decode(text), _Entries) if is_compact else _decode_json(text)
     except (ValueError, RecursionError):
-        raise _refusal(compact.decode(text) if is_compact else _load_json(text)) from None
+        raise _rejection(compact.decode(text) if is_compact else _load_json(text)) from None
     if len(entries) > limits.max_entries:
         raise InvalidPosition(
             f"Last-Event-ID has more than {limits.max_entries} entries, the most that this server accepts."
@@ -120,7 +120,7 @@ def _load_json(text: str) -> Any:
     """
     try:
         return json.loads(
-            text, object_pairs_hook=_unique_members, parse_float=_refuse_number, parse_constant=_refuse_number
+            text, object_pairs_hook=_unique_members, parse_float=_reject_number, parse_constant=_reject_number
         )
     except (ValueError, RecursionError) as error:
         reason = (
@@ -138,11 +138,11 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _refuse_number(number: str) -> NoReturn:
+def _reject_number(number: str) -> NoReturn:
     raise InvalidPosition(f"Last-Event-ID contains {number[:40]}, but offsets and timestamps are whole numbers.")
 
 
-def _refusal(entries: Any) -> InvalidPosition:
+def _rejection(entries: Any) -> InvalidPosition:
     """Explain why `entries` is not a position."""
     index = 0
     if isinstance(entries, list) and entries:  # the schema would take too long for all entries

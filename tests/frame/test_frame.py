@@ -1,4 +1,4 @@
-"""A record reaches the client as it was, whatever is in it, and nobody who writes to a topic can forge what we say."""
+"""A record reaches the client unchanged, whatever it contains, and a producer cannot forge kafkasse's own events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ line_breaks = st.lists(st.sampled_from(["\r", "\n", "\r\n", "a", ":", " ", "\0",
 
 
 class Record(NamedTuple):
-    """A record, as small as it can be."""
+    """A minimal record."""
 
     value: bytes | None
     key: bytes | None = None
@@ -50,13 +50,13 @@ class Record(NamedTuple):
 
 
 def sent(encoder: Encoder, record: Record) -> bytes:
-    """The frame of a record, b"" for one that is not sent."""
+    """The frame of a record, or b"" if the record is not sent."""
     encoded = encoder.encode("t", 3, record)
     return encoder.wire.frame(encoded[0], ID, encoded[1]) if encoded else b""
 
 
 def one_event(stream: bytes) -> Event:
-    """The one event that both parsers see in these bytes."""
+    """The only event in these bytes. Both SSE parsers must agree on it."""
     events = list(Parser().receive(stream))
 
     assert 1 == len(events)
@@ -69,13 +69,13 @@ def event(record: Record, format: str = "kafkasse", **hooks: Any) -> Event:
 
 
 def data(value: str | bytes, format: str = "kafkasse", **hooks: Any) -> Any:
-    """The data that a record of this value arrives with, as JSON."""
+    """The JSON data of the event for a record with this value."""
     raw = value.encode() if isinstance(value, str) else value
     return json.loads(event(Record(raw), format, **hooks).data)
 
 
 def line(record: Record, format: str = "kafkasse") -> Any:
-    """The same as a line of JSON."""
+    """The JSON line for a record."""
     raw = sent(Encoder(format, JsonLines()), record)
 
     assert 1 == raw.count(b"\n") == raw.endswith(b"\n")
@@ -84,8 +84,8 @@ def line(record: Record, format: str = "kafkasse") -> Any:
 
 
 @st.composite
-def loosely_written(draw: st.DrawFn, values: st.SearchStrategy[Any] = json_values) -> tuple[str, Any]:
-    """A JSON text with white space wherever it may stand, CR included, and what it means."""
+def json_text(draw: st.DrawFn, values: st.SearchStrategy[Any] = json_values) -> tuple[str, Any]:
+    """A JSON text with whitespace in all places that allow it, CR included, and the value that it means."""
     value = draw(values)
     ascii_only = draw(st.booleans())
 
@@ -101,12 +101,12 @@ def loosely_written(draw: st.DrawFn, values: st.SearchStrategy[Any] = json_value
     return write(value), value
 
 
-# Any value, any format: what arrives is what was written.
+# Any value in any format arrives as it was written.
 
 
-@given(loosely_written())
+@given(json_text())
 def test_json_keeps_its_meaning(written: tuple[str, Any]) -> None:
-    """Any JSON, however written, is one event with the same meaning; an object has gained `_kafka` and lost nothing."""
+    """Any JSON text becomes one event with the same meaning. An object gains `_kafka` and loses nothing else."""
     text, value = written
 
     arrived = data(text)
@@ -117,9 +117,9 @@ def test_json_keeps_its_meaning(written: tuple[str, Any]) -> None:
     assert value == arrived
 
 
-@given(loosely_written())
-def test_json_lines_are_lines_of_json(written: tuple[str, Any]) -> None:
-    """As newline-delimited JSON the same value is one line, in every format."""
+@given(json_text())
+def test_json_lines_are_valid_json(written: tuple[str, Any]) -> None:
+    """In JSON lines, any JSON value is one line with the same meaning, in every format."""
     text, value = written
     raw = Record(text.encode())
 
@@ -136,8 +136,8 @@ def test_json_lines_are_lines_of_json(written: tuple[str, Any]) -> None:
 @example("a\n")
 @example("")
 @example(" a ")
-def test_text_arrives_untouched(text: str) -> None:
-    """Any text is one event with exactly that text, or says that it is base64 of it: SSE cannot carry a CR."""
+def test_text_arrives_unchanged(text: str) -> None:
+    """Any text becomes one event with exactly that text, or with its base64 if it contains a CR, which SSE cannot carry."""
     arrived = event(Record(text.encode()), "value")
 
     if arrived.type == "base64":
@@ -150,25 +150,25 @@ def test_text_arrives_untouched(text: str) -> None:
 @given(st.binary())
 @example(b"\xff")
 @example(b"\xed\xa0\x80")
-def test_bytes_arrive_untouched(raw: bytes) -> None:
-    """Any bytes can be had back from an envelope, which says how they are written."""
+def test_bytes_arrive_unchanged(raw: bytes) -> None:
+    """A client can restore any bytes from an envelope, which names their encoding."""
     arrived = json.loads(event(Record(raw, raw, [("h", raw)]), "envelope").data)
 
-    assert raw == unpacked(arrived, "key") == unpacked(arrived["headers"][0], "value")
+    assert raw == decoded(arrived, "key") == decoded(arrived["headers"][0], "value")
     if arrived.get("value_encoding"):
-        assert raw == unpacked(arrived, "value")
+        assert raw == decoded(arrived, "value")
     else:
         assert json.loads(raw) == arrived["value"]
 
 
-def unpacked(members: dict[str, Any], name: str) -> bytes:
+def decoded(members: dict[str, Any], name: str) -> bytes:
     text = str(members[name])
     return base64.b64decode(text) if members.get(f"{name}_encoding") == "base64" else text.encode()
 
 
 @given(st.binary(), st.sampled_from(list(FORMATS)))
 def test_one_record_is_one_event(raw: bytes, format: str) -> None:
-    """No bytes make a second event, an id or a retry of their own, or end the event that they are in."""
+    """No bytes in a record can create a second event, ID or retry field, or end their own event early."""
     frame = sent(Encoder(format), Record(raw, raw, [("ce_type", raw)]))
 
     if frame:
@@ -177,9 +177,9 @@ def test_one_record_is_one_event(raw: bytes, format: str) -> None:
         assert "kafkasse" == format
 
 
-@given(st.lists(st.binary() | loosely_written().map(lambda written: written[0].encode()), max_size=5))
-def test_frames_come_apart_again(values: list[bytes]) -> None:
-    """Joined frames are split into the events and bodies that they were made of, by both wires."""
+@given(st.lists(st.binary() | json_text().map(lambda written: written[0].encode()), max_size=5))
+def test_split_undoes_frame(values: list[bytes]) -> None:
+    """split() returns the events and bodies that concatenated frames were made of, in both wire formats."""
     for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
         bodies = [body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in encoded[1:]]
@@ -194,32 +194,32 @@ def test_frames_come_apart_again(values: list[bytes]) -> None:
     ["9007199254740993", "25.00", "1e400", "-0", "1E+2", "0.1e-10", "1" * 400, "123456789012345678901234567890"],
 )
 @pytest.mark.parametrize("shape", ["%s", "[%s]", '{"n":%s}', '{"_kafka":0,"n":%s}', '{"n":%s,"n":1}'])
-def test_numbers_are_not_rewritten(number: str, shape: str) -> None:
-    """Numbers keep every digit and their form: KafkaSSE makes 9007199254740992 of the first and 25 of the second."""
+def test_numbers_keep_every_digit(number: str, shape: str) -> None:
+    """Numbers are sent as written. KafkaSSE turns the first into 9007199254740992 and the second into 25."""
     for format in FORMATS:
         assert number in event(Record((shape % number).encode()), format).data
 
 
-def test_an_object_is_extended_and_not_written_anew() -> None:
-    """The value's own text stays as it is, white space, escapes and order included."""
+def test_the_text_of_an_object_is_kept() -> None:
+    """`_kafka` is appended to the producer's text, so whitespace, escapes and member order stay as they are."""
     value = '{ "b" : "\\u0065" ,\n "a":1.0 }'
 
     assert '{ "b" : "\\u0065" ,\n "a":1.0 ,"_kafka":' in event(Record(value.encode())).data
 
 
 @pytest.mark.parametrize("value", ["[]", "[1]", '"text"', "1", "null", "true", '"}"', '[{"a":1}]'])
-def test_values_that_are_no_objects(value: str) -> None:
-    """JSON that is no object has no place for `_kafka` and arrives as it is."""
+def test_json_that_is_not_an_object_is_sent_unchanged(value: str) -> None:
+    """A JSON value other than an object has no place for `_kafka`."""
     assert value == event(Record(value.encode())).data
 
 
 @pytest.mark.parametrize("value", ["{}", "{ }", "{\r\n}", "{}\n"])
-def test_an_empty_object(value: str) -> None:
-    """An empty object holds nothing but `_kafka`."""
+def test_an_empty_object_gains_kafka(value: str) -> None:
+    """An empty object becomes an object with the single member `_kafka`."""
     assert {"_kafka": WHERE | {"key": None}} == data(value)
 
 
-# `_kafka` is ours.
+# Producers cannot forge `_kafka`.
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_an_empty_object(value: str) -> None:
         '{"_kafka":1e400,"a":1}',
     ],
 )
-def test_a_producer_cannot_forge_where_its_record_is(value: str) -> None:
-    """A value's own `_kafka`, plain, escaped or twice, is dropped: there is one in what arrives, and it is ours."""
+def test_a_producer_cannot_forge_the_position_of_its_record(value: str) -> None:
+    """`_kafka` members of the value are removed, also escaped or repeated ones. The event has one, written by kafkasse."""
     text = event(Record(value.encode())).data
 
     pairs = json.loads(text, object_pairs_hook=list)
@@ -249,13 +249,13 @@ def test_a_producer_cannot_forge_where_its_record_is(value: str) -> None:
     ]
 
 
-def test_a_nested_kafka_is_the_producers_own() -> None:
-    """Deeper down `_kafka` is a name like any other."""
+def test_a_nested_kafka_member_is_kept() -> None:
+    """Below the top level, `_kafka` is a name like any other."""
     assert {"_kafka": 1} == data('{"a":{"_kafka":1}}')["a"]
 
 
-def is_sent_or_skipped(value: bytes) -> None:
-    """In every format, with hooks or without."""
+def assert_sent_or_skipped(value: bytes) -> None:
+    """A record is either sent or reported as skipped: in every format, with and without a filterer."""
     for format in FORMATS:
         for wire in (ServerSentEvents(), JsonLines()):
             for filterer in (None, lambda message: True):
@@ -266,25 +266,25 @@ def is_sent_or_skipped(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("shape", [b"%s", b'{"a":%s}', b'{"_kafka":1,"a":%s}'])
-def test_deep_values(shape: bytes) -> None:
-    """Nesting may cost a record, counted as skipped, but never the stream."""
+def test_deep_nesting_costs_at_most_the_record(shape: bytes) -> None:
+    """A deeply nested value is sent or skipped, and never breaks the stream."""
     for depth in (*range(850, 1030, 15), 100_000):
-        is_sent_or_skipped(shape % (b"[" * depth + b"]" * depth))
+        assert_sent_or_skipped(shape % (b"[" * depth + b"]" * depth))
 
 
 @pytest.mark.parametrize(
     "shape", [b'{"a":%s}', b'{"_kafka":%s,"a":1}', b'{"_kafka":1,"a":0.%s}', b'{"_kafka":1,"a":1e-%s}']
 )
-def test_long_numbers(shape: bytes) -> None:
-    """Ten thousand digits may cost a record, but never the stream."""
-    is_sent_or_skipped(shape % (b"9" * 10_000))
+def test_a_long_number_costs_at_most_the_record(shape: bytes) -> None:
+    """A number of ten thousand digits is sent or skipped, and never breaks the stream."""
+    assert_sent_or_skipped(shape % (b"9" * 10_000))
 
 
-# Keys, times, tombstones.
+# Keys, timestamps and tombstones.
 
 
 @pytest.mark.parametrize(
-    ("key", "shown"),
+    ("key", "members"),
     [
         (None, {"key": None}),
         (b"", {"key": ""}),
@@ -296,18 +296,18 @@ def test_long_numbers(shape: bytes) -> None:
         (b"x" * 100_000, {"key": "x" * 100_000}),
     ],
 )
-def test_keys(key: bytes | None, shown: dict[str, str | None]) -> None:
-    """A key is text where it is text, else base64 and says so; KafkaSSE sends {"type":"Buffer",…}."""
+def test_a_key_is_text_or_base64(key: bytes | None, members: dict[str, str | None]) -> None:
+    """A key that is not UTF-8 is sent in base64 with its encoding. KafkaSSE sends {"type":"Buffer",…}."""
     for format, where in (("kafkasse", ["_kafka"]), ("envelope", [])):
         arrived = json.loads(event(Record(b"{}", key), format).data)
         for name in where:
             arrived = arrived[name]
-        assert shown.items() <= arrived.items()
+        assert members.items() <= arrived.items()
 
 
 @pytest.mark.parametrize("timestamp", [None, -1])
-def test_a_record_without_a_time(timestamp: int | None) -> None:
-    """A record that has no timestamp has none, not 1969."""
+def test_an_unknown_timestamp_is_null(timestamp: int | None) -> None:
+    """A record without a timestamp has the timestamp null, not a date in 1969."""
     record = Record(b"{}", timestamp=timestamp)
 
     assert json.loads(event(record).data)["_kafka"]["timestamp"] is None
@@ -316,27 +316,27 @@ def test_a_record_without_a_time(timestamp: int | None) -> None:
 
 
 def test_a_tombstone_is_a_delete_event() -> None:
-    """A record without a value says which key is gone; one whose value is JSON's null does not."""
-    gone = {name: event(Record(None, b"FR"), name) for name in FORMATS}
+    """A record without a value becomes a `delete` event with its key. A record with the JSON value null does not."""
+    deleted = {name: event(Record(None, b"FR"), name) for name in FORMATS}
 
-    assert {"delete"} == {each.type for each in gone.values()}
-    assert {"_kafka": WHERE | {"key": "FR"}} == json.loads(gone["kafkasse"].data)
-    assert {"key": "FR"} == json.loads(gone["value"].data)
-    assert WHERE | {"key": "FR", "headers": [], "value": None} == json.loads(gone["envelope"].data)
+    assert {"delete"} == {each.type for each in deleted.values()}
+    assert {"_kafka": WHERE | {"key": "FR"}} == json.loads(deleted["kafkasse"].data)
+    assert {"key": "FR"} == json.loads(deleted["value"].data)
+    assert WHERE | {"key": "FR", "headers": [], "value": None} == json.loads(deleted["envelope"].data)
     assert ("kafka.tombstone", "FR") == tuple(
-        json.loads(gone["cloudevents"].data)[name] for name in ("type", "subject")
+        json.loads(deleted["cloudevents"].data)[name] for name in ("type", "subject")
     )
     assert "message" == event(Record(b"null", b"FR")).type
 
 
-# Values that are no JSON.
+# Values that are not JSON.
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"text", b"{", b"{'a':1}", b"NaN", b"[Infinity]", b"\xff", b'"\n"', b"\xef\xbb\xbf{}"]
 )
-def test_what_is_no_json_is_skipped_in_the_default_format(value: bytes) -> None:
-    """A value that does not deserialize is not sent, and whoever counts is told which and why."""
+def test_the_default_format_skips_values_that_are_not_json(value: bytes) -> None:
+    """The record is not sent, and on_skipped receives its position and the reason."""
     skipped: list[tuple[str, int, int, str]] = []
 
     encoded = Encoder(on_skipped=lambda *why: skipped.append(why)).encode("t", 3, Record(value))
@@ -347,7 +347,7 @@ def test_what_is_no_json_is_skipped_in_the_default_format(value: bytes) -> None:
 
 
 def test_a_value_with_a_cr() -> None:
-    """A CR within JSON is white space and arrives as a line break; within anything else it makes the value base64."""
+    """In JSON, a CR is whitespace and arrives as a line break. Any other value with a CR is sent in base64."""
     assert ("message", '{"a":\n1}') == event(Record(b'{"a":\r1}'), "value")[:2]
     assert ("base64", base64.b64encode(b"a\rdata: b").decode()) == event(Record(b"a\rdata: b"), "value")[:2]
     assert ("text", "a\rb") == tuple(
@@ -355,8 +355,8 @@ def test_a_value_with_a_cr() -> None:
     )
 
 
-def test_base64_says_so_in_lines_too() -> None:
-    """A line of JSON that is base64 cannot be taken for a text."""
+def test_a_json_line_marks_base64() -> None:
+    """In JSON lines, a base64 value cannot be mistaken for text."""
     assert {"event": "base64", "data": "/w=="} == line(Record(b"\xff"), "value")
     assert "/w==" == line(Record(b"/w=="), "value")
 
@@ -364,8 +364,8 @@ def test_base64_says_so_in_lines_too() -> None:
 # CloudEvents.
 
 
-def test_a_cloud_event() -> None:
-    """Any record is a CloudEvent with an id and a source that are unique to it."""
+def test_a_record_becomes_a_cloudevent() -> None:
+    """Every record is a valid CloudEvent whose source and ID are unique."""
     assert {
         "specversion": "1.0",
         "id": "t/3/7",
@@ -378,8 +378,8 @@ def test_a_cloud_event() -> None:
     } == json.loads(event(Record(b'{"a":1}', b"FR"), "cloudevents").data)
 
 
-def test_a_cloud_event_keeps_the_producers_attributes() -> None:
-    """Attributes in headers win, as Kafka's binary binding has them, the content type among them."""
+def test_a_cloudevent_keeps_the_attributes_in_the_headers() -> None:
+    """Attributes in the headers, as in Kafka's binary binding, override the defaults. So does the content type."""
     headers = [("ce_type", b"size.changed"), ("ce_id", b"1"), ("ce_myext", b"x"), ("content-type", b"application/x; y")]
 
     arrived = json.loads(event(Record(b"{}", headers=headers), "cloudevents").data)
@@ -388,10 +388,10 @@ def test_a_cloud_event_keeps_the_producers_attributes() -> None:
     assert ("application/x; y", "{}") == (arrived["datacontenttype"], arrived["data"])
 
 
-@pytest.mark.parametrize("kind", ["application/json", "application/vnd.x+json; charset=utf-8", "text/json"])
-def test_declared_json_is_json(kind: str) -> None:
-    """Content whose declared type is JSON is a JSON value in the event."""
-    record = Record(b'{"a":1}', headers=[("content-type", kind.encode())])
+@pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json; charset=utf-8", "text/json"])
+def test_a_cloudevent_embeds_declared_json(content_type: str) -> None:
+    """Data with a JSON content type is a JSON value in the event."""
+    record = Record(b'{"a":1}', headers=[("content-type", content_type.encode())])
 
     assert {"a": 1} == json.loads(event(record, "cloudevents").data)["data"]
 
@@ -400,8 +400,8 @@ def test_declared_json_is_json(kind: str) -> None:
     "name", ["ce_data", "ce_data_base64", "ce_datacontenttype", "ce_", "ce_A", "ce_a b", "ce_specversion"]
 )
 @pytest.mark.parametrize("value", [b'{"a":1}', b"\xff", None])
-def test_a_cloud_event_says_nothing_twice(name: str, value: bytes | None) -> None:
-    """No header gives an event a second content, or a member that CloudEvents does not allow."""
+def test_headers_cannot_forge_members_of_a_cloudevent(name: str, value: bytes | None) -> None:
+    """No header adds a second value, or a member that CloudEvents does not allow."""
     text = event(Record(value, headers=[(name, b"forged")]), "cloudevents").data
     names = [pair[0] for pair in json.loads(text, object_pairs_hook=list)]
 
@@ -411,8 +411,8 @@ def test_a_cloud_event_says_nothing_twice(name: str, value: bytes | None) -> Non
     assert all(each.isalnum() and each == each.lower() for each in names if each != "data_base64")
 
 
-def test_bytes_in_a_cloud_event() -> None:
-    """Bytes that are no text travel in the member that CloudEvents has for them."""
+def test_a_cloudevent_carries_bytes_in_data_base64() -> None:
+    """Bytes that are not UTF-8 are in data_base64. Text has the content type text/plain."""
     assert "/w==" == data(b"\xff", "cloudevents")["data_base64"]
     assert ("text/plain", "a") == tuple(data(b"a", "cloudevents")[each] for each in ("datacontenttype", "data"))
 
@@ -420,8 +420,8 @@ def test_bytes_in_a_cloud_event() -> None:
 # Hooks.
 
 
-def test_a_deserializer_makes_the_message() -> None:
-    """What it returns is sent in place of the value, with `_kafka` where that is an object."""
+def test_a_deserializer_returns_the_message() -> None:
+    """Its return value is sent instead of the record's value. An object gains `_kafka`."""
     seen: list[TopicRecord] = []
 
     def deserializer(record: TopicRecord) -> Any:
@@ -439,7 +439,7 @@ def failing(_: object) -> Any:
     raise RuntimeError("boom")
 
 
-def around_itself(_: object) -> Any:
+def contains_itself(_: object) -> Any:
     message: list[Any] = []
     message.append(message)
     return message
@@ -453,11 +453,11 @@ def around_itself(_: object) -> Any:
         (lambda record: {1, 2}, "not JSON"),
         (lambda record: float("nan"), "not JSON"),
         (lambda record: {"a": b"bytes"}, "not JSON"),
-        (around_itself, "not JSON"),
+        (contains_itself, "not JSON"),
     ],
 )
-def test_a_deserializer_that_fails_skips_its_record(deserializer: Callable[[TopicRecord], Any], reason: str) -> None:
-    """A record that cannot be read costs that record, and the count says why."""
+def test_a_failing_deserializer_skips_the_record(deserializer: Callable[[TopicRecord], Any], reason: str) -> None:
+    """on_skipped receives the reason."""
     skipped: list[str] = []
 
     encoded = Encoder(deserializer=deserializer, on_skipped=lambda *why: skipped.append(why[3])).encode(
@@ -468,8 +468,8 @@ def test_a_deserializer_that_fails_skips_its_record(deserializer: Callable[[Topi
     assert reason in skipped[0]
 
 
-def test_a_filterer_sees_the_message_with_where_it_is() -> None:
-    """It is given the message with `_kafka` and its answer may be anything true; what it changes nobody sees."""
+def test_a_filterer_receives_the_message_with_kafka() -> None:
+    """Any true result accepts the record. Changes that the filterer makes to the message are not sent."""
     seen: list[Any] = []
 
     def filterer(message: Any) -> object:
@@ -481,34 +481,34 @@ def test_a_filterer_sees_the_message_with_where_it_is() -> None:
     assert [{"a": 1, "_kafka": WHERE | {"key": None}}] == seen
 
 
-def test_what_a_filterer_does_not_want_is_not_sent() -> None:
-    """Tombstones come to it as well: as a message that holds nothing but `_kafka`."""
+def test_a_rejected_record_is_not_sent() -> None:
+    """The filterer also receives tombstones, as a message with the single member `_kafka`."""
     encoder = Encoder(filterer=lambda message: message["_kafka"]["key"] == "FR")
 
     assert sent(encoder, Record(b'{"a":1}', b"DE")) == sent(encoder, Record(None, b"DE")) == b""
     assert "delete" == one_event(sent(encoder, Record(None, b"FR"))).type
 
 
-def test_a_filterer_that_fails_is_an_error_of_the_stream() -> None:
-    """It cannot be known what it would have let through; and what it said stays with us."""
+def test_a_failing_filterer_raises_filter_error() -> None:
+    """The error does not reveal the text of the exception."""
     with pytest.raises(FilterError) as failed:
         event(Record(b"{}"), filterer=failing)
 
     assert "boom" not in json.dumps(failed.value.problem())
 
 
-def test_what_is_skipped_never_reaches_the_filterer() -> None:
-    """A value that does not deserialize is no error of the filter's."""
+def test_a_skipped_record_does_not_reach_the_filterer() -> None:
+    """A value that cannot be deserialized is not an error of the filterer."""
     assert b"" == sent(Encoder(filterer=failing), Record(b"{"))
 
 
 # Runs of records, as a feed encodes them.
 
-kinds = st.sampled_from([(kind, compact) for kind in IdType for compact in (False, True)])
+id_forms = st.sampled_from([(id_type, compact) for id_type in IdType for compact in (False, True)])
 runs = st.lists(
     st.builds(
         Record,
-        st.none() | st.binary() | loosely_written().map(lambda written: written[0].encode()),
+        st.none() | st.binary() | json_text().map(lambda written: written[0].encode()),
         st.none() | st.binary(max_size=4) | st.just(b"FR"),
         st.just(()),
         st.none() | st.integers(-1, 2**40),
@@ -517,34 +517,34 @@ runs = st.lists(
 ).map(lambda records: [record._replace(offset=7 + 2 * at) for at, record in enumerate(records)])
 
 
-def writer(kind: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
+def writer(id_type: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
     offsets = {Partition("t", 2): 5, Partition("t", 3): 7, Partition("u", 0): 1}
-    return IdWriter(offsets, {"t": "x", "u": ""}, id_type=kind, compact=compact)
+    return IdWriter(offsets, {"t": "x", "u": ""}, id_type=id_type, compact=compact)
 
 
-@given(runs, kinds, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
-def test_a_run_is_its_records(
-    records: list[Record], kind: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
+@given(runs, id_forms, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
+def test_a_run_equals_its_records_one_by_one(
+    records: list[Record], id_form: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
 ) -> None:
-    """The frames of a run are those of its records one by one, each under the id after it; and the ids have moved."""
+    """encode_run() returns the frames that its records have one by one, each with the ID after it, and advances the IDs."""
     encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
-    one, expected = writer(*kind), []
+    one, expected = writer(*id_form), []
     for record in records:
         one.set(Partition("t", 3), record.offset + 1, record.timestamp)
         if (encoded := encoder.encode("t", 3, record)) is not None:
             expected.append((record.offset, encoder.wire.frame(encoded[0], one.render(), encoded[1])))
 
-    ids = writer(*kind)
+    ids = writer(*id_form)
     frames, offsets = encoder.encode_run(Partition("t", 3), records, ids)
 
     assert expected == list(zip(offsets, frames, strict=True))
     assert one.render() == ids.render()
 
 
-@given(kinds)
-def test_a_run_that_fails_moves_nothing(kind: tuple[IdType, bool]) -> None:
-    """When the filter fails in the middle of a run, the id is still that of before it: nothing of the run was sent."""
-    ids = writer(*kind)
+@given(id_forms)
+def test_a_failed_run_does_not_advance_the_ids(id_form: tuple[IdType, bool]) -> None:
+    """If the filterer fails within a run, no frame of the run is sent, so the ID stays at the position before it."""
+    ids = writer(*id_form)
     before = ids.render()
 
     with pytest.raises(FilterError):
@@ -555,22 +555,22 @@ def test_a_run_that_fails_moves_nothing(kind: tuple[IdType, bool]) -> None:
     assert before == ids.render()
 
 
-# What we say ourselves.
+# Events of kafkasse itself.
 
 
-def test_frames_of_our_own() -> None:
-    """ResolvedPosition, heartbeat, retry and an id alone dispatch nothing; the id and the waiting time are kept."""
+def test_control_fields_dispatch_no_event() -> None:
+    """The opening, a heartbeat, retry and an ID alone dispatch no event. The client stores the ID and the retry time."""
     wire, parser = ServerSentEvents(), Parser()
 
-    ours = wire.opening + wire.heartbeat + wire.retry(2317) + wire.id_alone(ID)
+    stream = wire.opening + wire.heartbeat + wire.retry(2317) + wire.id_alone(ID)
 
-    assert [] == list(parser.receive(ours)) == read_events(ours)
+    assert [] == list(parser.receive(stream)) == read_events(stream)
     assert (ID, 2317) == (parser.last_event_id, parser.retry_ms)
     assert b":ok\n\n" == wire.opening
 
 
-def test_a_gap_and_an_error_name_what_is_lost_and_why() -> None:
-    """Both are events with a name, an id to go on from and one object of JSON."""
+def test_gap_and_error_events_state_the_reason() -> None:
+    """Each has a name, an ID to resume from and one JSON object."""
     gap = one_event(frame.gap(ServerSentEvents(), Partition("t", 3), 5, 9, "removed by retention", ID))
     error = one_event(frame.error(ServerSentEvents(), TopicGone("Deleted\nwhile it was read: t."), ID))
 
@@ -579,15 +579,15 @@ def test_a_gap_and_an_error_name_what_is_lost_and_why() -> None:
     assert ("error", ID, 410) == (error.type, error.id, json.loads(error.data)["status"])
 
 
-def test_an_error_where_there_is_no_id() -> None:
-    """A client that has no id to go on from yet keeps none; one that has keeps its own."""
+def test_an_error_without_an_id_keeps_the_last_id() -> None:
+    """A client that has an ID keeps it."""
     error = frame.error(ServerSentEvents(), TopicGone("Gone."), "")
 
     assert "5" == read_events(b"id: 5\n\n" + error)[0].id
 
 
-def test_our_own_words_as_lines() -> None:
-    """In newline-delimited JSON our own words are lines of JSON as well, and ids and retries do not exist."""
+def test_events_of_the_server_as_json_lines() -> None:
+    """Gaps and errors are JSON lines too. IDs and retry do not exist."""
     wire = JsonLines()
 
     assert b"" == wire.retry(1) == wire.id_alone(ID)
@@ -599,22 +599,7 @@ def test_our_own_words_as_lines() -> None:
     assert {"event": "delete", "key": "FR"} == line(Record(None, b"FR"), "value")
 
 
-@given(data=st.data())
-def test_only_what_is_json_is_taken_for_it(data):
-    """What goes out as it came, with `_kafka` in it, is an object by another reader's judgement, with no such member."""
-    value = bytearray(
-        json.dumps(data.draw(st.dictionaries(st.sampled_from(["a", "_kafka", "ü"]), json_values, max_size=2))).encode()
-    )
-    for _ in range(data.draw(st.integers(0, 2))):
-        at = data.draw(st.integers(0, len(value)))
-        value[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(DAMAGE))
-
-    room = can_append_member(bytes(value)) if value else False
-
-    assert not room or (json.loads(value.decode()) and "_kafka" not in json.loads(value.decode()))
-    assert is_json(bytes(value)) == reads_as_json(value)
-
-
+# Pieces that are inserted into valid JSON.
 DAMAGE = [
     b"",
     b"\xff",
@@ -635,12 +620,28 @@ DAMAGE = [
 ]
 
 
-def reads_as_json(value):
-    def refuse(constant):
+def python_reads(value: bytes | bytearray) -> bool:
+    def reject(constant: str) -> None:
         raise ValueError(constant)
 
     try:
-        json.loads(value.decode(), parse_constant=refuse)
+        json.loads(value.decode(), parse_constant=reject)
     except ValueError:
         return False
     return True
+
+
+@given(data=st.data())
+def test_the_fast_json_checks_agree_with_python(data: st.DataObject) -> None:
+    """can_append_member() accepts only JSON objects without `_kafka`, and is_json() agrees with Python's parser."""
+    value = bytearray(
+        json.dumps(data.draw(st.dictionaries(st.sampled_from(["a", "_kafka", "ü"]), json_values, max_size=2))).encode()
+    )
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(value)))
+        value[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(DAMAGE))
+
+    can_append = can_append_member(bytes(value)) if value else False
+
+    assert not can_append or (json.loads(value.decode()) and "_kafka" not in json.loads(value.decode()))
+    assert is_json(bytes(value)) == python_reads(value)

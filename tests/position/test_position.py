@@ -1,4 +1,4 @@
-"""An id comes back as the position it was, and whatever else a stranger sends is refused in words, quickly."""
+"""A client that sends back its ID resumes at the same position. Any other text is rejected quickly, with a reason."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ topic_ids = st.text(string.ascii_letters + string.digits + "_-", max_size=22)
 
 
 class Stream(NamedTuple):
-    """What an id is written of."""
+    """Everything that an ID describes."""
 
     offsets: dict[Partition, int]
     timestamps: dict[Partition, int]
     topic_ids: dict[str, str]
-    only: frozenset[str]
-    kind: IdType
+    partial_topics: frozenset[str]
+    id_type: IdType
     compact: bool
 
     def writer(self) -> IdWriter:
-        return IdWriter(self.offsets, self.topic_ids, self.only, self.kind, self.timestamps, self.compact)
+        return IdWriter(self.offsets, self.topic_ids, self.partial_topics, self.id_type, self.timestamps, self.compact)
 
     def position(self) -> Position:
-        """What a client that returns the id has asked for."""
-        by_offset, by_time = self.kind is not IdType.TIMESTAMP, self.kind is not IdType.OFFSET
+        """The position of a client that sends back the ID."""
+        by_offset, by_time = self.id_type is not IdType.TIMESTAMP, self.id_type is not IdType.OFFSET
         starts = {
             each: PartitionStart(offset if by_offset else None, self.timestamps[each] if by_time else None)
             for each, offset in self.offsets.items()
         }
-        return Position(starts, (), self.topic_ids, self.only)
+        return Position(starts, (), self.topic_ids, self.partial_topics)
 
 
 @st.composite
@@ -72,24 +72,24 @@ def compact(text: str) -> str:
     return "~" + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def refusal(text: str, limits: Limits | None = None) -> InvalidPosition:
-    with pytest.raises(InvalidPosition) as refused:
+def rejection(text: str, limits: Limits | None = None) -> InvalidPosition:
+    with pytest.raises(InvalidPosition) as caught:
         parse(text, limits or Limits())
-    return refused.value
+    return caught.value
 
 
-# What was written is read back.
+# parse() reads what IdWriter writes.
 
 
 @given(streams())
-def test_an_id_gives_back_its_position(stream: Stream) -> None:
-    """parse(render(x)) is x, in the JSON form and in the compact one, for each kind of id."""
+def test_parse_undoes_render(stream: Stream) -> None:
+    """This holds in the JSON form and in the compact form, for each ID type."""
     assert stream.position() == parse(stream.writer().render())
 
 
 @given(streams())
 def test_both_forms_mean_the_same(stream: Stream) -> None:
-    """A client that was given one form may as well have been given the other."""
+    """The compact form and the JSON form of an ID are parsed to the same position."""
     one, other = (stream._replace(compact=compact).writer().render() for compact in (False, True))
 
     assert parse(one) == parse(other)
@@ -97,8 +97,8 @@ def test_both_forms_mean_the_same(stream: Stream) -> None:
 
 
 @given(streams())
-def test_an_id_fits_in_its_field(stream: Stream) -> None:
-    """An id is one line of ASCII without NUL, so that neither SSE nor HTTP can cut it."""
+def test_an_id_is_valid_in_sse_and_http(stream: Stream) -> None:
+    """An ID is one line of printable ASCII. The compact form has only characters that need no CORS preflight."""
     rendered = stream.writer().render()
 
     assert rendered.isascii()
@@ -107,44 +107,44 @@ def test_an_id_fits_in_its_field(stream: Stream) -> None:
 
 
 @given(streams(), st.lists(st.tuples(partitions, numbers, st.none() | st.integers(-1, INT64_MAX)), max_size=8))
-def test_an_id_that_moved_is_as_one_written_anew(
-    stream: Stream, moves: list[tuple[Partition, int, int | None]]
-) -> None:
-    """Moving partitions on, one by one, known or new, comes to the same id as writing where they stand."""
-    moved = stream.writer()
-    for partition, next_offset, timestamp in moves:
-        moved.set(partition, next_offset, timestamp)
+def test_an_advanced_writer_equals_a_new_one(stream: Stream, steps: list[tuple[Partition, int, int | None]]) -> None:
+    """After set(), for known and new partitions, the ID equals that of a writer created at the same position."""
+    advanced = stream.writer()
+    for partition, next_offset, timestamp in steps:
+        advanced.set(partition, next_offset, timestamp)
 
-    anew = IdWriter(moved.offsets, stream.topic_ids, stream.only, stream.kind, moved.timestamps, stream.compact)
+    created = IdWriter(
+        advanced.offsets, stream.topic_ids, stream.partial_topics, stream.id_type, advanced.timestamps, stream.compact
+    )
 
-    assert anew.render() == moved.render()
-    assert moved.offsets == {each: start.offset for each, start in parse(moved.render()).starts.items()} or (
-        stream.kind is IdType.TIMESTAMP
+    assert created.render() == advanced.render()
+    assert advanced.offsets == {each: start.offset for each, start in parse(advanced.render()).starts.items()} or (
+        stream.id_type is IdType.TIMESTAMP
     )
 
 
 @given(streams(), st.data(), numbers)
-def test_around_agrees_with_render(stream: Stream, data: st.DataObject, next_offset: int) -> None:
-    """What stands around one partition's offset, with an offset between, is the whole id."""
+def test_split_at_offset_agrees_with_render(stream: Stream, data: st.DataObject, next_offset: int) -> None:
+    """The template with an offset filled in is the whole ID."""
     writer = stream.writer()
     partition = data.draw(st.sampled_from(list(stream.offsets)))
-    around = writer.split_at_offset(partition)
+    template = writer.split_at_offset(partition)
 
     writer.set(partition, next_offset)
 
-    assert (stream.kind is not IdType.OFFSET) == (around is None)
-    if around is not None:
-        before, spell, after = around
-        assert f"{before}{spell(next_offset)}{after}" == writer.render()
+    assert (stream.id_type is not IdType.OFFSET) == (template is None)
+    if template is not None:
+        prefix, format_offset, suffix = template
+        assert f"{prefix}{format_offset(next_offset)}{suffix}" == writer.render()
 
 
-def test_around_a_partition_that_is_not_there() -> None:
-    """A partition that the id does not have yet changes more than a number."""
+def test_split_at_offset_of_a_new_partition() -> None:
+    """A partition that is not in the ID yet changes more than one offset, so there is no template."""
     assert IdWriter({Partition("t", 0): 1}, {"t": "x"}).split_at_offset(Partition("t", 1)) is None
 
 
-def test_an_id_as_it_looks() -> None:
-    """The next offset of every partition, and the topic_id once for each topic."""
+def test_the_json_form() -> None:
+    """The ID has the next offset of every partition, and the topic_id once for each topic."""
     offsets = {Partition("t", 0): 12, Partition("t", 1): 7, Partition("u", 0): 0}
 
     rendered = IdWriter(offsets, {"t": "kQ3d8y1Z", "u": ""}).render()
@@ -156,25 +156,25 @@ def test_an_id_as_it_looks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "start"),
+    ("id_type", "start"),
     [
         (IdType.OFFSET, PartitionStart(8, None)),
-        (IdType.TIMESTAMP, PartitionStart(None, 1001)),  # the next millisecond, as KafkaSSE: not the last record again
-        (IdType.BOTH, PartitionStart(8, 1000)),  # that millisecond again: another cluster may hold more records of it
+        (IdType.TIMESTAMP, PartitionStart(None, 1001)),  # the next millisecond, as in KafkaSSE: no record is repeated
+        (IdType.BOTH, PartitionStart(8, 1000)),  # the same millisecond: another cluster may hold more records of it
     ],
 )
-def test_each_kind_tells_its_own(kind: IdType, start: PartitionStart) -> None:
-    """After a record of offset 7 and time 1000, each kind of id goes on where it promises to."""
+def test_where_each_id_type_resumes(id_type: IdType, start: PartitionStart) -> None:
+    """The record before the ID has offset 7 and timestamp 1000."""
     partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=kind, timestamps={partition: 5})
+    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=id_type, timestamps={partition: 5})
 
     writer.set(partition, 8, 1000)
 
     assert {partition: start} == parse(writer.render()).starts
 
 
-def test_a_record_of_the_last_millisecond_there_is() -> None:
-    """A producer that writes the largest timestamp does not make ids that nobody can send back."""
+def test_the_largest_timestamp() -> None:
+    """A record with the largest timestamp does not lead to an ID that the server would reject."""
     partition = Partition("t", 0)
     writer = IdWriter({partition: 7}, {"t": "x"}, id_type=IdType.TIMESTAMP)
 
@@ -184,8 +184,8 @@ def test_a_record_of_the_last_millisecond_there_is() -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, -1])
-def test_a_record_without_a_time_moves_no_time(unknown: int | None) -> None:
-    """A record that has no timestamp leaves the id's as it was."""
+def test_an_unknown_timestamp_leaves_the_id_unchanged(unknown: int | None) -> None:
+    """A record without a timestamp does not change the timestamp in the ID."""
     partition = Partition("t", 0)
     writer = IdWriter({partition: 7}, {"t": "x"}, id_type=IdType.BOTH, timestamps={partition: 5})
 
@@ -195,19 +195,21 @@ def test_a_record_without_a_time_moves_no_time(unknown: int | None) -> None:
 
 
 def test_a_compact_id_of_many_partitions_is_short() -> None:
-    """The compact id of 1,000 partitions fits in a header of 16 KiB, which the JSON form does not."""
+    """The compact ID of 1,000 partitions fits into a header of 16 KiB. The JSON form does not."""
     offsets = {Partition("events", index): 1_000_000 + index for index in range(1000)}
 
-    plain, short = (len(IdWriter(offsets, {"events": "kQ3d8y1Z"}, compact=each).render()) for each in (False, True))
+    json_length, compact_length = (
+        len(IdWriter(offsets, {"events": "kQ3d8y1Z"}, compact=each).render()) for each in (False, True)
+    )
 
-    assert plain > 16_384 > short
+    assert json_length > 16_384 > compact_length
 
 
-# What KafkaSSE's clients and people with curl write.
+# IDs from KafkaSSE's clients and from people with curl.
 
 
 def test_names_offsets_and_timestamps_together() -> None:
-    """Names, offsets and timestamps may stand side by side; topics keep the order in which they were given."""
+    """An ID may mix topic names, offsets and timestamps."""
     position = parse('["b",{"topic":"a","partition":1,"timestamp":5},{"topic":"a","partition":0,"offset":3},"c"]')
 
     assert {Partition("a", 1): PartitionStart(None, 5), Partition("a", 0): PartitionStart(3, None)} == position.starts
@@ -216,33 +218,33 @@ def test_names_offsets_and_timestamps_together() -> None:
 
 
 def test_an_offset_and_a_timestamp_in_one_entry() -> None:
-    """Both are kept: which one counts is decided where the topic's topic_id is known."""
+    """Both are kept. The feed chooses between them when it knows the current topic_id."""
     assert {Partition("t", 0): PartitionStart(1, 5)} == parse(entry(timestamp=5)).starts
 
 
-def test_only_what_is_listed() -> None:
-    """An id without an topic_id means the partitions that it lists, unless its topic is named as well."""
+def test_partial_topics() -> None:
+    """Without topic_id, an ID selects only the partitions that it lists, unless it also names the topic."""
     assert frozenset({"t"}) == parse(entry()).partial_topics
     assert frozenset() == parse('["t",' + entry()[1:]).partial_topics
     assert frozenset() == parse(entry(topic_id="x")).partial_topics
     assert frozenset({"t"}) == parse(entry(topic_id="x", only=True)).partial_topics
 
 
-def test_a_name_twice_is_one_name() -> None:
-    """Naming a topic twice asks for nothing else than naming it once."""
+def test_a_repeated_name_is_ignored() -> None:
+    """Naming a topic twice is the same as naming it once."""
     assert ("t", "u") == parse('["t","u","t"]').topics == of_topics(["t", "u", "t"]).topics
 
 
 def test_the_largest_offset() -> None:
-    """2**63 - 1 is an offset of Kafka's."""
+    """2**63 - 1 is a valid offset in Kafka."""
     assert {Partition("t", 0): PartitionStart(INT64_MAX, None)} == parse(entry(offset=INT64_MAX)).starts
 
 
-# What is refused, and how.
+# What is rejected, and with which reason.
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "why"),
+    ("text", "path", "reason"),
     [
         ("[]", "", "non-empty"),
         ("{}", "", "array"),
@@ -275,49 +277,49 @@ def test_the_largest_offset() -> None:
         (entry(topic_id="a" * 23), "[0].topic_id", "does not match"),
         (entry(only=False), "[0].only", "True was expected"),
         (entry(leader=1), "[0]", "'leader' was unexpected"),
-        ('["' + "a" * 60_000 + '"]', "[0]", "does not match"),  # the reason must outlive the shortening
-        ('["t",' + ",".join(["5"] * 1000) + "]", "[1]", "5 is not of type"),  # the first of many
+        ('["' + "a" * 60_000 + '"]', "[0]", "does not match"),  # the value is shortened, the reason is not
+        ('["t",' + ",".join(["5"] * 1000) + "]", "[1]", "5 is not of type"),  # the first invalid entry of many
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
-def test_a_refusal_says_where_and_why(text: str, where: str, why: str) -> None:
-    """Whatever does not fit the schema is refused with the entry and the reason, in a few words."""
-    refused = refusal(text)
+def test_a_rejection_gives_the_path_and_the_reason(text: str, path: str, reason: str) -> None:
+    """The error names the entry and the rule of the schema that it breaks, in a short text."""
+    error = rejection(text)
 
-    assert where == refused.extra["at"]
-    assert why in refused.detail
-    assert len(refused.detail) < 400
+    assert path == error.extra["at"]
+    assert reason in error.detail
+    assert len(error.detail) < 400
 
 
 @pytest.mark.parametrize("number", ["1.0", "1e3", "1E400", "-0.0", "NaN", "Infinity", "-Infinity"])
-def test_only_whole_numbers(number: str) -> None:
-    """Floats, NaN and infinities are no offsets, not even those that happen to be whole."""
-    assert number in refusal(f'[{{"topic":"t","partition":0,"offset":{number}}}]').detail
+def test_floats_are_rejected(number: str) -> None:
+    """Floats, NaN and infinities are not offsets, not even floats with an integer value."""
+    assert number in rejection(f'[{{"topic":"t","partition":0,"offset":{number}}}]').detail
 
 
 @pytest.mark.parametrize("text", ["", " ", "[", "0;1", "t", '["t"', '["t"]x', "\0", "['t']", '["t",]', "\ufeff[]"])
-def test_not_json(text: str) -> None:
-    """An id that is no JSON, or cut off, or empty is refused; Zilla starts from the beginning."""
-    assert "is not JSON" in refusal(text).detail
+def test_text_that_is_not_json_is_rejected(text: str) -> None:
+    """A damaged, truncated or empty ID is rejected. Zilla starts from the beginning instead."""
+    assert "is not JSON" in rejection(text).detail
 
 
-def test_a_partition_twice() -> None:
-    """Two entries for one partition, or two values for one member, leave open which is meant."""
+def test_duplicates_are_rejected() -> None:
+    """Two entries for one partition, or two values for one member, are ambiguous."""
     entries = '[{"topic":"t","partition":0,"offset":1},{"topic":"t","partition":0,"timestamp":5}]'
 
-    assert "two entries for t/0" in refusal(entries).detail
-    assert "same member twice" in refusal('[{"topic":"t","partition":0,"offset":1,"offset":2}]').detail
-    assert "two entries for t/0" in refusal(compact("t 0:1 0:1")).detail
+    assert "two entries for t/0" in rejection(entries).detail
+    assert "same member twice" in rejection('[{"topic":"t","partition":0,"offset":1,"offset":2}]').detail
+    assert "two entries for t/0" in rejection(compact("t 0:1 0:1")).detail
 
 
-def test_two_incarnations_of_one_topic() -> None:
-    """Offsets cannot speak of two creations of a topic at once."""
+def test_two_topic_ids_for_one_topic_are_rejected() -> None:
+    """Offsets cannot refer to a topic both before and after it was recreated."""
     entries = [
         {"topic": "t", "partition": 0, "offset": 1, "topic_id": "x"},
         {"topic": "t", "partition": 1, "offset": 1, "topic_id": "y"},
     ]
 
-    assert "two topic_ids for t" in refusal(json.dumps(entries)).detail
+    assert "two topic_ids for t" in rejection(json.dumps(entries)).detail
 
 
 @pytest.mark.parametrize(
@@ -328,38 +330,38 @@ def test_two_incarnations_of_one_topic() -> None:
         *(compact("t :\u0663"), compact("t " + ":1" * 100), compact("t :" + "9" * 5000)),
     ],
 )
-def test_not_a_compact_id(text: str) -> None:
-    """What starts like a compact event ID and is none is refused as such."""
-    assert "starts like a compact event ID" in refusal(text).detail
+def test_a_damaged_compact_id_is_rejected(text: str) -> None:
+    """The error says that the text starts like a compact ID and is damaged."""
+    assert "starts like a compact event ID" in rejection(text).detail
 
 
 @pytest.mark.parametrize("text", [compact("a b :1"), compact("t :"), compact("t :" + "9" * 20), compact(" :1")])
-def test_a_compact_id_is_held_to_the_schema(text: str) -> None:
-    """The compact form can say no more than the JSON form."""
-    assert refusal(text).detail
+def test_a_compact_id_must_match_the_schema(text: str) -> None:
+    """The compact form cannot express anything that the JSON form cannot."""
+    assert rejection(text).detail
 
 
 def test_too_long() -> None:
-    """The bounds are on bytes and on entries, and their number is in the sentence."""
+    """The limits count bytes and entries, and the error contains the limit."""
     limits = Limits(max_bytes=64, max_entries=2)
 
-    assert "longer than 64 bytes" in refusal('["' + "é" * 31 + '"]', limits).detail
-    assert "more than 2 entries" in refusal('["a","b","c"]', limits).detail
-    assert "more than 2 entries" in refusal(compact("t :1 :1 :1"), limits).detail
+    assert "longer than 64 bytes" in rejection('["' + "é" * 31 + '"]', limits).detail
+    assert "more than 2 entries" in rejection('["a","b","c"]', limits).detail
+    assert "more than 2 entries" in rejection(compact("t :1 :1 :1"), limits).detail
     assert ("a", "b") == parse('["a","b"]', limits).topics
 
 
-def test_the_bounds_are_those_of_the_configuration() -> None:
-    """Parsing without bounds of one's own uses the documented defaults."""
+def test_the_default_limits_equal_the_default_settings() -> None:
+    """parse() without limits uses the documented defaults of the settings."""
     web = Config().web
     assert Limits(web.max_last_event_id_bytes, web.max_last_event_id_entries) == Limits()
 
 
-# Anything at all.
+# Arbitrary input.
 
 
 def json_of(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[object]:
-    """JSON values that look a little like positions."""
+    """JSON values that resemble positions."""
     names = st.text() | st.sampled_from(["t", "topic", "partition", "offset"])
     leaves = st.none() | st.booleans() | numbers | names
     return st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(names, inner))
@@ -375,11 +377,11 @@ json_values = json_of(st.integers() | st.floats())
 @example('{"a":1,"a":1}')
 @example('[{"a":1e5}]')
 def test_any_text_is_a_position_or_refused(text: str) -> None:
-    """Whatever text arrives, it is a position or InvalidPosition, which can be sent as JSON in UTF-8."""
+    """Any text is either a position or raises InvalidPosition, whose body can be sent as JSON in UTF-8."""
     try:
         position = parse(text)
-    except InvalidPosition as refused:
-        json.dumps(refused.problem(), ensure_ascii=False).encode()
+    except InvalidPosition as error:
+        json.dumps(error.problem(), ensure_ascii=False).encode()
     else:
         assert position.topics
 
@@ -404,20 +406,20 @@ near_entries = st.fixed_dictionaries(
 @example(True)
 @example({"topic": "t", "partition": 0, "offset": 1, "only": 1})
 def test_parse_and_schema_agree(value: object) -> None:
-    """An entry passes exactly if it fits the schema that clients are shown."""
+    """parse() accepts an entry exactly if the published schema does."""
     text = json.dumps([value])
 
     if schemas.first_error("last-event-id", [value]) is None:
         assert parse(text).topics
     else:
-        assert "at" in refusal(text).extra
+        assert "at" in rejection(text).extra
 
 
 @pytest.mark.parametrize("shape", ["%s", '[{"topic":%s}]'])
-def test_deep_nesting(shape: str) -> None:
-    """Nesting is refused at any depth, also where the JSON can just be read but no longer be spoken of."""
+def test_deep_nesting_is_rejected(shape: str) -> None:
+    """Nesting is rejected at any depth, also where Python can decode the JSON but cannot print it."""
     for depth in (*range(850, 1050), 32_000):
-        assert refusal(shape % ("[" * depth + "]" * depth)).detail
+        assert rejection(shape % ("[" * depth + "]" * depth)).detail
 
 
 HOSTILE = {
@@ -435,17 +437,17 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_64_kib_of_hostile_text(text: str) -> None:
-    """No text within the bounds costs more than looking at each of its entries once."""
-    looks = 0
+    """Rejecting a text within the limits costs no more than one check of each entry."""
+    calls = 0
 
     def count(*_: object) -> None:
-        nonlocal looks
-        looks += 1
+        nonlocal calls
+        calls += 1
 
     sys.setprofile(count)
     try:
-        refusal(f"[{text}]")
+        rejection(f"[{text}]")
     finally:
         sys.setprofile(None)
 
-    assert looks < 100_000
+    assert calls < 100_000
