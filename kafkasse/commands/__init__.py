@@ -19,6 +19,8 @@ from kafkasse.errors import KafkasseError
 SUMMARIES = {
     "demo": "Try everything: Kafka, Spark and a live web page on this machine.",
     "serve": "Stream topics over HTTP.",
+    "check": "Check the configuration and list what would be served.",
+    "config": "Print the effective settings and their sources.",
     "cat": "Print a stream in the terminal.",
     "load": "Write a CSV or JSON lines file to a topic.",
     "pipeline": "Run a Spark pipeline.",

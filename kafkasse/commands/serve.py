@@ -25,7 +25,8 @@ Examples:
   kafkasse serve --config kafkasse.yaml
 
 Every setting is an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file that --config or
-{FILE_VARIABLE} names. docs/configuration.md describes all settings.
+{FILE_VARIABLE} names. docs/configuration.md describes all settings. kafkasse check tells whether the settings work and
+what would be served; kafkasse config prints the settings in effect and the source of each.
 """
 
 

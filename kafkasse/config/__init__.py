@@ -113,23 +113,21 @@ class Config:
         """Return the arguments for a kafka-python client. Creates the TLS context for certificates of Heroku's add-on."""
         return kafka.client_settings(self.kafka.kafka)
 
+    def source(self, *path: str | int) -> str:
+        """Return where a setting comes from, such as `kafkasse.yaml, line 3` for ("routes", "prices", "topics")."""
+        return self._layer.source(path).text
+
     def effective(self) -> Iterator[Effective]:
         """Yield every setting with its source, secrets masked. The settings of kafka and routes follow one by one."""
-        for name, value in self._layer.values.items():
-            if name in ("kafka", "routes"):
-                yield from self._effective_below((name,), value)
-            else:
-                yield self._effective((name,), value)
+        kafka_settings = {"bootstrap_servers": kafka.BOOTSTRAP_DEFAULT, **self.kafka.kafka}
+        yield from self._effective((), {**self._layer.values, "kafka": kafka_settings})
 
-    def _effective_below(self, path: sources.SettingPath, value: Any) -> Iterator[Effective]:
-        if not isinstance(value, Mapping) or (not value and len(path) == 1):
-            yield self._effective(path, value)
-            return
-        for name, each in value.items():
-            yield from self._effective_below((*path, name), each)
-
-    def _effective(self, path: sources.SettingPath, value: Any) -> Effective:
-        return Effective(".".join(map(str, path)), check.masked(path, value), self._layer.source(path).text)
+    def _effective(self, path: sources.SettingPath, value: Any) -> Iterator[Effective]:
+        if isinstance(value, Mapping) and value:
+            for name, each in value.items():
+                yield from self._effective((*path, name), each)
+        else:
+            yield Effective(".".join(map(str, path)), check.masked(path, value), self._layer.source(path).text)
 
 
 def _report(problems: list[str]) -> str:

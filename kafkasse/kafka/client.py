@@ -93,14 +93,14 @@ class Client:
     def client_id(self) -> str:
         return str(self._settings["client_id"])
 
-    def metadata(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
-        """Return those of `topics` that exist and that we may read.
+    def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
+        """Return those of `topics`, or of all topics if None, that exist and that we may read.
 
         Raises:
             kafka.errors.KafkaError: the cluster does not answer, or rejects us.
         """
         admin = self._bootstrapped()
-        found = admin._manager.run(admin._get_cluster_metadata, list(topics))
+        found = admin._manager.run(admin._get_cluster_metadata, None if topics is None else list(topics))
         brokers = {each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in found["brokers"]}
         return {
             each["name"]: _topic_metadata(each, brokers)

@@ -1,0 +1,107 @@
+"""`kafkasse check`: check the configuration, connect to Kafka once, and report what a server would serve.
+
+It reads metadata only, with the client that the server uses, so it reports the same errors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+
+from kafkasse.config import Config
+from kafkasse.errors import CommandError, KafkasseError
+from kafkasse.route import Route
+
+EPILOG = """\b
+Examples:
+  kafkasse check kafkasse.yaml
+  KAFKASSE_ALLOWED_TOPICS=orders kafkasse check
+"""
+
+Partitions = Mapping[str, int]  # the number of partitions of each topic
+
+
+@click.command(epilog=EPILOG)
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+def command(file: Path | None) -> None:
+    """Check the configuration, connect to Kafka and list the topics of each route.
+
+    FILE is a YAML file of settings; without it, the file that KAFKASSE_CONFIG names. Environment variables apply as they
+    do for kafkasse serve. The exit code is 1 if a setting is not valid, if Kafka cannot be used, or if a topic does not
+    exist.
+    """
+    config = Config.load(os.environ, file)
+    config.require_topics()
+    existing = _topics(config)
+    problems = [problem for route in config.routes for problem in _report(config, route, existing)]
+    if problems:
+        raise CommandError("\n".join(problems))
+    click.echo("The configuration is valid, Kafka answers, and every configured topic exists.")
+
+
+def _topics(config: Config) -> Partitions:
+    """Return the topics of the cluster that start with topic_prefix, without the prefix."""
+    from kafkasse.kafka.client import Client  # here, because importing kafka-python takes longer than most checks
+    from kafkasse.kafka.errors import translate_errors
+
+    settings = config.kafka_settings()
+    client = Client(settings, config.kafka.kafka_timeout_s)
+    with closing(client), _reasons(), translate_errors():
+        found = client.metadata(None)
+    servers = settings["bootstrap_servers"]
+    click.echo(f"Kafka at {servers if isinstance(servers, str) else ', '.join(servers)}")
+    prefix = config.kafka.topic_prefix
+    return {name.removeprefix(prefix): len(each.partitions) for name, each in found.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Raise a CommandError with the reason that the Kafka adapter logs in place of its error, which is for clients."""
+    reasons: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]  # no class needed
+    log = logging.getLogger("kafkasse.kafka.errors")
+    others = logging.getLogger("kafka")
+    before = log.propagate, others.level
+    log.addHandler(handler)
+    log.propagate = False
+    others.setLevel(logging.CRITICAL)  # kafka-python logs dozens of lines about one failure
+    try:
+        yield
+    except KafkasseError as error:
+        raise CommandError(reasons[-1] if reasons else error.detail) from None
+    finally:
+        log.removeHandler(handler)
+        log.propagate, others.level = before
+
+
+def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]:
+    """Print the topics of a route, and yield its problems."""
+    if route.topics is None and not route.allowed:
+        return
+    click.echo(f"{route.path.replace('<topics>', '{topics}')}")
+    if route.topics is None:
+        served = sorted(topic for topic in existing if route.allows(topic))
+        yield from _unmatched(config, route, served)
+    else:
+        served = [topic for topic in route.topics if topic in existing]
+        for number, topic in enumerate(route.topics):
+            if topic not in existing:
+                source = config.source("routes", route.name, "topics", number)
+                yield f"{source}: routes.{route.name} needs the topic {topic}, which does not exist or is not readable."
+    width = max(map(len, served), default=0)
+    for topic in served:
+        click.echo(f"  {topic:{width}}  {existing[topic]} partition{'s' if existing[topic] > 1 else ''}")
+
+
+def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]:
+    for number, pattern in enumerate(route.allowed):
+        alone = Route(route.name, route.path, None, (pattern,), route.topic_prefix)
+        if not any(alone.allows(topic) for topic in served):
+            source = config.source("allowed_topics", number)
+            yield f"{source}: allowed_topics contains {pattern}, but no topic has such a name or none is readable."

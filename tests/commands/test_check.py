@@ -1,0 +1,96 @@
+"""`kafkasse check`: what a server would serve from a real broker, and one sentence for each problem."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kafkasse.broker import EmbeddedBroker
+from tests.support.kafka import Cluster
+
+TIMEOUT_S = 60
+ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+Check = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def check(broker: EmbeddedBroker, tmp_path: Path) -> Check:
+    """Run `kafkasse check` with a file of these settings."""
+
+    def check(**settings: Any) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "kafkasse.yaml"
+        file.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": broker.bootstrap_servers}, **settings}))
+        command = [sys.executable, "-m", "kafkasse", "check", str(file)]
+        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+    return check
+
+
+def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_name: str) -> None:
+    """Each route with its topics and their partitions, and the topics that allowed_topics matches."""
+    for suffix, partitions in ((".a", 1), (".b", 3)):
+        cluster.create(f"{fresh_name}{suffix}", partitions)
+
+    done = check(
+        topic_prefix=f"{fresh_name}.", allowed_topics=["*"], routes={"prices": {"path": "/prices", "topics": ["b"]}}
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    lines = done.stdout.splitlines()
+    assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
+
+
+def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fresh_name: str) -> None:
+    """A missing topic of a route and a pattern without a match are problems, with the line of the file."""
+    cluster.create(fresh_name)
+
+    done = check(
+        allowed_topics=[fresh_name, f"{fresh_name}.*"],
+        routes={"prices": {"path": "/prices", "topics": [f"{fresh_name}-missing"]}},
+    )
+
+    assert 1 == done.returncode
+    missing, unmatched = done.stderr.splitlines()
+    assert f"routes.prices needs the topic {fresh_name}-missing, which does not exist" in missing
+    assert f"kafkasse.yaml, line 3: allowed_topics contains {fresh_name}.*, but no topic" in unmatched
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "There is nothing to serve"),
+        ({"alowed_topics": ["a"]}, "line 1: alowed_topics is not a setting: did you mean allowed_topics?"),
+        (
+            {"allowed_topics": ["a"], "kafka_timeout_s": 0.5, "kafka": {"bootstrap_servers": "127.0.0.1:1"}},
+            "check kafka.bootstrap_servers",
+        ),
+        (
+            {
+                "allowed_topics": ["a"],
+                "kafka_timeout_s": 2,
+                "kafka": {
+                    "bootstrap_servers": "127.0.0.1:1",
+                    "security_protocol": "SASL_SSL",
+                    "sasl_mechanism": "PLAIN",
+                    "sasl_plain_username": "me",
+                    "sasl_plain_password": "hunter2",
+                },
+            },
+            "Kafka is not available.",
+        ),
+    ],
+)
+def test_a_problem_is_one_sentence(check: Check, settings: dict[str, Any], problem: str) -> None:
+    """The exit code is 1, and there is neither a traceback nor a secret."""
+    done = check(**settings)
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+    assert problem in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout

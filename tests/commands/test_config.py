@@ -1,0 +1,71 @@
+"""`kafkasse config`: the effective settings, the source of each, and no secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafkasse import schemas
+from kafkasse.commands import main
+
+SETTINGS = schemas.read("config")["properties"]
+TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path: /a, topics: [t]}\n"
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """Run `kafkasse config` with a file and a variable."""
+    file = tmp_path / "kafkasse.yaml"
+    file.write_text(TEXT)
+    monkeypatch.setattr(os, "environ", {"KAFKASSE_MAX_STREAMS": "5", "KAFKASSE_KAFKA_SSL_PASSWORD": "hunter2"})
+
+    def printed(*options: str) -> str:
+        assert 0 == main(["config", str(file), *options])
+        return capsys.readouterr().out
+
+    return printed
+
+
+def test_prints_each_setting_with_its_source(printed: Callable[..., str]) -> None:
+    """Aligned columns: the name, the value as JSON, and the source."""
+    lines = printed().splitlines()
+
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines}
+    assert ["5", "KAFKASSE_MAX_STREAMS"] == rows["max_streams"]
+    assert ["15", "default"] == rows["heartbeat_s"]
+    assert ['"localhost:9092"', "default"] == rows["kafka.bootstrap_servers"]
+    assert rows["retry_ms"][1].endswith("kafkasse.yaml, line 1")
+    assert rows["routes.a.path"][1].endswith("kafkasse.yaml, line 4")
+    assert set(SETTINGS) - {"kafka", "routes"} <= set(rows)
+    assert 1 == len({line.index(rows[line.split()[0]][0], len(line.split()[0])) for line in lines})
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_masks_secrets(printed: Callable[..., str], options: tuple[str, ...]) -> None:
+    """Neither a secret of the file nor one of a variable is printed."""
+    out = printed(*options)
+
+    assert "hunter2" not in out
+    assert 2 == out.count('"********"')
+
+
+def test_prints_json(printed: Callable[..., str]) -> None:
+    """For scripts, one object by name."""
+    settings = json.loads(printed("--json"))
+
+    assert {"value": 5, "source": "KAFKASSE_MAX_STREAMS"} == settings["max_streams"]
+
+
+def test_refuses_a_configuration_that_is_not_valid(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 1, and each problem is one line."""
+    monkeypatch.setattr(os, "environ", {"KAFKASSE_MAX_STREAM": "5", "KAFKASSE_PAGES": "maybe"})
+
+    assert 1 == main(["config"])
+
+    assert 2 == capsys.readouterr().err.count("\n")
