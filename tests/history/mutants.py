@@ -127,17 +127,17 @@ def _joins_too_early() -> None:
     """A reader that joins the ring receives its last record again."""
 
     def own_frames(original: Any, self: Any, segment: Any, ids: Any) -> Any:
-        had = ids.offsets.get(segment.partition, 0)
-        if had - 1 in segment.offsets:
+        position = ids.offsets.get(segment.partition, 0)
+        if position - 1 in segment.offsets:
             applied["joins_one_too_early"] += 1
-            ids.offsets[segment.partition] = had - 1
+            ids.offsets[segment.partition] = position - 1
         return original(self, segment, ids)
 
     patch(Reader, "_own_frames", own_frames)
 
 
 def _evicted_while_joining() -> None:
-    """A joining reader notes its place in the ring only after closing its cursor, during which other greenlets run."""
+    """A joining reader notes its position in the ring only after closing its cursor, while other greenlets run."""
 
     def join(original: Any, self: Any, reader: Any) -> None:
         original(self, reader)

@@ -13,6 +13,7 @@ from typing import Any
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds
+from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryCursor, MemoryLog
@@ -170,7 +171,7 @@ class Simulation:
                 client.body += client.reader.read(0)
             except KafkasseError:
                 return
-            if client.body == before and not getattr(client.reader, "_own", None):
+            if client.body == before and client.reader.state is ReaderState.LIVE:
                 return
 
     def _run_others(self) -> None:

@@ -1,7 +1,7 @@
-"""What a client's bytes say, read by the web platform's rules and the published grammar of the id, and by nothing else.
+"""Parsers for what a client receives, written from the HTML standard and the published grammar of event IDs.
 
-Knows no code of kafkasse, no topic and no promise: bytes to blocks, text to ids. Every block tells at which byte it is
-complete, because only a client that was sent so many bytes has had it.
+This module imports nothing from kafkasse: it turns bytes into blocks, and text into event IDs. Each block contains the offset
+of its end, because a client that received fewer bytes did not receive the block.
 
 Sources: https://html.spec.whatwg.org/multipage/server-sent-events.html; schemas/last-event-id.schema.json; docs/wire.md.
 """
@@ -31,7 +31,7 @@ def blocks(stream: bytes) -> list[Block]:
 
 
 def lines(stream: bytes) -> list[Block]:
-    """The same of newline-delimited JSON: a message for each line that is complete and not empty."""
+    """Return the complete lines of newline-delimited JSON as message blocks, without empty lines."""
     found: list[Block] = []
     at = 0
     while (end := stream.find(b"\n", at)) >= 0:
@@ -42,9 +42,9 @@ def lines(stream: bytes) -> list[Block]:
 
 
 def last_id(stream: bytes, before: str | None = None) -> str | None:
-    """What a browser that was sent these bytes comes back with; `before` is what it had come with."""
-    told = [block.id for block in blocks(stream) if block.id is not None]
-    return (told[-1] or None) if told else before
+    """Return the Last-Event-ID that a browser sends after it received these bytes. It sent `before` last time."""
+    ids = [block.id for block in blocks(stream) if block.id is not None]
+    return (ids[-1] or None) if ids else before
 
 
 class IdEntry(NamedTuple):
