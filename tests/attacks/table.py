@@ -65,12 +65,12 @@ ELSEWHERE = [
     ("Random bytes as a record", "at most one event; two parsers agree", "attacks/test_fuzz.py::test_random_bytes"),
     ("The hostile records, read by Chromium", "the events of the table; no script runs", "attacks/test_records.py::test_chromium_dispatches_the_same_events"),
     ("A response that is loaded as a script, and markup in a URL", "no script runs", "attacks/test_records.py::test_responses_run_no_script"),
-    ("Markup in the name of a country", "shown as text on the page", "web/test_page.py::test_strangers_words_stay_words"),
+    ("Markup in the name of a country", "shown as text on the page", "web/test_page.py::TestBoard::test_shows_markup_as_text"),
     ("A record that imitates one of our events in JSON lines", "distinguishable in every format", "attacks/test_records.py::test_records_cannot_imitate_our_lines"),
     ("Damaged or forged record batches", "records, or the error for a damaged record", "attacks/test_fuzz.py::test_forged_batches"),
     ("Random bytes as a broker's response", "rejected", "kafka/test_fetch_protocol.py::test_garbage"),
     ("A random configuration file", "an error of one sentence", "attacks/test_fuzz.py::test_configuration_files"),
-    ("A password in an invalid configuration", "never shown", "config/test_config.py::test_a_password_is_never_shown"),
+    ("A password in an invalid configuration", "never shown", "config/test_secrets.py::test_no_file_makes_an_error_quote_a_secret"),
 ]  # fmt: skip
 
 

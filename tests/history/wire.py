@@ -1,7 +1,7 @@
 """Parsers for what a client receives, written from the HTML standard and the published grammar of event IDs.
 
-This module imports nothing from kafkasse: it turns bytes into blocks, and text into event IDs. Each block contains the offset
-of its end, because a client that received fewer bytes did not receive the block.
+This module imports nothing from kafkasse. It turns bytes into blocks, and text into event IDs. Each block contains the
+offset of its end, because a client that received fewer bytes did not receive the block.
 
 Sources: https://html.spec.whatwg.org/multipage/server-sent-events.html; schemas/last-event-id.schema.json; docs/wire.md.
 """
