@@ -35,6 +35,12 @@ Example:
 """
 
 
+def _addresses(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if "@" in value:  # the value is not shown, because it contains a password
+        raise click.BadParameter("an address is HOST:PORT without a password; use --kafka-config for credentials.")
+    return value
+
+
 @click.group(epilog=EPILOG)
 def command() -> None:
     """Run a Spark pipeline, which reads topics and writes its results to topics."""
@@ -58,6 +64,7 @@ def list_pipelines() -> None:
     default="localhost:9092",
     show_envvar=True,
     show_default=True,
+    callback=_addresses,
     help="Kafka's addresses.",
 )
 @click.option(

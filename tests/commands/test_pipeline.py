@@ -121,3 +121,12 @@ def test_lists_the_pipelines() -> None:
     """`list` prints all pipelines, and so does the error for an unknown name."""
     assert "topn: countries -> topn" in output("list")[1]
     assert (1, "", "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n") == output("run", "nix")
+
+
+def test_does_not_show_a_password_in_an_address() -> None:
+    """Credentials do not belong in --bootstrap-servers, and the error does not repeat them."""
+    code, out, err = output("run", "topn", "--bootstrap-servers", "admin:hunter2@127.0.0.1:1")
+
+    assert (2, "") == (code, out)
+    assert "--kafka-config" in err
+    assert "hunter2" not in err
