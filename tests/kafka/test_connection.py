@@ -1,4 +1,4 @@
-"""One connection to a broker that answers in pieces, too much, or when nobody has asked."""
+"""A connection to a broker that responds in pieces, with too many bytes, or without a request."""
 
 from __future__ import annotations
 
@@ -18,102 +18,106 @@ VERSION = 13
 LARGE = INITIAL_BUFFER_BYTES * 5
 
 
-class Line:
-    """A connection, the broker's end of it, and what the connection has told."""
+class Link:
+    """A connection, the broker's end of it, and what the callbacks received."""
 
     def __init__(self) -> None:
         ours, self.broker = socket.socketpair()
         self.connection = Connection(ours, Broker(0, "b", 1), VERSION, "test", TIMEOUT_S)
-        self.answers: list[bytes] = []
+        self.responses: list[bytes] = []
         self.errors: list[Exception] = []
-        self.connection.start_reading(lambda data: self.answers.append(bytes(data)), self.errors.append)
+        self.connection.start_reading(lambda data: self.responses.append(bytes(data)), self.errors.append)
 
-    def ask(self, request: bytes = b"?") -> int:
-        """The correlation id under which the broker has got it."""
+    def send(self, request: bytes = b"?") -> int:
+        """Send a request and return the correlation ID that the broker received."""
         self.connection.send(VERSION, request)
         (size,) = struct.unpack(">i", self.broker.recv(4))
         return int(struct.unpack_from(">i", self.broker.recv(size), 4)[0])
 
 
 @pytest.fixture
-def line() -> Iterator[Line]:
-    made = Line()
-    yield made
-    made.connection.close()
-    made.broker.close()
+def link() -> Iterator[Link]:
+    opened = Link()
+    yield opened
+    opened.connection.close()
+    opened.broker.close()
 
 
-def answer(correlation_id: int, size: int = 0) -> bytes:
+def response(correlation_id: int, size: int = 0) -> bytes:
     body = struct.pack(">i", correlation_id) + b"x" * size
     return struct.pack(">i", len(body)) + body
 
 
-def test_answers_in_pieces(line: Line) -> None:
-    """However it is cut, an answer is told once, when it is whole."""
+def test_assembles_responses_from_pieces(link: Link) -> None:
+    """However a response is split, it is delivered once, when it is complete."""
     for cut in range(1, 12):
-        data = answer(line.ask(), 4)
+        data = response(link.send(), 4)
         for piece in (data[:cut], data[cut:]):
-            line.broker.sendall(piece)
+            link.broker.sendall(piece)
             gevent.sleep(0.001)
-        eventually(lambda cut=cut: len(line.answers) == cut)
-        assert [] == line.errors
-        assert data[4:] == line.answers[-1]
+        eventually(lambda cut=cut: len(link.responses) == cut)
+        assert [] == link.errors
+        assert data[4:] == link.responses[-1]
 
 
 @pytest.mark.parametrize("size", [0, INITIAL_BUFFER_BYTES - 8, INITIAL_BUFFER_BYTES - 7, LARGE])
-def test_answers_of_any_size(line: Line, size: int) -> None:
-    """The buffer grows with them, and goes on to serve the smaller ones that follow."""
+def test_buffer_grows_with_large_responses(link: Link, size: int) -> None:
+    """The larger buffer also serves the smaller responses that follow."""
     for each in (size, 0):
-        data = answer(line.ask(), each)
-        gevent.spawn(line.broker.sendall, data)
-        eventually(lambda: line.answers or line.errors)
-        assert data[4:] == line.answers.pop()
+        data = response(link.send(), each)
+        gevent.spawn(link.broker.sendall, data)
+        eventually(lambda: link.responses or link.errors)
+        assert data[4:] == link.responses.pop()
 
 
-def test_requests_that_the_broker_takes_slowly(line: Line) -> None:
-    """A request that no socket takes at once arrives whole, whatever the broker says meanwhile."""
-    asking = gevent.spawn(line.connection.send, VERSION, b"x" * 3_000_000)
+def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
+    """A request that fills the socket's buffer arrives completely, whatever the broker sends meanwhile."""
+    sending = gevent.spawn(link.connection.send, VERSION, b"x" * 3_000_000)
     gevent.sleep(0.01)
-    data = answer(1)
-    line.broker.sendall(data[:2])
+    data = response(1)
+    link.broker.sendall(data[:2])
     gevent.sleep(0.01)
     received = 0
     while received < 3_000_000:
-        received += len(line.broker.recv(1 << 20))
-    asking.get()
-    line.broker.sendall(data[2:])
+        received += len(link.broker.recv(1 << 20))
+    sending.get()
+    link.broker.sendall(data[2:])
 
-    eventually(lambda: line.answers)
-    assert [] == line.errors
+    eventually(lambda: link.responses)
+    assert [] == link.errors
 
 
 @pytest.mark.parametrize(
-    "said",
+    "malformed",
     [
-        lambda asked: answer(asked + 1),
-        lambda asked: answer(asked) + b"x",
-        lambda asked: answer(asked)[:3] + b"\x03",
-        lambda asked: b"\x7f\xff\xff\xff" + answer(asked),
+        lambda correlation_id: response(correlation_id + 1),
+        lambda correlation_id: response(correlation_id) + b"x",
+        lambda correlation_id: response(correlation_id)[:3] + b"\x03",
+        lambda correlation_id: b"\x7f\xff\xff\xff" + response(correlation_id),
     ],
-    ids=["another's", "more than an answer", "too short", "too long"],
+    ids=["another request", "trailing bytes", "too short", "too long"],
 )
-def test_garbage(line: Line, said) -> None:
-    """It is told once, and nothing is heard from then on."""
-    data = said(line.ask())
-    line.broker.sendall(data)
+def test_reports_a_malformed_response_once(link: Link, malformed) -> None:
+    """After the error, the connection reads nothing."""
+    data = malformed(link.send())
+    link.broker.sendall(data)
 
-    eventually(lambda: line.errors)
-    line.broker.sendall(data)
+    eventually(lambda: link.errors)
+    link.broker.sendall(data)
     gevent.sleep(0.02)
-    assert ([], 1) == (line.answers, len(line.errors))
+    assert ([], 1) == (link.responses, len(link.errors))
 
 
-@pytest.mark.parametrize("end", [lambda line: line.broker.close(), lambda line: line.broker.sendall(answer(0))])
-def test_a_broker_that_was_not_asked(line: Line, end) -> None:
-    """One that hangs up, or speaks, is noticed although nothing is awaited."""
-    line.broker.sendall(answer(line.ask()))
-    eventually(lambda: line.answers and line.answers.pop())
-    end(line)
+@pytest.mark.parametrize(
+    "end",
+    [lambda link: link.broker.close(), lambda link: link.broker.sendall(response(0))],
+    ids=["disconnect", "response"],
+)
+def test_notices_events_without_a_request(link: Link, end) -> None:
+    """A disconnect or an unexpected response is reported even if no request is in flight."""
+    link.broker.sendall(response(link.send()))
+    eventually(lambda: link.responses and link.responses.pop())
+    end(link)
 
-    eventually(lambda: line.errors)
-    assert [] == line.answers
+    eventually(lambda: link.errors)
+    assert [] == link.responses

@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice, never silently stuck: a cursor against brokers that answer late, wrongly, or not at all."""
+"""A cursor loses no record, returns none twice and never hangs, even if brokers respond late, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.support.certificates import Authority
 from tests.support.waiting import eventually
 
 TIMEOUT_S = 0.5
-NO_LEADER_HERE, OUT_OF_RANGE, NO_SESSION = 6, 1, 70
-LONG = 30.0
-TURNS, TURN_S = 20, 0.001  # none of 0, or sockets are not looked at
-CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch that holds a marker
-MUCH = b"x" * 600_000  # so much that more is fetched ahead
+NOT_LEADER, OUT_OF_RANGE, FETCH_SESSION_ID_NOT_FOUND = 6, 1, 70
+POLL_TIMEOUT_S = 30.0
+TURNS, TURN_S = 20, 0.001  # gevent reads sockets only if a turn is longer than 0 s
+CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
+LARGE = b"x" * 600_000  # more than half of max_fetch_bytes: the cursor fetches ahead
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def log(cluster) -> Iterator[KafkaLog]:
 
 @pytest.fixture
 def opened(cluster, log) -> Iterator[Callable[..., KafkaCursor]]:
-    """Opens cursors: over so many partitions as there are leaders, from the same offset in each."""
+    """Opens cursors over one partition per leader, all at the same offset."""
     cursors = []
 
     def open(*leaders: int, offset: int = 0, tail: bool = False) -> KafkaCursor:
@@ -76,12 +76,12 @@ def at(number: int) -> Partition:
     return Partition("t", number)
 
 
-def polled(cursor: KafkaCursor) -> gevent.Greenlet:
-    """A poll that is under way; what it finds, or raises, is its value."""
+def start_poll(cursor: KafkaCursor) -> gevent.Greenlet:
+    """Start a poll(). The value of the greenlet is what it returns or raises."""
 
     def poll() -> list[Batch] | Exception:
         try:
-            return cursor.poll(LONG)
+            return cursor.poll(POLL_TIMEOUT_S)
         except (KafkasseError, OffsetOutOfRange) as error:
             return error
 
@@ -92,85 +92,88 @@ def offsets(batches: list[Batch], number: int = 0) -> list[int]:
     return [record.offset for each in batches if each.partition == at(number) for record in each.records]
 
 
-def turn() -> None:
-    """Let everything happen that is ready to happen: the only way to see that a thing does not."""
+def run_event_loop() -> None:
+    """Run all events that are ready. Only afterwards can a test say that something did not happen."""
     for _ in range(TURNS):
         gevent.sleep(TURN_S)
 
 
-def came(cursor: KafkaCursor) -> None:
-    """Return when an answer has come that the cursor has not looked at."""
+def await_response(cursor: KafkaCursor) -> None:
+    """Wait until the cursor has a response that it has not processed."""
     eventually(lambda: cursor._responses)
 
 
 def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes]:
-    """An answer has come before it is wanted: a whole run of partition 0 from 1 on, the first two of partition 1."""
-    first = polled(cursor)
+    """Let a response wait in the cursor: a whole run of partition 0 from offset 1 on, and two records of partition 1.
+
+    Returns the batches of both partitions.
+    """
+    first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"x" * 900_000)))
     first.get()
     many, few = batch(1, *[b"y" * 300] * MAX_RUN_RECORDS), batch(0, b"a", b"b")
     broker.next_fetch().respond(partition_data(0, many), partition_data(1, few))
-    came(cursor)
+    await_response(cursor)
     return many, few
 
 
-# Nothing twice, nothing lost.
+# Each record exactly once
 
 
-def test_an_answer_that_waits_is_not_asked_for_again(cluster, opened):
-    """What was fetched ahead is had once, however late it is taken."""
+def test_returns_records_fetched_ahead_once(cluster, opened):
+    """Records that were fetched ahead are returned once, however late poll() takes them."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    first = polled(cursor)
-    broker.next_fetch().respond(partition_data(0, batch(0, MUCH)))
+    first = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, LARGE)))
     first.get()
-    broker.next_fetch().respond(partition_data(0, batch(1, MUCH)))
-    came(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(1, LARGE)))
+    await_response(cursor)
 
-    found = cursor.poll(LONG)
+    found = cursor.poll(POLL_TIMEOUT_S)
 
     assert [1] == offsets(found)
     assert {0: 2} == broker.next_fetch().offsets
 
 
-def test_records_come_once_while_the_topic_grows(cluster, opened):
-    """Records that are written between two fetches ahead of a slow reader are not handed on by both."""
+def test_returns_records_once_while_the_topic_grows(cluster, opened):
+    """Two fetches ahead of a slow reader do not both return records that are written in between."""
     (broker, _), cursor = cluster.brokers, opened(0, 0)
     many, few = fetched_ahead(broker, cursor)
-    found = cursor.poll(LONG)
-    turn()
-    if broker.pending_fetches:  # for the same once more
+    found = cursor.poll(POLL_TIMEOUT_S)
+    run_event_loop()
+    if broker.pending_fetches:  # the same request again
         broker.next_fetch().respond(partition_data(0, many), partition_data(1, few + batch(2, b"c")))
-        came(cursor)
-    found += cursor.poll(LONG)
+        await_response(cursor)
+    found += cursor.poll(POLL_TIMEOUT_S)
     broker.next_fetch().respond(partition_data(1, batch(2, b"c") + batch(3, b"d")))
-    came(cursor)
+    await_response(cursor)
 
-    found += cursor.poll(LONG)
+    found += cursor.poll(POLL_TIMEOUT_S)
 
     assert [0, 1, 2, 3] == offsets(found, 1)
 
 
-def test_what_waits_is_not_overwritten(cluster, opened):
-    """The bytes of an answer stay as they are until the last of its records was handed on."""
+def test_keeps_a_response_until_its_last_record_is_returned(cluster, opened):
+    """The next response must not overwrite the bytes of one that is not completely decoded."""
     (broker, _), cursor = cluster.brokers, opened(0, 0)
     many, few = fetched_ahead(broker, cursor)
 
-    found = cursor.poll(LONG)
-    turn()
-    if broker.pending_fetches:  # for the same once more
+    found = cursor.poll(POLL_TIMEOUT_S)
+    run_event_loop()
+    if broker.pending_fetches:  # the same request again
         broker.next_fetch().respond(
             partition_data(0, many + batch(MAX_RUN_RECORDS + 1, b"new")), partition_data(1, few)
         )
-        came(cursor)
-    found += cursor.poll(LONG)
+        await_response(cursor)
+    found += cursor.poll(POLL_TIMEOUT_S)
 
     assert [0, 1] == offsets(found, 1)
 
 
-def test_a_seek_while_a_fetch_is_under_way(cluster, opened):
-    """Its answer is for another place, and is dropped."""
+def test_seek_discards_the_response_in_flight(cluster, opened):
+    """A response for the offset before the seek() is discarded."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     late = broker.next_fetch()
     cursor.seek({at(0): 7})
     late.respond(partition_data(0, batch(0, b"a")))
@@ -182,54 +185,54 @@ def test_a_seek_while_a_fetch_is_under_way(cluster, opened):
     assert [7] == offsets(poll.get())
 
 
-def test_damaged_records_end_the_stream_after_what_is_whole(cluster, opened):
-    """What stands before them, and in other partitions, is handed on first."""
+def test_returns_the_records_before_damaged_ones(cluster, opened):
+    """Records before the damaged batch, and in other partitions, are returned before poll() raises."""
     (broker, _), cursor = cluster.brokers, opened(0, 0)
     damaged = bytearray(batch(1, b"bbbb"))
     damaged[-3] ^= 1
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a") + bytes(damaged)), partition_data(1, batch(0, b"c")))
 
     found = poll.get()
 
     assert ([0], [0]) == (offsets(found, 0), offsets(found, 1))
     with pytest.raises(KafkasseError, match="damaged"):
-        cursor.poll(LONG)
+        cursor.poll(POLL_TIMEOUT_S)
 
 
-def test_an_answer_to_another_request(cluster, opened):
-    """Nothing of it is believed: the connection is given up, and the same is asked for by another one."""
+def test_rejects_a_response_to_another_request(cluster, opened):
+    """The cursor closes the connection and sends the same request on a new one."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
-    asked = broker.next_fetch()
-    asked.request.header.correlation_id += 1
-    asked.respond(partition_data(0, batch(0, b"wrong")))
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    fetch.request.header.correlation_id += 1
+    fetch.respond(partition_data(0, batch(0, b"wrong")))
 
     broker.next_fetch().respond(partition_data(0, batch(0, b"right")))
 
     assert [b"right"] == [bytes(record.value) for each in poll.get() for record in each.records]
 
 
-def test_a_default_is_no_divergence(cluster, opened):
-    """A broker may write what it may leave out: no epoch diverges."""
+def test_ignores_an_explicit_default_of_the_diverging_epoch(cluster, opened):
+    """A broker may send the optional field with its default value: the log has not diverged."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a"), diverging=(-1, -1)))
 
     assert [0] == offsets(poll.get())
 
 
-def test_a_log_that_went_another_way(cluster, opened):
-    """What was read of an epoch that the new leader never had is declared lost from its first record on."""
+def test_reports_a_diverged_log_from_its_first_different_record(cluster, opened):
+    """The gap starts at the first record of an epoch that the new leader never had."""
     (broker, _), cursor = cluster.brokers, opened(0, offset=80)
     for offset, epoch in ((80, 4), (90, 5)):
-        poll = polled(cursor)
+        poll = start_poll(cursor)
         broker.next_fetch().respond(partition_data(0, batch(offset, *[b"a"] * 10, epoch=epoch)))
         poll.get()
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     broker.next_fetch().respond(
         partition_data(0, diverging=(4, 150))
-    )  # its epoch 4 goes on to 149: unclean, but it is what there is
+    )  # after an unclean election, its epoch 4 continues to 149
 
     gap = poll.get().gap(at(0), 100, OffsetRange(0, 160))
 
@@ -237,16 +240,16 @@ def test_a_log_that_went_another_way(cluster, opened):
     assert (100, 90) == (gap.start, gap.end)
 
 
-def test_markers_have_an_epoch(cluster, opened):
-    """After nothing but a marker of a new epoch the next fetch names that epoch, or a broker would see a divergence."""
+def test_sends_the_epoch_of_a_transaction_marker(cluster, opened):
+    """If the next request named the epoch before the marker's, a broker would report a divergence."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     marker = bytearray(batch(10, b"", epoch=5))
     marker[21:23] = CONTROL
     marker[17:21] = struct.pack(">I", crc32c(bytes(marker[21:])))
     broker.next_fetch().respond(partition_data(0, batch(0, *[b"a"] * 10, epoch=4) + marker))
     read = offsets(poll.get())
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     request = broker.next_fetch().request
 
     (partition,) = request.topics[0].partitions
@@ -255,54 +258,54 @@ def test_markers_have_an_epoch(cluster, opened):
     poll.kill()
 
 
-def test_a_leader_of_the_past(cluster, opened):
-    """A broker whose metadata lags behind names a leader that was deposed: its end of the log is not believed."""
+def test_ignores_a_leader_with_an_older_epoch(cluster, opened):
+    """A broker whose metadata lags behind names a former leader, whose log may end too early."""
     cluster.topics["t"].epochs[0] = 5
-    (broker, deposed), cursor = cluster.brokers, opened(0, tail=True)
-    poll = polled(cursor)
-    asked = broker.next_fetch()
-    topic, looks = cluster.topics["t"], cluster.requests[METADATA]
+    (broker, former), cursor = cluster.brokers, opened(0, tail=True)
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    topic, refreshes = cluster.topics["t"], cluster.requests[METADATA]
     topic.leaders, topic.epochs[0] = [1], 4
     for _ in range(3):
-        asked.respond(partition_data(0, error=NO_LEADER_HERE), session=SESSION_ID)
-        asked = broker.next_fetch()
-    believed = deposed.pending_fetches
+        fetch.respond(partition_data(0, error=NOT_LEADER), session=SESSION_ID)
+        fetch = broker.next_fetch()
+    fetches_from_former_leader = former.pending_fetches
 
     topic.leaders, topic.epochs[0] = [0], 6
-    asked.respond(partition_data(0, batch(0, b"a", epoch=6)), session=SESSION_ID)
+    fetch.respond(partition_data(0, batch(0, b"a", epoch=6)), session=SESSION_ID)
 
-    assert cluster.requests[METADATA] > looks
-    assert not believed
+    assert cluster.requests[METADATA] > refreshes
+    assert not fetches_from_former_leader
     assert [0] == offsets(poll.get())
 
 
-# Sessions.
+# Fetch sessions
 
 
-def test_a_session_tells_only_what_has_changed(cluster, opened):
-    """A partition that brought records is named again, one that brought none is not."""
+def test_session_requests_name_only_changed_partitions(cluster, opened):
+    """A request names the partition that brought records, and not the other one."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
-    first = polled(cursor)
+    first = start_poll(cursor)
     opening = broker.next_fetch()
     opening.respond(partition_data(0, batch(0, b"a")), partition_data(1), session=SESSION_ID)
     first.get()
-    second = polled(cursor)
-    asked = broker.next_fetch()
-    asked.respond(partition_data(1, batch(0, b"b")), session=SESSION_ID)
+    second = start_poll(cursor)
+    fetch = broker.next_fetch()
+    fetch.respond(partition_data(1, batch(0, b"b")), session=SESSION_ID)
 
-    assert ({0: 0, 1: 0}, {0: 1}) == (opening.offsets, asked.offsets)
-    assert (SESSION_ID, 1) == (asked.request.session_id, asked.request.session_epoch)
+    assert ({0: 0, 1: 0}, {0: 1}) == (opening.offsets, fetch.offsets)
+    assert (SESSION_ID, 1) == (fetch.request.session_id, fetch.request.session_epoch)
     assert [0] == offsets(second.get(), 1)
 
 
-def test_a_session_that_the_broker_has_dropped(cluster, opened):
-    """A new one begins, with all partitions, at the offsets that were reached."""
+def test_starts_a_new_session_if_the_broker_evicted_it(cluster, opened):
+    """The first request of the new session names all partitions, at their current offsets."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
-    first = polled(cursor)
+    first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")), partition_data(1), session=SESSION_ID)
     first.get()
-    second = polled(cursor)
-    broker.next_fetch().respond(error_code=NO_SESSION)
+    second = start_poll(cursor)
+    broker.next_fetch().respond(error_code=FETCH_SESSION_ID_NOT_FOUND)
 
     again = broker.next_fetch()
     again.respond(partition_data(0, batch(1, b"b")), partition_data(1), session=SESSION_ID)
@@ -311,17 +314,17 @@ def test_a_session_that_the_broker_has_dropped(cluster, opened):
     assert [1] == offsets(second.get())
 
 
-def test_a_leader_that_moves_away_and_back(cluster, opened):
-    """Its session forgets the partition, and is told of it again when it is back."""
+def test_follows_a_leader_that_moves_away_and_back(cluster, opened):
+    """The session forgets the partition, and includes it again after the leader has returned."""
     (broker, other), cursor = cluster.brokers, opened(0, 0, tail=True)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     opening = broker.next_fetch()
     cluster.topics["t"].leaders[0] = 1
-    opening.respond(partition_data(0, error=NO_LEADER_HERE), partition_data(1), session=SESSION_ID)
+    opening.respond(partition_data(0, error=NOT_LEADER), partition_data(1), session=SESSION_ID)
     without = broker.next_fetch()
     moved = other.next_fetch()
     cluster.topics["t"].leaders[0] = 0
-    moved.respond(partition_data(0, error=NO_LEADER_HERE), session=SESSION_ID + 1)
+    moved.respond(partition_data(0, error=NOT_LEADER), session=SESSION_ID + 1)
     back = without
     while 0 not in back.offsets:
         back.respond(session=SESSION_ID)
@@ -333,13 +336,13 @@ def test_a_leader_that_moves_away_and_back(cluster, opened):
     assert [0] == offsets(poll.get())
 
 
-# Never silently stuck.
+# Reconnecting and leaders
 
 
-def test_a_broker_that_hangs_up(cluster, opened):
-    """The same is asked for again, by another connection."""
+def test_reconnects_after_a_disconnect(cluster, opened):
+    """The cursor sends the same request on a new connection."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     broker.next_fetch().disconnect()
 
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
@@ -347,10 +350,10 @@ def test_a_broker_that_hangs_up(cluster, opened):
     assert [0] == offsets(poll.get())
 
 
-def test_a_broker_that_does_not_answer(cluster, opened):
-    """After a while the same is asked for by another connection."""
+def test_reconnects_after_a_timeout(cluster, opened):
+    """If no response arrives in time, the cursor sends the same request on a new connection."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     broker.next_fetch()
 
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
@@ -358,30 +361,30 @@ def test_a_broker_that_does_not_answer(cluster, opened):
     assert [0] == offsets(poll.get())
 
 
-def test_cursors_that_are_closed_before_their_answer_comes(cluster, opened):
-    """Whoever comes next has the connection once it has come; one whose answer never comes is given up."""
+def test_reuses_a_connection_after_the_response_to_a_closed_cursor(cluster, opened):
+    """The connection returns to the pool with the response. If no response arrives, it is closed."""
     broker, _ = cluster.brokers
     for _ in range(3):
-        poll = polled(cursor := opened(0))
-        asked = broker.next_fetch()
+        poll = start_poll(cursor := opened(0))
+        fetch = broker.next_fetch()
         cursor.close()
-        asked.respond(partition_data(0, batch(0, b"a")))
+        fetch.respond(partition_data(0, batch(0, b"a")))
         assert [] == poll.get()
-        turn()
+        run_event_loop()
     assert 1 == len(broker.connections)
 
     for _ in range(2):
-        polled(cursor := opened(0))
+        start_poll(cursor := opened(0))
         broker.next_fetch()
         cursor.close()
     assert 2 == len(broker.connections)
 
 
-def test_connections_that_the_broker_closed_while_they_were_kept(cluster, log, opened):
-    """It is not waited for before a new one is tried."""
+def test_replaces_idle_connections_that_the_broker_closed(cluster, log, opened):
+    """The cursor opens a new connection at once."""
     broker, _ = cluster.brokers
     for cursor in (opened(0), opened(0)):
-        poll = polled(cursor)
+        poll = start_poll(cursor)
         broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
         poll.get()
         cursor.close()
@@ -389,18 +392,18 @@ def test_connections_that_the_broker_closed_while_they_were_kept(cluster, log, o
     for sock in broker.connections:
         sock.shutdown(fake_broker.socket.SHUT_RDWR)
 
-    poll = polled(opened(0))
+    poll = start_poll(opened(0))
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
 
 
-def test_connections_that_went_silent_while_they_were_kept(cluster, log, opened):
-    """One that is found to be dead stands for all that were kept: the wait for an answer is waited once."""
+def test_waits_once_for_dead_idle_connections(cluster, log, opened):
+    """If one idle connection is dead, the cursor closes the others too instead of waiting for each."""
     broker, _ = cluster.brokers
     cursors = [opened(0) for _ in range(3)]
     for cursor in cursors:
-        poll = polled(cursor)
+        poll = start_poll(cursor)
         broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
         poll.get()
     for cursor in cursors:
@@ -408,62 +411,62 @@ def test_connections_that_went_silent_while_they_were_kept(cluster, log, opened)
     eventually(lambda: len(list(log.pool.idle())) == len(cursors))
     kept = set(broker.connections)
 
-    poll = polled(opened(0))
+    poll = start_poll(opened(0))
     silent = 0
-    while (asked := broker.next_fetch()).sock in kept:
+    while (fetch := broker.next_fetch()).sock in kept:
         silent += 1
-    asked.respond(partition_data(0, batch(0, b"a")))
+    fetch.respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
     assert 1 == silent
 
 
-def test_out_of_range_is_told_until_somebody_moves_it(cluster, opened):
-    """Whoever could not find out where the log goes on is asked again, and other partitions are read meanwhile."""
+def test_repeats_out_of_range_until_seek(cluster, opened):
+    """The caller may have failed to handle the error. Meanwhile the cursor reads the other partitions."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, offset=5)
-    first = polled(cursor)
+    first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, error=OUT_OF_RANGE), partition_data(1))
 
     def serve() -> None:
-        while asked := broker.next_fetch():
+        while fetch := broker.next_fetch():
             parts = {
                 0: partition_data(0, error=OUT_OF_RANGE),
-                1: partition_data(1, batch(asked.offsets.get(1, 5), b"a")),
+                1: partition_data(1, batch(fetch.offsets.get(1, 5), b"a")),
             }
-            asked.respond(*(parts[number] for number in asked.offsets))
+            fetch.respond(*(parts[number] for number in fetch.offsets))
 
     serving = gevent.spawn(serve)
-    told, read = [first.get()], []
-    while len(told) < 3 or len(read) < 3:
-        found = polled(cursor).get()
-        _ = told.append(found) if isinstance(found, OffsetOutOfRange) else read.extend(offsets(found, 1))
-        assert len(told) < 100, "the other partition is not read"
+    errors, read = [first.get()], []
+    while len(errors) < 3 or len(read) < 3:
+        found = start_poll(cursor).get()
+        _ = errors.append(found) if isinstance(found, OffsetOutOfRange) else read.extend(offsets(found, 1))
+        assert len(errors) < 100, "the other partition is not read"
     serving.kill()
 
-    assert {(at(0),)} == {each.partitions for each in told}
+    assert {(at(0),)} == {each.partitions for each in errors}
     assert [5, 6, 7] == read[:3]
 
 
-def test_a_partition_without_a_leader(cluster, opened):
-    """It is looked for with patience, and read as soon as it has one; others do not wait for it."""
+def test_reads_a_partition_as_soon_as_it_has_a_leader(cluster, opened):
+    """The other partitions do not wait for it."""
     (broker, other), cursor = cluster.brokers, opened(0, NO_LEADER)
-    first = polled(cursor)
+    first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
     found = first.get()
-    second = polled(cursor)
-    asked = broker.next_fetch()
+    second = start_poll(cursor)
+    fetch = broker.next_fetch()
     cluster.topics["t"].leaders[1] = 1
 
     other.next_fetch().respond(partition_data(1, batch(0, b"b")))
 
-    assert ([0], {0: 1}) == (offsets(found), asked.offsets)
+    assert ([0], {0: 1}) == (offsets(found), fetch.offsets)
     assert [0] == offsets(second.get(), 1)
 
 
-def test_a_partition_without_a_leader_costs_little(cluster, opened):
-    """However much the others bring, the cluster is not asked for it all the time."""
+def test_refreshes_the_metadata_with_a_backoff(cluster, opened):
+    """A partition without a leader causes few metadata requests, even if other partitions are busy."""
     (broker, _), cursor = cluster.brokers, opened(0, NO_LEADER, tail=True)
-    looks = cluster.requests[METADATA]
+    refreshes = cluster.requests[METADATA]
 
     def serve() -> None:
         for offset in range(200):
@@ -472,44 +475,44 @@ def test_a_partition_without_a_leader_costs_little(cluster, opened):
     serving = gevent.spawn(serve)
     found: list[int] = []
     while len(found) < 200:
-        found += offsets(cursor.poll(LONG))
+        found += offsets(cursor.poll(POLL_TIMEOUT_S))
         gevent.sleep(0.002)
     serving.kill()
 
     assert list(range(200)) == found
-    assert cluster.requests[METADATA] - looks < 10
+    assert cluster.requests[METADATA] - refreshes < 10
 
 
-def test_a_topic_that_was_made_again(cluster, opened):
-    """It is another one: the cursor does not read it."""
+def test_does_not_read_a_recreated_topic(cluster, opened):
+    """It has the same name but another topic ID."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
-    asked = broker.next_fetch()
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
     cluster.topics["t"].id = UUID(int=8)
-    looks = cluster.requests[METADATA]
-    asked.respond(partition_data(0, error=100))
-    eventually(lambda: cluster.requests[METADATA] > looks + 2)
+    refreshes = cluster.requests[METADATA]
+    fetch.respond(partition_data(0, error=100))
+    eventually(lambda: cluster.requests[METADATA] > refreshes + 2)
 
     assert 0 == broker.pending_fetches
     poll.kill()
 
 
-def test_a_broker_without_topic_ids(cluster, opened):
-    """Kafka 2.7 calls topics by name."""
+def test_requests_topics_by_name_without_topic_ids(cluster, opened):
+    """Kafka 2.7 has no topic IDs."""
     cluster.topics["t"].id = UUID(int=0)
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
-    asked = broker.next_fetch()
-    asked.respond(partition_data(0, batch(0, b"a")))
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    fetch.respond(partition_data(0, batch(0, b"a")))
 
-    assert ("t", 12) == (asked.request.topics[0].topic, asked.request.API_VERSION)
+    assert ("t", 12) == (fetch.request.topics[0].topic, fetch.request.API_VERSION)
     assert [0] == offsets(poll.get())
 
 
-def test_a_closed_cursor_keeps_its_hands_off(cluster, log, opened):
-    """Its connection may be another's by now: a late poll sends nothing by it."""
+def test_closed_cursor_does_not_use_its_connection(cluster, log, opened):
+    """The connection may belong to another cursor: a late poll() sends nothing."""
     (broker, _), cursor = cluster.brokers, opened(0)
-    poll = polled(cursor)
+    poll = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
     poll.get()
     cursor.close()
@@ -520,35 +523,35 @@ def test_a_closed_cursor_keeps_its_hands_off(cluster, log, opened):
     assert [None] == [each.in_flight for each in log.pool.idle()]
 
 
-def test_two_cursors_over_the_same_broker(cluster, opened):
-    """Each has its own connection and its own place."""
+def test_cursors_do_not_share_connections(cluster, opened):
+    """Two cursors of one broker have a connection and an offset each."""
     broker, _ = cluster.brokers
-    polls = [polled(opened(0)), polled(opened(0))]
-    for asked, value in zip([broker.next_fetch(), broker.next_fetch()], (b"a", b"b"), strict=True):
-        asked.respond(partition_data(0, batch(0, value)))
+    polls = [start_poll(opened(0)), start_poll(opened(0))]
+    for fetch, value in zip([broker.next_fetch(), broker.next_fetch()], (b"a", b"b"), strict=True):
+        fetch.respond(partition_data(0, batch(0, value)))
 
     assert [[0], [0]] == [offsets(each.get()) for each in polls]
     assert 2 == len(broker.connections)
 
 
-class SpeaksTls:
-    """Lets a broker speak TLS, or only take connections while it is not `awake`."""
+class TlsBroker:
+    """Makes a fake broker use TLS. While it is not `awake`, it accepts connections and does not respond."""
 
     def __init__(self, broker: FakeBroker, context: ssl.SSLContext) -> None:
-        self.awake, self.taken = True, 0
+        self.awake, self.accepted = True, 0
         self._serve, self._context = broker._serve, context
         broker._server.set_handle(self.serve)
 
     def serve(self, sock: fake_broker.socket.socket, address: object) -> None:
-        self.taken += 1
+        self.accepted += 1
         if not self.awake:
-            gevent.sleep(LONG)
+            gevent.sleep(POLL_TIMEOUT_S)
         with suppress(OSError):
             self._serve(self._context.wrap_socket(sock, server_side=True), address)
 
 
-def test_a_broker_that_takes_connections_but_does_not_shake_hands(cluster, tmp_path, monkeypatch):
-    """TLS: it is given up after a while, and tried again."""
+def test_reconnects_if_the_tls_handshake_times_out(cluster, tmp_path, monkeypatch):
+    """A broker that accepts connections but does not respond is tried again after a timeout."""
     monkeypatch.setattr(client, "MAX_HANDSHAKE_S", TIMEOUT_S)
     authority = Authority()
     certificate, key = authority.issue("a broker")
@@ -556,15 +559,15 @@ def test_a_broker_that_takes_connections_but_does_not_shake_hands(cluster, tmp_p
         (tmp_path / name).write_text(text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    _, silent = [SpeaksTls(each, context) for each in cluster.brokers]
+    _, silent = [TlsBroker(each, context) for each in cluster.brokers]
     cluster.topics["t"].leaders = [1]
     settings = {"security_protocol": "SSL", "ssl_cafile": str(tmp_path / "ca"), "ssl_check_hostname": False}
     log = open_log(cluster.bootstrap_servers, settings, kafka_timeout_s=TIMEOUT_S)
     log.describe(["t"])
-    silent.awake, taken = False, silent.taken
+    silent.awake, accepted = False, silent.accepted
     cursor = log.cursor({at(0): 0}, tail=True)
-    poll = polled(cursor)
-    eventually(lambda: silent.taken > taken)
+    poll = start_poll(cursor)
+    eventually(lambda: silent.accepted > accepted)
     silent.awake = True
 
     cluster.brokers[1].next_fetch().respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)

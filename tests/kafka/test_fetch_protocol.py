@@ -1,4 +1,4 @@
-"""Our Fetch messages against kafka-python's codec, which writes and reads them from Kafka's own schema."""
+"""Our Fetch messages compared with those of kafka-python, whose codec is generated from Kafka's schema."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NAMES = ["t", "u" * 249, "ü"]
 IDS = [UUID(int=each) for each in (1, 2**127, 2**128 - 1)]
 INT32 = st.integers(-1, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
-COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around where a length takes a second byte
-TERMS = st.builds(FetchOptions, INT32, INT32, INT32, st.integers(0, 1))
+COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around the values where a length takes a second byte
+OPTIONS = st.builds(FetchOptions, INT32, INT32, INT32, st.integers(0, 1))
 
 Topic, Response = FetchRequest.FetchTopic, FetchResponse.FetchableTopicResponse
 
 
-def called(version: int, topic: int) -> bytes:
+def encoded_topic(version: int, topic: int) -> bytes:
     return fetch_protocol.topic_name(NAMES[topic]) if version == BY_NAME else fetch_protocol.topic_id(IDS[topic])
 
 
@@ -35,35 +35,35 @@ def of_topic(version: int, topic: int) -> dict:
 
 @given(
     version=st.sampled_from(VERSIONS),
-    terms=TERMS,
+    options=OPTIONS,
     session=st.tuples(INT32, INT32),
     topics=st.lists(st.tuples(st.integers(0, 2), COUNTS), max_size=3, unique_by=lambda each: each[0]),
-    places=st.tuples(INT32, INT64, INT32),
+    position=st.tuples(INT32, INT64, INT32),
 )
-def test_requests(version, terms, session, topics, places):
-    """What we write is what kafka-python writes."""
-    epoch, offset, last_epoch = places
-    wanted = [
-        FetchPartition(called(version, topic), each, epoch, offset, last_epoch)
+def test_encodes_requests_like_kafka_python(version, options, session, topics, position):
+    """Both encoders produce the same bytes."""
+    epoch, offset, last_epoch = position
+    partitions = [
+        FetchPartition(encoded_topic(version, topic), each, epoch, offset, last_epoch)
         for topic, n in topics
         for each in range(n)
     ]
-    forgotten = [(called(version, topic), each) for topic, n in topics for each in range(n)]
+    forgotten = [(encoded_topic(version, topic), each) for topic, n in topics for each in range(n)]
 
     written = fetch_protocol.frame_request(
-        version, 7, "kafkasse", fetch_protocol.encode_request(terms, session, wanted, forgotten)
+        version, 7, "kafkasse", fetch_protocol.encode_request(options, session, partitions, forgotten)
     )
 
     def partition(number):
         return Topic.FetchPartition(
             partition=number, current_leader_epoch=epoch, fetch_offset=offset, last_fetched_epoch=last_epoch,
-            log_start_offset=-1, partition_max_bytes=terms.max_partition_bytes,
+            log_start_offset=-1, partition_max_bytes=options.max_partition_bytes,
         )  # fmt: skip
 
     asked = [(topic, list(range(n))) for topic, n in topics if n]
     request = FetchRequest(
-        version=version, replica_id=-1, max_wait_ms=terms.max_wait_ms, min_bytes=1, max_bytes=terms.max_bytes,
-        isolation_level=terms.isolation_level, session_id=session[0], session_epoch=session[1], rack_id="",
+        version=version, replica_id=-1, max_wait_ms=options.max_wait_ms, min_bytes=1, max_bytes=options.max_bytes,
+        isolation_level=options.isolation_level, session_id=session[0], session_epoch=session[1], rack_id="",
         topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, each))) for topic, each in asked],
         forgotten_topics_data=[
             FetchRequest.ForgottenTopic(**of_topic(version, topic), partitions=each) for topic, each in asked
@@ -90,14 +90,14 @@ FETCHED = st.builds(
     head=st.tuples(INT32, INT32, st.integers(-1, 110), INT32),
     fetched=st.lists(FETCHED, max_size=5).map(lambda each: sorted(each, key=lambda one: one.topic)),
 )
-def test_answers(version, head, fetched):
-    """What kafka-python writes is what we read."""
+def test_parses_responses_of_kafka_python(version, head, fetched):
+    """What kafka-python encodes is what we parse."""
     correlation_id, throttle_ms, error_code, session_id = head
 
     answer = fetch_protocol.parse_response(version, memoryview(encoded(version, head, fetched)))
 
     assert ParsedResponse(correlation_id, throttle_ms, error_code, session_id, answer.partitions) == answer
-    assert [each._replace(topic=called(version, each.topic)) for each in fetched] == [
+    assert [each._replace(topic=encoded_topic(version, each.topic)) for each in fetched] == [
         each._replace(records=bytes(each.records)) for each in answer.partitions
     ]
 
@@ -131,14 +131,14 @@ def data(fetched: PartitionData) -> Response.PartitionData:
 
 @given(version=st.sampled_from(VERSIONS), garbage=st.binary(max_size=200))
 def test_garbage(version, garbage):
-    """Whatever comes instead of an answer is an error of a known kind, and never a hang."""
+    """Random bytes result in a response or in one of the errors in MALFORMED, and never in a hang."""
     with contextlib.suppress(fetch_protocol.MALFORMED):
         fetch_protocol.parse_response(version, memoryview(garbage))
 
 
 @pytest.mark.parametrize("version", [BY_NAME, BY_TOPIC_ID])
-def test_an_answer_that_was_cut_short(version):
-    """At whatever byte: never records that are not whole."""
+def test_rejects_a_truncated_response(version):
+    """A response that is cut at any byte is malformed."""
     whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
 
     for size in range(len(whole)):

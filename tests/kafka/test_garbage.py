@@ -1,4 +1,4 @@
-"""What is closed is gone at once. A worker looks for cycles rarely, and these hold megabytes that were fetched."""
+"""A closed cursor frees its memory at once. It may hold megabytes, and workers rarely run the garbage collector."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("tail", [False, True])
-def test_a_closed_cursor(broker: EmbeddedBroker, fresh_name: str, without_collector: None, tail: bool) -> None:
-    """A cursor that has brought records leaves nothing to the garbage collector."""
+def test_closed_cursor_is_freed_at_once(
+    broker: EmbeddedBroker, fresh_name: str, without_collector: None, tail: bool
+) -> None:
+    """A cursor that has returned records leaves nothing to the garbage collector."""
     with (
         closing(Cluster(broker.bootstrap_servers)) as cluster,
         closing(open_log(broker.bootstrap_servers)) as log,
@@ -37,11 +39,11 @@ def test_a_closed_cursor(broker: EmbeddedBroker, fresh_name: str, without_collec
         cursor = log.cursor({Partition(fresh_name, 0): 0}, tail)
         while not cursor.poll(1.0):
             pass
-        gone = weakref.ref(cursor)
+        reference = weakref.ref(cursor)
 
         cursor.close()
         del cursor
         for _ in range(TURNS):
             gevent.sleep(TURN_S)
 
-        assert gone() is None
+        assert reference() is None

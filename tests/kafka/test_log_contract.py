@@ -1,4 +1,4 @@
-"""What every log promises, shown for each: the one in memory and the one that is Kafka. See kafkasse/log.py."""
+"""The contract in kafkasse/log.py, tested against MemoryLog and KafkaLog."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kafkasse.memory_log import MemoryLog
 from tests.kafka.logs import open_log
 from tests.support.kafka import Cluster
 
-PATIENCE_S = 30  # a hang becomes a failure
+TIMEOUT_S = 30  # turns a hang into a failure
 
 
 class Writer(Protocol):
-    """How a test changes what a log reads."""
+    """Changes the topics that a log reads."""
 
     def create(self, topic: str, partitions: int = 1) -> object: ...
     def send(self, topic: str, *values: bytes | None, partition: int = 0, **rest: Any) -> list[int]: ...
@@ -48,7 +48,7 @@ class MemoryWriter:
 
 class KafkaWriter(Cluster):
     def skip(self, topic: str) -> None:
-        """An offset without a record: the marker of a transaction that holds nothing that is read."""
+        """Use up offsets without a readable record: an aborted transaction and its marker."""
         self.transaction(topic, b"aborted", commit=False)
 
 
@@ -64,27 +64,27 @@ def kafka_log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
         yield log
 
 
-@pytest.fixture(params=["memory", "kafka", "kafka, decoded plainly"])
+@pytest.fixture(params=["memory", "kafka", "kafka, Python decoder"])
 def world(request: pytest.FixtureRequest) -> tuple[Log, Writer]:
-    """A log and how to write to it. Where the compiled decoder has no wheel, Kafka's records are decoded plainly."""
+    """A log and a writer. KafkaLog is tested with both decoders: the compiled one has no wheel for some platforms."""
     if request.param == "memory":
         log = MemoryLog()
         return log, MemoryWriter(log)
     if request.param != "kafka":
-        request.getfixturevalue("plainly")
+        request.getfixturevalue("python_decoder")
     return request.getfixturevalue("kafka_log"), request.getfixturevalue("cluster")
 
 
 @pytest.fixture
-def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def python_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafkasse.kafka.batches.CompiledDecoder", None)
 
 
-@pytest.fixture(params=["compiled", "plainly"])
-def decoded(request: pytest.FixtureRequest) -> None:
-    """For what only Kafka has: by each of the decoders."""
-    if request.param == "plainly":
-        request.getfixturevalue("plainly")
+@pytest.fixture(params=["compiled", "python"])
+def both_decoders(request: pytest.FixtureRequest) -> None:
+    """Runs a test that needs Kafka with both decoders."""
+    if request.param == "python":
+        request.getfixturevalue("python_decoder")
     else:
         assert batches.CompiledDecoder is not None
 
@@ -106,13 +106,13 @@ def topic(writer: Writer, fresh_name: str) -> str:
     return fresh_name
 
 
-@pytest.fixture(params=["catching up", "following"])
+@pytest.fixture(params=["catch up", "tail"])
 def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[dict[Partition, int]], Cursor]]:
-    """Opens cursors, of each kind."""
+    """Opens cursors of both kinds."""
     opened: list[Cursor] = []
 
     def cursor(offsets: dict[Partition, int]) -> Cursor:
-        opened.append(log.cursor(offsets, tail=request.param == "following"))
+        opened.append(log.cursor(offsets, tail=request.param == "tail"))
         return opened[-1]
 
     yield cursor
@@ -121,9 +121,9 @@ def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[dict[Pa
 
 
 def take(cursor: Cursor, count: int) -> list[Batch]:
-    """Batches until they hold `count` records."""
+    """Poll until the batches hold `count` records."""
     batches: list[Batch] = []
-    with gevent.Timeout(PATIENCE_S):
+    with gevent.Timeout(TIMEOUT_S):
         while sum(len(batch.records) for batch in batches) < count:
             batches += cursor.poll(1)
     return batches
@@ -133,11 +133,11 @@ def values(batches: list[Batch], partition: int = 0) -> list[bytes | None]:
     return [record.value for batch in batches if batch.partition.partition == partition for record in batch.records]
 
 
-# What there is.
+# Topics and offsets
 
 
-def test_describes_what_exists(log: Log, topic: str) -> None:
-    """Topics that exist have partitions and an topic_id; those that do not are absent, whatever their names."""
+def test_describes_existing_topics(log: Log, topic: str) -> None:
+    """Topics that do not exist are absent, whatever their names."""
     found = log.describe([topic, f"{topic}-missing", "no topic", "ü", "", "x" * 300, "."])
 
     assert [topic] == list(found)
@@ -145,8 +145,8 @@ def test_describes_what_exists(log: Log, topic: str) -> None:
     assert {} == log.describe([])
 
 
-def test_a_remade_topic_is_another_one(log: Log, writer: Writer, topic: str) -> None:
-    """A topic that grows stays itself; one that was deleted and made again under its name does not."""
+def test_recreated_topic_has_another_id(log: Log, writer: Writer, topic: str) -> None:
+    """A topic that gets more partitions keeps its topic ID. A topic that is deleted and recreated does not."""
     before = log.describe([topic])[topic]
 
     writer.grow(topic, 3)
@@ -154,23 +154,23 @@ def test_a_remade_topic_is_another_one(log: Log, writer: Writer, topic: str) -> 
     writer.delete(topic)
     gone = log.describe([topic])
     writer.create(topic, 3)
-    remade = log.describe([topic])[topic]
+    recreated = log.describe([topic])[topic]
 
     assert Topic(3, before.topic_id) == grown
     assert {} == gone
-    assert grown.topic_id != remade.topic_id
+    assert grown.topic_id != recreated.topic_id
 
 
-def test_incarnations_fit_into_ids(log: Log, topic: str) -> None:
-    """An topic_id is as an id may hold it."""
+def test_topic_id_fits_into_an_event_id(log: Log, topic: str) -> None:
+    """A topic ID is short and contains only characters that an event ID may contain."""
     topic_id = log.describe([topic])[topic].topic_id
 
     assert topic_id.replace("-", "a").replace("_", "a").isalnum()
     assert len(topic_id) <= 22
 
 
-def test_bounds(log: Log, writer: Writer, topic: str) -> None:
-    """What a partition holds: from its first record, retention included, up to the next one to come."""
+def test_offset_range_starts_at_the_first_record_kept(log: Log, writer: Writer, topic: str) -> None:
+    """The range ends at the offset of the next record to be written."""
     writer.send(topic, b"a", b"b", b"c")
     writer.drop_before(topic, 1)
 
@@ -180,8 +180,8 @@ def test_bounds(log: Log, writer: Writer, topic: str) -> None:
     assert {} == log.offset_ranges([])
 
 
-def test_offsets_at_a_time(log: Log, writer: Writer, topic: str) -> None:
-    """The first record at or after a time; the end where there is none, be it of an empty partition."""
+def test_offset_at_a_timestamp_is_that_of_the_next_record(log: Log, writer: Writer, topic: str) -> None:
+    """If there is no later record, the offset is the end of the partition."""
     for timestamp in (1000, 2000, 2000, 3000):
         writer.send(topic, b"x", timestamp_ms=timestamp)
     one, empty = Partition(topic, 0), Partition(topic, 1)
@@ -193,8 +193,8 @@ def test_offsets_at_a_time(log: Log, writer: Writer, topic: str) -> None:
     assert {} == log.offsets_at({})
 
 
-def test_what_is_not_there_has_no_bounds(log: Log, topic: str) -> None:
-    """A topic or partition that does not exist, or no longer, is said so: no hang, no zeros."""
+def test_missing_partition_has_no_offsets(log: Log, topic: str) -> None:
+    """A topic or partition that does not exist raises an error instead of hanging or returning zeros."""
     for missing in (Partition(f"{topic}-missing", 0), Partition(topic, 2)):
         with pytest.raises(TopicNotAvailable):
             log.offset_ranges([missing])
@@ -202,11 +202,11 @@ def test_what_is_not_there_has_no_bounds(log: Log, topic: str) -> None:
             log.offsets_at({missing: 0})
 
 
-# Reading.
+# Cursors
 
 
-def test_reads_from_where_it_stands(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """Records come in order, each once, from the offset that was asked for, with all that was written."""
+def test_reads_from_the_given_offset(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """Records come in order, each once, with all their fields."""
     headers = [("h", b"1"), ("h", b"\xff")]
     writer.send(topic, b"a")
     writer.send(topic, b"b", key=b"k", timestamp_ms=2000, headers=headers)
@@ -228,7 +228,7 @@ def test_reads_from_where_it_stands(read: Callable[..., Cursor], writer: Writer,
 
 
 def test_reads_several_partitions(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """Each partition has its own place, and its own order."""
+    """Each partition has its own offset and its own order."""
     writer.send(topic, b"a0", b"a1", b"a2")
     writer.send(topic, b"b0", b"b1", partition=1)
 
@@ -237,8 +237,8 @@ def test_reads_several_partitions(read: Callable[..., Cursor], writer: Writer, t
     assert ([b"a1", b"a2"], [b"b0", b"b1"]) == (values(batches), values(batches, 1))
 
 
-def test_reads_more_than_one_batch(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """Many records come in batches that follow each other: each begins where the one before ended."""
+def test_reads_consecutive_batches(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """Each batch starts where the previous one ended."""
     sent = [b"%d" % index for index in range(5000)]
     writer.send(topic, *sent)
 
@@ -249,10 +249,10 @@ def test_reads_more_than_one_batch(read: Callable[..., Cursor], writer: Writer, 
 
 
 @pytest.mark.parametrize("others", [(), (1,)])
-def test_what_was_lost_and_found_again_is_read_on(
+def test_seek_resumes_a_partition_that_was_out_of_range(
     read: Callable[..., Cursor], writer: Writer, topic: str, others: tuple[int, ...]
 ) -> None:
-    """A partition that a seek() brought back is read from then on, be it alone or one of several."""
+    """This works for a single partition and for one of several."""
     one = Partition(topic, 0)
     cursor = read({one: 99} | {Partition(topic, each): 0 for each in others})
     for turn in range(3):
@@ -264,8 +264,8 @@ def test_what_was_lost_and_found_again_is_read_on(
         cursor.seek({one: 99})
 
 
-def test_waits_for_what_comes(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """At the end poll() waits, returns nothing when its time is over, and what comes as soon as it comes."""
+def test_poll_waits_for_new_records(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """At the end, poll() returns nothing after its timeout, and new records as soon as they arrive."""
     writer.send(topic, b"old")
     cursor = read({Partition(topic, 0): 1})
 
@@ -278,7 +278,7 @@ def test_waits_for_what_comes(read: Callable[..., Cursor], writer: Writer, topic
 
 
 def test_moves_past_offsets_without_records(log: Log, read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """Markers take offsets and are no records: the position moves past them, and no record is lost before or after."""
+    """Transaction markers take up offsets. No record before or after them is lost."""
     writer.send(topic, b"a")
     writer.skip(topic)
     writer.send(topic, b"b")
@@ -287,7 +287,7 @@ def test_moves_past_offsets_without_records(log: Log, read: Callable[..., Cursor
     cursor = read({Partition(topic, 0): 0})
 
     batches: list[Batch] = []
-    with gevent.Timeout(PATIENCE_S):
+    with gevent.Timeout(TIMEOUT_S):
         while not batches or batches[-1].next_offset < end:
             batches += cursor.poll(1)
 
@@ -295,8 +295,8 @@ def test_moves_past_offsets_without_records(log: Log, read: Callable[..., Cursor
     assert end == batches[-1].next_offset
 
 
-def test_seek_moves_and_adds(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """seek() moves a partition back or on, and adds ones that were not read before; the others stay."""
+def test_seek_moves_and_adds_partitions(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """seek() moves a partition in either direction and adds new ones. The other partitions keep their offsets."""
     writer.send(topic, b"a0", b"a1", b"a2")
     writer.send(topic, b"b0", partition=1)
     cursor = read({Partition(topic, 0): 2})
@@ -310,7 +310,7 @@ def test_seek_moves_and_adds(read: Callable[..., Cursor], writer: Writer, topic:
 
 
 def test_reads_a_new_partition(log: Log, read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """A partition that was added while a cursor was open can be read by it, from its first record."""
+    """A cursor can read a partition that was created after the cursor, from its first record."""
     cursor = read({Partition(topic, 0): 0, Partition(topic, 1): 0})
     cursor.poll(0)
     writer.grow(topic, 3)
@@ -322,10 +322,10 @@ def test_reads_a_new_partition(log: Log, read: Callable[..., Cursor], writer: Wr
 
 
 @pytest.mark.parametrize("offset", [0, 5, 2**40])
-def test_a_place_that_the_log_does_not_have(
+def test_offset_outside_the_log_is_an_error_until_seek(
     read: Callable[..., Cursor], writer: Writer, topic: str, offset: int
 ) -> None:
-    """Before the first record and beyond the end nothing can be read: said with the partition, until seek() mends it."""
+    """The error names the partition, for offsets before the start and after the end."""
     writer.send(topic, b"a", b"b", b"c")
     writer.drop_before(topic, 2)
     cursor = read({Partition(topic, 0): offset, Partition(topic, 1): 0})
@@ -338,8 +338,8 @@ def test_a_place_that_the_log_does_not_have(
     assert [b"c"] == values(take(cursor, 1))
 
 
-def test_retention_under_way(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """Retention that overtakes a cursor is said as well, and nothing is jumped over in silence."""
+def test_retention_that_overtakes_a_cursor_is_an_error(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """The cursor does not skip deleted records silently."""
     cursor = read({Partition(topic, 0): 0})
     writer.send(topic, b"a", b"b", b"c")
     writer.drop_before(topic, 2)
@@ -348,28 +348,28 @@ def test_retention_under_way(read: Callable[..., Cursor], writer: Writer, topic:
         take(cursor, 1)
 
 
-def test_close_twice(log: Log, topic: str) -> None:
-    """close() may be called again."""
+def test_close_may_be_called_twice(log: Log, topic: str) -> None:
+    """The second call has no effect."""
     cursor = log.cursor({Partition(topic, 0): 0})
 
     cursor.close()
     cursor.close()
 
 
-def test_cursors_keep_apart(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """What one cursor has read another still gets."""
+def test_cursors_are_independent(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """A record that one cursor has read is still returned by another."""
     writer.send(topic, b"a")
     one, other = read({Partition(topic, 0): 0}), read({Partition(topic, 0): 0})
 
     assert [b"a"] == values(take(one, 1)) == values(take(other, 1))
 
 
-# What only Kafka has.
+# KafkaLog only
 
 
-@pytest.mark.usefixtures("decoded")
-def test_times_that_the_broker_sets(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
-    """Where a topic's times are those of appending, its records have them, and not what the producer said."""
+@pytest.mark.usefixtures("both_decoders")
+def test_returns_log_append_time(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
+    """If the topic uses LogAppendTime, records have the broker's timestamp, not the producer's."""
     cluster.create(fresh_name, message_timestamp_type="LogAppendTime")
     before = time.time_ns() // 1_000_000
     cluster.send(fresh_name, b"a", timestamp_ms=1000)
@@ -378,10 +378,10 @@ def test_times_that_the_broker_sets(kafka_log: KafkaLog, cluster: KafkaWriter, f
         assert before <= (take(cursor, 1)[0].records[0].timestamp or 0) <= time.time_ns() // 1_000_000
 
 
-@pytest.mark.usefixtures("decoded")
+@pytest.mark.usefixtures("both_decoders")
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str, codec: str) -> None:
-    """Records are read however their producer compressed them."""
+def test_reads_every_codec(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str, codec: str) -> None:
+    """Records are readable with every compression codec."""
     cluster.create(fresh_name)
     cluster.compressed(fresh_name, codec, b"a" * 1000, b"b" * 1000)
 
@@ -389,9 +389,11 @@ def test_every_codec(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str,
         assert [b"a" * 1000, b"b" * 1000] == values(take(cursor, 2))
 
 
-@pytest.mark.usefixtures("decoded")
-def test_transactions(broker: EmbeddedBroker, kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
-    """Committed records are read and aborted ones are not, unless one asks for the uncommitted."""
+@pytest.mark.usefixtures("both_decoders")
+def test_isolation_level_hides_or_shows_aborted_records(
+    broker: EmbeddedBroker, kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str
+) -> None:
+    """Aborted records are hidden unless the isolation level is read_uncommitted."""
     cluster.create(fresh_name)
     cluster.transaction(fresh_name, b"committed")
     cluster.transaction(fresh_name, b"aborted", commit=False)
@@ -406,8 +408,8 @@ def test_transactions(broker: EmbeddedBroker, kafka_log: KafkaLog, cluster: Kafk
         assert [b"committed", b"aborted", b"last"] == values(take(cursor, 3))
 
 
-def test_a_time_while_records_come(kafka_log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that comes between two questions is neither found by its time nor passed over by the end after it."""
+def test_offset_at_a_timestamp_does_not_skip_new_records(kafka_log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that arrives between the two lookups is not skipped."""
     partition, end = Partition("t", 0), 38
 
     def answer(*questions: dict[Partition, int]) -> list[dict[Partition, int]]:
@@ -421,8 +423,8 @@ def test_a_time_while_records_come(kafka_log: KafkaLog, monkeypatch: pytest.Monk
     assert {partition: 38} == kafka_log.offsets_at({partition: 1000})
 
 
-def test_a_topic_prefix(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
-    """With a prefix, clients see only topics below it, under the rest of their names."""
+def test_topic_prefix_limits_and_shortens_names(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
+    """Clients see only topics with the prefix, under their names without it."""
     cluster.create(f"wabash-1.{fresh_name}")
     cluster.create(f"other.{fresh_name}")
     cluster.send(f"wabash-1.{fresh_name}", b"a")
@@ -434,8 +436,8 @@ def test_a_topic_prefix(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name
         assert [Partition(fresh_name, 0)] == [batch.partition for batch in take(cursor, 1)]
 
 
-def test_settings_that_kafka_does_not_take(caplog: pytest.LogCaptureFixture) -> None:
-    """They are the operator's mistake: the log names them, and what strangers are told shows none of them."""
+def test_rejects_unknown_client_settings(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the setting. Neither the log nor the client's error shows its value."""
     with pytest.raises(ConfigurationError) as refused:
         open_log("127.0.0.1:1", {"no_such_setting": "secret"})
 
@@ -443,8 +445,8 @@ def test_settings_that_kafka_does_not_take(caplog: pytest.LogCaptureFixture) -> 
     assert "secret" not in str(refused.value.problem()) + caplog.text
 
 
-def test_no_broker() -> None:
-    """Where nobody answers, each call says so instead of waiting for half a minute."""
+def test_unreachable_cluster_is_an_error_after_the_timeout() -> None:
+    """Each call raises KafkaUnavailable, and the error for the client does not show the address."""
     log = open_log("127.0.0.1:1", kafka_timeout_s=0.5)
     partition = Partition("t", 0)
     calls: list[Callable[[], object]] = [
@@ -454,22 +456,22 @@ def test_no_broker() -> None:
         lambda: log.cursor({partition: 0}),
     ]
 
-    with gevent.Timeout(PATIENCE_S), closing(log):
+    with gevent.Timeout(TIMEOUT_S), closing(log):
         for call in calls:
             with pytest.raises(KafkaUnavailable) as unavailable:
                 call()
             assert "127.0.0.1" not in str(unavailable.value.problem())
 
 
-def test_places(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
-    """Readers of one client each cannot take the places of those that are read for all."""
+def test_shared_cursors_have_reserved_slots(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
+    """Cursors that serve one client each cannot take all slots."""
     cluster.create(fresh_name)
     begin = {Partition(fresh_name, 0): 0}
 
     with closing(open_log(broker.bootstrap_servers, kafka_timeout_s=0.5, max_cursors=4)) as log, ExitStack() as cursors:
         for _ in range(3):
             cursors.enter_context(closing(log.cursor(begin)))
-        with pytest.raises(ServerFull):
+        with pytest.raises(ServerFull, match=r"max_cursors=4\)\. Retry after"):
             log.cursor(begin)
         shared = cursors.enter_context(closing(log.cursor(begin, tail=True, shared=True)))
         with pytest.raises(ServerFull):
