@@ -230,9 +230,8 @@ def test_reports_a_diverged_log_from_its_first_different_record(cluster, opened)
         broker.next_fetch().respond(partition_data(0, batch(offset, *[b"a"] * 10, epoch=epoch)))
         poll.get()
     poll = start_poll(cursor)
-    broker.next_fetch().respond(
-        partition_data(0, diverging=(4, 150))
-    )  # after an unclean election, its epoch 4 continues to 149
+    # After an unclean election, epoch 4 continues to offset 149 on the new leader.
+    broker.next_fetch().respond(partition_data(0, diverging=(4, 150)))
 
     gap = poll.get().gap(at(0), 100, OffsetRange(0, 160))
 
