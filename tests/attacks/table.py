@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.attacks.kit import Case
-from tests.attacks.records import FORMATS, RECORDS
+from tests.attacks.records import FORMATS, RECORDS, Hostile
 from tests.attacks.requests import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
 SENT_CHARS_MAX = 80
+HARMLESS = b'{"a":1}'
+SMUGGLED_LINE = b"GET /hidden HTTP/1.1"
 HEAD = """\
 # Attacks
 
@@ -99,15 +101,32 @@ def _requests() -> Iterator[str]:
 
 def _sent(case: Case) -> str:
     """Return the lines of a request that differ from a normal one, shortened, as Markdown code."""
+    if case.request.startswith(b"\r\n"):
+        return _code(case.request)
     lines = [line for line in case.request.split(b"\r\n") if line not in (b"", b"Host: x")]
-    if len(lines) > 1 and lines[0] == b"GET /attacked HTTP/1.1":
+    if len(lines) > 1 and lines[0] == b"GET /attacked HTTP/1.1" and SMUGGLED_LINE not in lines:
         del lines[0]
+    return _code(*lines, size=len(case.request))
+
+
+def _stored(record: Hostile) -> str:
+    """Return the parts of a record that are not harmless, shortened, as Markdown code."""
+    parts = [] if record.value in (None, HARMLESS) else [_code(record.value)]
+    parts += [] if record.key is None else [f"key {_code(record.key)}"]
+    headers = [b"%b: %b" % (name.encode(), value) for name, value in record.headers]
+    return ", ".join([*parts, f"header {_code(*headers)}"] if headers else parts)
+
+
+def _code(*lines: bytes, size: int | None = None) -> str:
     text = " ⏎ ".join(_printable(line) for line in lines)
     if not text:
         return "*nothing*"
-    size = f" *({len(case.request):,} bytes)*" if len(text) > SENT_CHARS_MAX else ""
-    text = text[: SENT_CHARS_MAX - 1] + "…" if size else text
-    return f"`{text}`{size}".replace("|", "\\|")
+    suffix = ""
+    if len(text) > SENT_CHARS_MAX:
+        suffix = f" *({size or sum(map(len, lines)):,} bytes)*"
+        text = text[: SENT_CHARS_MAX - 1] + "…"
+    quote = "``" if "`" in text else "`"
+    return f"{quote}{text}{quote}{suffix}".replace("|", "\\|")
 
 
 def _printable(line: bytes) -> str:
@@ -117,8 +136,8 @@ def _printable(line: bytes) -> str:
 def _records() -> Iterator[str]:
     yield "## Records\n"
     yield "*event*: one event named `message` that contains the record; *base64*, *delete*: one event of that name; *skipped*: no event.\n"
-    yield f"| a record with | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- {'| --- ' * len(FORMATS)}|"
-    yield from (f"| {_cell(record.name)} | {' | '.join(record.outcome)} |" for record in RECORDS)
+    yield f"| a record with | sent | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- | --- {'| --- ' * len(FORMATS)}|"
+    yield from (f"| {_cell(each.name)} | {_stored(each)} | {' | '.join(each.outcome)} |" for each in RECORDS)
     yield "\nTest: `attacks/test_records.py::test_hostile_records`, one case for each row and format.\n"
 
 

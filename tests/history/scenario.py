@@ -100,11 +100,11 @@ def routes(topic: str, table: str) -> dict[str, Any]:
     return {name: {"path": f"/{name}", **defaults, **more} for name, more in named.items()}
 
 
-def value(number: int, chance: random.Random) -> bytes | None:
+def value(number: int, rng: random.Random) -> bytes | None:
     """Return a random value that is different for each number."""
     made: list[Callable[[], bytes]] = [
         lambda: b'{"n":%d,"price":25.00,"large":9007199254740993}' % number,
-        lambda: b'{"n":%d,"text":"%s"}' % (number, b"x" * chance.randrange(200)),
+        lambda: b'{"n":%d,"text":"%s"}' % (number, b"x" * rng.randrange(200)),
         lambda: b'{"n":%d,"why":"%s"}' % (number, HIDDEN.encode()),
         lambda: b'{\r\n  "n": %d,\n  "text": "\\r\\n\\u2028"\r}\n' % number,
         lambda: b'{"_kafka":"forged","n":%d}' % number,
@@ -114,12 +114,12 @@ def value(number: int, chance: random.Random) -> bytes | None:
         lambda: b"\xff\xfe%d" % number,
         lambda: ' {"n":%d,"é":"\U0001f600\u2028"} '.encode() % number,
     ]
-    return chance.choice(made * 2 + made[:2] * 6)()
+    return rng.choice(made * 2 + made[:2] * 6)()
 
 
-def headers(chance: random.Random) -> list[tuple[str, bytes]]:
+def headers(rng: random.Random) -> list[tuple[str, bytes]]:
     some = [("trace", b"1"), ("trace", b"\xff"), ("ce_type", b"test.record"), ("content-type", b"application/json")]
-    return chance.sample(some, chance.choice([0, 0, 0, 1, 3]))
+    return rng.sample(some, rng.choice([0, 0, 0, 1, 3]))
 
 
 class Outcome(NamedTuple):
@@ -146,7 +146,7 @@ class Scenario:
         self.acknowledged: list[Acknowledged] = []
         self.all_written = True
         self._seed = seed
-        self._chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._numbers = count()
         self._ends = 0
         self._bootstrap = cluster.bootstrap_servers
@@ -206,14 +206,14 @@ class Scenario:
             self.acknowledged += plain.acknowledged + transactional.acknowledged
 
     def _batch(self, writer: Writer) -> None:
-        for _ in range(self._chance.randrange(1, 8)):
+        for _ in range(self._rng.randrange(1, 8)):
             number = next(self._numbers)
-            key = self._chance.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None])
-            partition = self._chance.randrange(PARTITIONS)
+            key = self._rng.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None])
+            partition = self._rng.randrange(PARTITIONS)
             if number % 9 == 8:
                 writer.send(self.topic, partition, None, b"gone%d" % number)
             else:
-                writer.send(self.topic, partition, value(number, self._chance), key, headers(self._chance))
+                writer.send(self.topic, partition, value(number, self._rng), key, headers(self._rng))
 
     def fill_table(self, turns: int = 4) -> None:
         """Write the same keys until compaction has removed records. Compaction continues while clients read."""
@@ -256,23 +256,23 @@ class Scenario:
         patient: bool = True,
         began: Event | None = None,
         known_id: str | None = None,
-        had: bytes = b"",
+        received: bytes = b"",
     ) -> History:
         """Run one client to its end. Each connection goes to a random server.
 
         An impatient client (`patient=False`) gives up if nothing arrives or every connection breaks, as a fault may cause.
         `began` is set once the client has an event ID (or bytes, if the wire has no IDs): from then on it must receive
-        the last records. A client that starts with `known_id` has already received the bytes `had`.
+        the last records. A client that starts with `known_id` has already received the bytes `received`.
         """
-        chance = random.Random(f"{self._seed} {kind.name} {copy}")  # noqa: S311
-        recorder = Recorder(lambda: ("127.0.0.1", chance.choice(servers).port), kind.url(), kind.accept, known_id)
+        rng = random.Random(f"{self._seed} {kind.name} {copy}")  # noqa: S311
+        recorder = Recorder(lambda: ("127.0.0.1", rng.choice(servers).port), kind.url(), kind.accept, known_id)
         promised = {"topics": [self.topic], **kind.promises}
-        cuts = chance.randrange(CUTS_MAX) if kind.is_cut else 0
+        cuts = rng.randrange(CUTS_MAX) if kind.is_cut else 0
 
         def cut_after() -> int | None:
-            return chance.randrange(1, 6000) if len(recorder.connections) < cuts else None
+            return rng.randrange(1, 6000) if len(recorder.connections) < cuts else None
 
-        enough = self._enough(promised["topics"], kind.accept == LINES, patient, had)
+        enough = self._enough(promised["topics"], kind.accept == LINES, patient, received)
 
         def stop(recorder: Recorder) -> bool:
             if began is not None and not began.is_set() and _has_begun(recorder, kind):
@@ -286,12 +286,12 @@ class Scenario:
             recorder.leave()
         return History(f"{kind.name} {copy}", connections=recorder.connections, **promised)
 
-    def _enough(self, topics: list[str], is_lines: bool, patient: bool, had: bytes) -> Callable[[Recorder], bool]:
+    def _enough(self, topics: list[str], is_lines: bool, patient: bool, received: bytes) -> Callable[[Recorder], bool]:
         """Return a function that returns True when a client has every last record, or has given up."""
         turn = self._ends
         missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(PARTITIONS) if self.topic in topics]
         missing += [b'"end":"table","of":%d' % turn] if self.table in topics else []
-        missing = [mark for mark in missing if mark not in had]
+        missing = [mark for mark in missing if mark not in received]
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
 
         def enough(recorder: Recorder) -> bool:

@@ -80,7 +80,7 @@ class Simulation:
     """
 
     def __init__(self, seed: int, filtered: bool, sparse: bool, drops: bool = True, late_returns: bool = False) -> None:
-        self.chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self.filtered, self.sparse, self.drops, self.late_returns = filtered, sparse, drops, late_returns
         self.log = BusyLog()
         self.log.create(TOPIC, PARTITIONS)
@@ -90,7 +90,7 @@ class Simulation:
         self.firsts = dict.fromkeys(range(PARTITIONS), 0)
         self.clients: list[Client] = []
         self._tails: list[Tail] = []
-        ring = self.chance.choice([1, 3, 8])
+        ring = self.rng.choice([1, 3, 8])
         config = Config(max_ring_records=ring, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
         self._feeds = Feeds(self.log, config.feed, self._tails.append)
         self._route = Route("topics", "/<topics>", None)
@@ -101,7 +101,7 @@ class Simulation:
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
         for _ in range(steps):
-            self.chance.choice(moves)()
+            self.rng.choice(moves)()
         self.settle()
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         firsts = {(TOPIC, partition): first for partition, first in self.firsts.items()}
@@ -111,7 +111,7 @@ class Simulation:
     # Steps.
 
     def append(self) -> None:
-        partition, number = self.chance.randrange(PARTITIONS), len(self.stored)
+        partition, number = self.rng.randrange(PARTITIONS), len(self.stored)
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
         key = b"k%d" % number
         offset = self.log.append(TOPIC, value, partition, key, timestamp=1000 + number)
@@ -119,13 +119,13 @@ class Simulation:
         self.ends[partition] = offset + 1
 
     def mark(self) -> None:
-        self.log.mark(TOPIC, self.chance.randrange(PARTITIONS))
+        self.log.mark(TOPIC, self.rng.randrange(PARTITIONS))
 
     def drop(self) -> None:
         """Remove the oldest records of a partition, as retention does; rarely."""
-        partition = self.chance.randrange(PARTITIONS)
-        if self.drops and self.chance.random() < 0.2 and self.ends[partition]:
-            first = self.chance.randrange(self.firsts[partition], self.ends[partition] + 1)
+        partition = self.rng.randrange(PARTITIONS)
+        if self.drops and self.rng.random() < 0.2 and self.ends[partition]:
+            first = self.rng.randrange(self.firsts[partition], self.ends[partition] + 1)
             self.log.drop_before(TOPIC, first, partition)
             self.firsts[partition] = first
 
@@ -152,7 +152,7 @@ class Simulation:
 
     def cut_at_any_byte(self) -> None:
         for client in self._some():
-            self._reconnect(client, self.chance.randrange(len(client.body) + 1))
+            self._reconnect(client, self.rng.randrange(len(client.body) + 1))
 
     def settle(self) -> None:
         """Let every client read until there is nothing more."""
@@ -176,12 +176,12 @@ class Simulation:
 
     def _run_others(self) -> None:
         """What other greenlets may do while this one waits."""
-        for _ in range(self.chance.randrange(6)):
+        for _ in range(self.rng.randrange(6)):
             self.append()
         self.turn()
 
     def _some(self) -> list[Client]:
-        return [self.chance.choice(self.clients)] if self.clients else []
+        return [self.rng.choice(self.clients)] if self.clients else []
 
     def _reconnect(self, client: Client, received: int | None) -> None:
         kept = last_id(client.body[:received], client.sent_id)

@@ -48,7 +48,7 @@ def frame_of(stored: StoredRecord, id: str | None) -> Frame:
 class CorrectHistory:
     """A correct history: two partitions with holes, a gap in one of them, a cut and a reconnect."""
 
-    def __init__(self, chance: random.Random, sparse: bool = False) -> None:
+    def __init__(self, rng: random.Random, sparse: bool = False) -> None:
         self.stored = [record(0, offset) for offset in range(12) if offset != 7]
         self.stored += [record(1, offset) for offset in range(8)]
         self.firsts: dict[Partition, int] = {(TOPIC, 0): FIRST[0]}
@@ -59,7 +59,7 @@ class CorrectHistory:
         coming[1] = [each for each in self.stored if each.partition == 1]
         self.frames: list[Frame] = []
         while any(coming.values()):
-            partition = chance.choice([each for each in coming if coming[each]])
+            partition = rng.choice([each for each in coming if coming[each]])
             if partition == 0 and at[0] == 1:
                 at[0] = FIRST[0]
                 gap = {"topic": TOPIC, "partition": 0, "from": 1, "to": FIRST[0], "reason": "removed by retention"}
@@ -67,7 +67,7 @@ class CorrectHistory:
                 continue
             stored = coming[partition].pop(0)
             at[partition] = stored.offset + 1
-            has_id = not sparse or not any(coming.values()) or chance.random() < 0.3
+            has_id = not sparse or not any(coming.values()) or rng.random() < 0.3
             self.frames.append(frame_of(stored, id_at(at) if has_id else None))
         self.ends = {(TOPIC, each): offset for each, offset in at.items()}
 
@@ -122,9 +122,9 @@ CORRUPTIONS: dict[str, Callable[[list[Frame], int], list[Frame]]] = {
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_reports_nothing_for_a_correct_history(chance: random.Random, sparse: bool, data: st.DataObject) -> None:
+def test_reports_nothing_for_a_correct_history(rng: random.Random, sparse: bool, data: st.DataObject) -> None:
     """Whatever the order of its partitions, and wherever it is cut."""
-    correct = CorrectHistory(chance, sparse)
+    correct = CorrectHistory(rng, sparse)
     size = len(correct.opening) + sum(map(len, correct.frames))
 
     assert [] == correct.violations(correct.frames)
@@ -132,11 +132,11 @@ def test_reports_nothing_for_a_correct_history(chance: random.Random, sparse: bo
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-@given(chance=st.randoms(use_true_random=False), data=st.data())
+@given(rng=st.randoms(use_true_random=False), data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_reports_any_single_change(name: str, chance: random.Random, data: st.DataObject) -> None:
+def test_reports_any_single_change(name: str, rng: random.Random, data: st.DataObject) -> None:
     """One event is dropped, repeated or changed, or its event ID is."""
-    correct = CorrectHistory(chance)
+    correct = CorrectHistory(rng)
     at = data.draw(st.integers(0, len(correct.frames) - 1))
     wrong = CORRUPTIONS[name](correct.frames, at)
 

@@ -68,9 +68,10 @@ def every_cut(scenario: Scenario, kind: Kind, first: Server, second: Server) -> 
     """Return one history for each byte at which a stream of `first` may be cut; `second` resumes from each event ID."""
     whole = scenario.client([first], kind)
     body = whole.connections[-1].body
-    had = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
+    received = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
     resumed = {
-        each: gevent.spawn(scenario.client, [second], kind, known_id=each, had=body[:end]) for each, end in had.items()
+        each: gevent.spawn(scenario.client, [second], kind, known_id=each, received=body[:end])
+        for each, end in received.items()
     }
     rests = {each: history.get().connections for each, history in resumed.items()}
     cuts = range(len(body) + 1)
