@@ -134,16 +134,13 @@ class CatchUp:
     def _declare(self, gap: Gap) -> bytes:
         self.ids.set(gap.partition, gap.end)
         self.id_sent = True
-        return frame.gap(self._wire, gap.partition, gap.start, gap.end, gap.reason, self.ids.render())
+        return frame.gap(self._wire, gap, self.ids.render())
 
     def _declare_all(self, gaps: Sequence[Gap]) -> bytes:
         """Only the last gap event has an ID: a client with that ID, which is after all gaps, must have received them all."""
         self.id_sent = True
         ids = [""] * (len(gaps) - 1) + [self.ids.render()]
-        return b"".join(
-            frame.gap(self._wire, gap.partition, gap.start, gap.end, gap.reason, position_id)
-            for gap, position_id in zip(gaps, ids, strict=True)
-        )
+        return b"".join(frame.gap(self._wire, gap, position_id) for gap, position_id in zip(gaps, ids, strict=True))
 
     def _frames(self) -> bytes:
         parts: list[bytes] = []
@@ -195,7 +192,8 @@ class CatchUp:
         for partition, record in snapshot.records():
             encoded = self._encoder.encode(partition.topic, partition.partition, record)
             if encoded is not None:
-                frames.append(self._wire.frame_without_id(*encoded))
+                event, body = encoded
+                frames.append(self._wire.frame(event, "", body))
         self._snapshot = None
         return b"".join(frames) + self.id_if_moved()
 

@@ -265,7 +265,7 @@ class Reader:
             if (gap := segment.gap.from_offset(position)) is not None:
                 ids.set(gap.partition, gap.end)
                 self._id_sent = True
-                yield frame.gap(wire, gap.partition, gap.start, gap.end, gap.reason, ids.render())
+                yield frame.gap(wire, gap, ids.render())
             return
         if segment.next_offset <= position:
             return

@@ -134,7 +134,7 @@ class SharedFeed:
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
         self.ids.set(gap.partition, gap.end)
-        data = frame.gap(self.wire, gap.partition, gap.start, gap.end, gap.reason, self.ids.render())
+        data = frame.gap(self.wire, gap, self.ids.render())
         self._add(gap.partition, gap.end, data, [], [], gap, True)
 
     def add_partitions(self, offsets: Mapping[Partition, int]) -> None:

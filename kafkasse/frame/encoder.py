@@ -104,12 +104,9 @@ class Encoder:
                 encoded = self.encode(partition.topic, partition.partition, record)
                 if encoded is None:
                     continue
-                elif self._sparse_ids:
-                    frame = self.wire.frame_without_id(*encoded)
-                else:
-                    frame = self.wire.frame(
-                        encoded[0], f"{id_prefix}{format_offset(offset + 1)}{id_suffix}", encoded[1]
-                    )
+                event, body = encoded
+                position_id = "" if self._sparse_ids else f"{id_prefix}{format_offset(offset + 1)}{id_suffix}"
+                frame = self.wire.frame(event, position_id, body)
             frames.append(frame)
             offsets.append(offset)
         if self._sparse_ids and frames:
@@ -133,10 +130,7 @@ class Encoder:
             ids.set(partition, record.offset + 1, record.timestamp)
             if encoded is not None:
                 last_id, (event, body) = ids.render(), encoded
-                if self._sparse_ids:
-                    frames.append(self.wire.frame_without_id(event, body))
-                else:
-                    frames.append(self.wire.frame(event, last_id, body))
+                frames.append(self.wire.frame(event, "" if self._sparse_ids else last_id, body))
                 offsets.append(record.offset)
         if self._sparse_ids and frames:
             frames[-1] = self.wire.with_id(frames[-1], last_id)

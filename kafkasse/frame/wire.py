@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from kafkasse.errors import KafkasseError
 from kafkasse.frame.formats import Payload
 from kafkasse.frame.json_text import dumps, is_json, loads, member_name, members
-from kafkasse.log import Partition
+from kafkasse.log import Gap
 
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # values of `event` in lines that kafkasse writes
@@ -27,15 +27,17 @@ class Wire(Protocol):
         ...
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
-        """Return the frame of an event. `body` comes from body()."""
-        ...
+        """Return the frame of an event.
 
-    def frame_without_id(self, event: str, body: bytes) -> bytes:
-        """Return the frame of an event that does not change the client's last event ID."""
+        Args:
+            event: the event name.
+            position_id: the ID, or "" for none. The client then keeps its last event ID.
+            body: the event's data, from body().
+        """
         ...
 
     def with_id(self, frame: bytes, position_id: str) -> bytes:
-        """Add an ID to a frame from frame_without_id()."""
+        """Add an ID to a frame that has none."""
         ...
 
     def split(self, frames: bytes) -> list[tuple[str, bytes]]:
@@ -51,7 +53,7 @@ class Wire(Protocol):
         ...
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
-        """Return the frame of an event about the stream, such as `gap`. "" leaves the client's last event ID unchanged."""
+        """Return the frame of an event about the stream itself, such as `gap`. `position_id` may be "", as in frame()."""
         ...
 
 
@@ -69,10 +71,9 @@ class ServerSentEvents:
         return b"\ndata: " + data + b"\n\n"
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
+        if not position_id:
+            return b"event: %s%s" % (event.encode(), body)
         return b"event: %s\nid: %s%s" % (event.encode(), position_id.encode(), body)
-
-    def frame_without_id(self, event: str, body: bytes) -> bytes:
-        return b"event: %s%s" % (event.encode(), body)
 
     def with_id(self, frame: bytes, position_id: str) -> bytes:
         event, body = frame.split(b"\n", 1)
@@ -93,8 +94,7 @@ class ServerSentEvents:
         return b"retry: %d\n\n" % retry_ms
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
-        body = self.body(Payload(event, dumps(data)))
-        return self.frame(event, position_id, body) if position_id else self.frame_without_id(event, body)
+        return self.frame(event, position_id, self.body(Payload(event, dumps(data))))
 
 
 class JsonLines:
@@ -125,9 +125,6 @@ class JsonLines:
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
         return body
 
-    def frame_without_id(self, event: str, body: bytes) -> bytes:
-        return body
-
     def with_id(self, frame: bytes, position_id: str) -> bytes:
         return frame
 
@@ -152,9 +149,10 @@ def _has_reserved_event(data: bytes) -> bool:
     return any(loads(event)["event"] in _RESERVED_EVENTS for event in events)
 
 
-def gap(wire: Wire, partition: Partition, start: int, end: int, reason: str, position_id: str) -> bytes:
-    """Return the event that reports lost records: the offsets `[start, end)` of a partition."""
-    data = {"topic": partition.topic, "partition": partition.partition, "from": start, "to": end, "reason": reason}
+def gap(wire: Wire, gap: Gap, position_id: str) -> bytes:
+    """Return the event that tells a client which records it lost."""
+    topic, partition = gap.partition
+    data = {"topic": topic, "partition": partition, "from": gap.start, "to": gap.end, "reason": gap.reason}
     return wire.report("gap", data, position_id)
 
 

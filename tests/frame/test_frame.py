@@ -16,12 +16,13 @@ from kafkasse.errors import FilterError, TopicGone
 from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord, Wire
 from kafkasse.frame.formats import can_append_member
 from kafkasse.frame.json_text import is_json
-from kafkasse.log import Partition
+from kafkasse.log import Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.sse import Event, Parser
 from tests.support.sse import read_events
 
 ID = '[{"topic":"t","partition":3,"offset":8}]'
+GAP = Gap(Partition("t", 3), 5, 9, "removed by retention")
 WHERE = {"topic": "t", "partition": 3, "offset": 7, "timestamp": 1000}
 
 json_values = st.recursive(
@@ -571,7 +572,7 @@ def test_control_fields_dispatch_no_event() -> None:
 
 def test_gap_and_error_events_state_the_reason() -> None:
     """Each has a name, an ID to resume from and one JSON object."""
-    gap = one_event(frame.gap(ServerSentEvents(), Partition("t", 3), 5, 9, "removed by retention", ID))
+    gap = one_event(frame.gap(ServerSentEvents(), GAP, ID))
     error = one_event(frame.error(ServerSentEvents(), TopicGone("Deleted\nwhile it was read: t."), ID))
 
     assert ("gap", ID) == (gap.type, gap.id)
@@ -592,9 +593,8 @@ def test_events_of_the_server_as_json_lines() -> None:
 
     assert b"" == wire.retry(1) == wire.id_alone(ID)
     assert b"\n" == wire.heartbeat == wire.opening
-    assert ("gap", 5) == tuple(
-        json.loads(frame.gap(wire, Partition("t", 3), 5, 9, "r", ID))[each] for each in ("event", "from")
-    )
+    gap = json.loads(frame.gap(wire, GAP, ID))
+    assert ("gap", 5) == (gap["event"], gap["from"])
     assert 410 == json.loads(frame.error(wire, TopicGone("Gone."), ID))["status"]
     assert {"event": "delete", "key": "FR"} == line(Record(None, b"FR"), "value")
 

@@ -193,9 +193,9 @@ def _gap_unsent() -> None:
 
 
 def _gap_too_wide() -> None:
-    def gap(original: Any, wire: Any, partition: Any, first: int, to: int, *rest: Any) -> bytes:
+    def gap(original: Any, wire: Any, gap: Any, position_id: str) -> bytes:
         applied["gap_too_wide"] += 1
-        return bytes(original(wire, partition, first, to + 1, *rest))
+        return bytes(original(wire, gap._replace(end=gap.end + 1), position_id))
 
     patch(frame, "gap", gap)
 
