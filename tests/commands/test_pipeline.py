@@ -97,14 +97,6 @@ def test_a_killed_jvm_is_reported(topics: Topics) -> None:
     assert (1, "kafkasse pipeline: Spark's JVM exited unexpectedly (exit code -9)\n") == (process.returncode, err)
 
 
-def test_too_few_slots_are_reported(topics: Topics) -> None:
-    """Without the error, a query that Spark cannot run would wait forever."""
-    code, _, err = output(*run_words(topics, "--master", "local[2]"))
-
-    assert (1, 1) == (code, len(err.splitlines()))
-    assert "Spark has too few slots" in err
-
-
 def test_an_unreachable_kafka_is_reported_before_spark_starts() -> None:
     """The error names the address."""
     with socket.socket() as unused:

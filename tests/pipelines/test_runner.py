@@ -6,13 +6,14 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.catalog import TOPN, Pipeline
-from kafkasse.pipelines.runner import running_query
+from kafkasse.pipelines.runner import running_query, wait_until_running
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.topics import PARTITIONS, Record, Topics
 
@@ -122,3 +123,15 @@ def test_a_missing_topic_is_reported(spark: SparkSession, topics: Topics, pipeli
         running_query(spark, incomplete, topics.kafka, str(tmp_path)),
     ):
         pass
+
+
+def test_too_few_slots_are_reported(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
+    """Without the error, a query with more partitions than Spark has slots would wait forever."""
+    slots = spark.sparkContext.defaultParallelism
+    wide = replace(pipeline, source=topics.cluster.create(f"{topics.source}-wide", slots))
+
+    with (
+        running_query(spark, wide, topics.kafka, str(tmp_path)) as query,
+        pytest.raises(CommandError, match="Spark has too few slots"),
+    ):
+        wait_until_running(spark, query, SimpleQueue())
