@@ -1,0 +1,232 @@
+"""The life cycle of a reader: which state follows which, and what each state releases when the reader is closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import gevent
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds, Reader, StopReason
+from kafkasse.feed.reader import ReaderState
+from kafkasse.feed.tail import Tail
+from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryCursor, MemoryLog
+from kafkasse.position import of_topics, parse
+from kafkasse.route import Route, StartAt
+from kafkasse.sse import Parser
+from tests.support.waiting import PATIENCE_S
+
+CATCHING_UP, JOINING, LIVE = ReaderState.CATCHING_UP, ReaderState.JOINING, ReaderState.LIVE
+PARKED, BEHIND, CLOSED = ReaderState.PARKED, ReaderState.BEHIND, ReaderState.CLOSED
+
+
+class CountingLog(MemoryLog):
+    """A log in memory that counts its open cursors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_cursors = 0
+
+    def cursor(self, *args: object, **named: object) -> MemoryCursor:
+        cursor = super().cursor(*args, **named)
+        self.open_cursors += 1
+        close = cursor.close
+
+        def close_and_count() -> None:
+            self.open_cursors -= 1
+            close()
+
+        cursor.close = close_and_count
+        return cursor
+
+
+class Client:
+    """A client that accepts everything."""
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    def to_chunk(self, data: bytes) -> bytes:
+        return data
+
+    def try_send(self, chunk: bytes) -> bool:
+        self.received += chunk
+        return True
+
+    def wake(self) -> None:
+        """Called when the feed ends."""
+
+
+class World:
+    """A topic with three records, and a feed whose tail is driven by the test. The ring holds two records."""
+
+    def __init__(self) -> None:
+        self.log = CountingLog()
+        self.log.create("t")
+        self.tails: list[Tail] = []
+        settings = Config(max_ring_records=2, metadata_refresh_s=300).feed
+        self.feeds = Feeds(self.log, settings, self.tails.append)
+        self.encoder = Encoder()
+        self.append(3)
+
+    def append(self, count: int) -> None:
+        """Append records, and let the tail read them."""
+        for _ in range(count):
+            self.log.append("t", b'{"n":1}')
+            for tail in self.tails:
+                tail.turn(0)
+
+    def open(self, start: StartAt = StartAt.LATEST, last_id: str = "") -> Reader:
+        """Open a stream of the topic."""
+        route = Route("topics", "/<topics>", None, start=start)
+        position = parse(last_id) if last_id else of_topics(["t"])
+        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder)
+
+    @property
+    def readers(self) -> int:
+        """The number of readers that the feed counts."""
+        return sum(feed.readers for tail in self.tails for feed in tail.feeds.values())
+
+    @property
+    def parked(self) -> int:
+        """The number of parked clients of the feed."""
+        return sum(feed.parked for tail in self.tails for feed in tail.feeds.values())
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.feeds.close()
+
+
+def offsets(frames: bytes) -> list[int]:
+    """The offsets of the records in these frames."""
+    return [json.loads(event.data)["_kafka"]["offset"] for event in Parser().receive(frames)]
+
+
+def catching_up(world: World) -> Reader:
+    return world.open(StartAt.EARLIEST)
+
+
+def joining(world: World) -> Reader:
+    """A reader that has received the record before the last one, which the ring holds."""
+    first = world.open()
+    position_id = first.position_id
+    world.append(2)
+    first.close()
+    return world.open(last_id=position_id)
+
+
+def live(world: World) -> Reader:
+    return world.open()
+
+
+def parked(world: World) -> Reader:
+    reader = world.open()
+    reader.park(Client())
+    return reader
+
+
+def behind(world: World) -> Reader:
+    """A reader that could not open a cursor after the ring had evicted its next record."""
+    reader = world.open()
+    world.append(5)
+
+    def fail(ids: object) -> None:
+        raise ConnectionError
+
+    reader._open_catch_up = fail
+    with pytest.raises(ConnectionError):
+        reader.read(0)
+    return reader
+
+
+STATES = {CATCHING_UP: catching_up, JOINING: joining, LIVE: live, PARKED: parked, BEHIND: behind}
+
+
+@pytest.mark.parametrize(("state", "make"), STATES.items(), ids=[state.value for state in STATES])
+def test_closing_a_reader_releases_everything_in_each_state(
+    world: World, state: ReaderState, make: Callable[[World], Reader]
+) -> None:
+    """Its cursor is closed, the feed no longer counts it, and the feed no longer sends to its client."""
+    reader = make(world)
+    assert state is reader.state
+    assert 1 == world.readers
+
+    reader.close()
+    reader.close()
+
+    assert CLOSED is reader.state
+    assert (0, 0) == (world.readers, world.parked)
+    assert len(world.tails) == world.log.open_cursors  # those of the tails stay open
+    assert b"" == reader.read(PATIENCE_S)
+
+
+def test_catches_up_joins_and_goes_live(world: World) -> None:
+    """A client that starts at the first record catches up with a cursor, then shares the feed's frames."""
+    reader = world.open(StartAt.EARLIEST)
+    states, frames = [reader.state], b""
+    while reader.state is not LIVE:
+        frames += reader.read(0)
+        states.append(reader.state)
+    world.append(1)
+    frames += reader.read(0)
+
+    assert [CATCHING_UP, JOINING, LIVE] == list(dict.fromkeys(states))
+    assert [0, 1, 2, 3] == offsets(frames)
+
+
+def test_falls_behind_and_catches_up_again(world: World) -> None:
+    """A live reader whose next record was evicted reads it through a cursor, and joins again."""
+    reader = world.open()
+    world.append(5)
+
+    frames = b"".join(reader.read(0) for _ in range(6))
+
+    assert list(range(3, 8)) == offsets(frames)
+    assert LIVE is reader.state
+
+
+def test_a_parked_client_continues_where_the_feed_stopped(world: World) -> None:
+    """unpark() puts the reader at the position up to which the feed has sent."""
+    reader, client = world.open(), Client()
+    reader.park(client)
+    world.append(1)
+
+    reader.unpark()
+    world.append(1)
+
+    assert [3] == offsets(client.received)
+    assert [4] == offsets(reader.read(0))
+
+
+@pytest.mark.parametrize("make", [catching_up, joining, parked, behind])
+def test_refuses_to_park_a_reader_that_is_not_live(world: World, make: Callable[[World], Reader]) -> None:
+    """Only the position of a live reader is the feed's; parking another one would lose or repeat records."""
+    reader = make(world)
+
+    assert not reader.can_park
+    with pytest.raises(RuntimeError, match=f"that is {reader.state.value} cannot change to parked"):
+        reader.park(Client())
+
+
+@pytest.mark.parametrize("make", [catching_up, live])
+@pytest.mark.parametrize("reason", StopReason)
+def test_stopping_a_reader_ends_a_read_that_waits(
+    world: World, make: Callable[[World], Reader], reason: StopReason
+) -> None:
+    """read() returns nothing as soon as the client has left, or the server ends the stream."""
+    reader = make(world)
+    while reader.read(0):
+        pass
+    waiting = gevent.spawn(reader.read, PATIENCE_S * 2)
+    gevent.sleep(0)
+
+    reader.stop(reason)
+
+    assert b"" == waiting.get(timeout=PATIENCE_S)
+    assert reason is reader.stop_reason
