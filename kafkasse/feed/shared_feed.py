@@ -93,7 +93,7 @@ class SharedFeed:
         self._flushed = 0  # the number of the segment that parked clients receive next
         self._flushed_offsets = dict(ids.offsets)
         self._flushed_times = self._times()
-        self._id_flushed = True  # whether parked clients have the ID of the position after `_flushed`
+        self._id_flushed = True  # whether parked clients have the event ID of the feed's position
         self._changed = Event()
 
     def is_at(self, ids: IdWriter) -> bool:
@@ -143,6 +143,7 @@ class SharedFeed:
         for partition, offset in offsets.items():
             self.ids.set(partition, offset)
             self._moved[partition] = None
+        self._id_flushed = False
 
     def _add(
         self,
@@ -156,7 +157,8 @@ class SharedFeed:
     ) -> None:
         self._moved[partition] = None
         if not data:
-            return  # all records were filtered: the position has moved, and the next event or heartbeat sends its ID
+            self._id_flushed = False  # all records were filtered: the next event or heartbeat sends the new position
+            return
         moved, self._moved = self._moved, {}
         next_offsets = {each: self.ids.offsets[each] for each in moved}
         times = self.ids.timestamps
@@ -173,7 +175,7 @@ class SharedFeed:
                 data.append(segment.data)
                 self._flushed_offsets.update(segment.next_offsets)
                 self._flushed_times.update(segment.next_timestamps)
-            self._id_flushed = segment.ends_at_position
+            self._id_flushed = segment.ends_at_position and not self._moved
             self._flushed = self.ring.head
             self._send_to_parked(b"".join(data))
             self.ring.evict()
@@ -182,7 +184,7 @@ class SharedFeed:
             self._send_to_parked(self._heartbeat())
 
     def _heartbeat(self) -> bytes:
-        if self._id_flushed and not self._moved:
+        if self._id_flushed:
             return self.wire.heartbeat
         self._flushed_offsets = dict(self.ids.offsets)
         self._flushed_times = self._times()

@@ -17,7 +17,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 CATCHING_UP, JOINING, LIVE = ReaderState.CATCHING_UP, ReaderState.JOINING, ReaderState.LIVE
 PARKED, BEHIND, CLOSED = ReaderState.PARKED, ReaderState.BEHIND, ReaderState.CLOSED
@@ -63,12 +63,12 @@ class Client:
 class World:
     """A topic with three records, and a feed whose tail is driven by the test. The ring holds two records."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: float) -> None:
         self.log = CountingLog()
         self.log.create("t")
         self.tails: list[Tail] = []
-        settings = Config(max_ring_records=2, metadata_refresh_s=300).feed
-        self.feeds = Feeds(self.log, settings, self.tails.append)
+        config = Config(max_ring_records=2, metadata_refresh_s=300, **settings)
+        self.feeds = Feeds(self.log, config.feed, self.tails.append)
         self.encoder = Encoder()
         self.append(3)
 
@@ -202,6 +202,20 @@ def test_a_parked_client_continues_where_the_feed_stopped(world: World) -> None:
 
     assert [3] == offsets(client.received)
     assert [4] == offsets(reader.read(0))
+
+
+def test_a_parked_client_receives_a_new_position_once() -> None:
+    """After filtered records, one heartbeat carries the new event ID; the heartbeats after it are comments."""
+    world = World(heartbeat_s=0.001)
+    world.encoder = Encoder(filterer=lambda message: False)
+    reader, client = world.open(), Client()
+    reader.park(client)
+    world.append(1)
+
+    eventually(lambda: world.tails[0].turn(0) >= 0 and client.received.endswith(b":heartbeat\n\n" * 3))
+
+    assert 1 == client.received.count(b"id: ")
+    world.feeds.close()
 
 
 @pytest.mark.parametrize("make", [catching_up, joining, parked, behind])
