@@ -1,6 +1,7 @@
-"""gunicorn's settings for kafkasse. `gunicorn -c gunicorn.conf.py wsgi:app`, the Procfile and `kafkasse serve` all use them.
+"""gunicorn's settings for kafkasse. The Procfile, `gunicorn -c gunicorn.conf.py wsgi:app` and `kafkasse serve` use them.
 
-gevent patches here, before anything imports ssl, sockets or kafka: importing kafka first hangs.
+gevent patches the standard library here, before anything imports ssl, sockets or kafka. kafka-python hangs if it is imported
+before.
 """
 
 from gevent import monkey
@@ -12,30 +13,56 @@ import os  # noqa: E402
 import resource  # noqa: E402
 from contextlib import suppress  # noqa: E402
 
-bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{os.environ.get('PORT', '6917')}"
-workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
+MAX_DESCRIPTORS = 65_536
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+def number(variable: str, default: int, lowest: int, highest: int) -> int:
+    """Return the number in an environment variable, or end the process with one line that says what is wrong."""
+    text = os.environ.get(variable) or str(default)
+    if text.isascii() and text.isdigit() and len(text) < 10 and lowest <= int(text) <= highest:
+        return int(text)
+    raise SystemExit(
+        f"{variable} must be a whole number from {lowest} to {highest}, not {text[:60]!r}. Example: {variable}={default}"
+    )
+
+
+def log_level() -> str:
+    """Return gunicorn's log level, or end the process with one line that says what is wrong."""
+    text = (os.environ.get("KAFKASSE_LOG_LEVEL") or "info").lower()
+    if text in LOG_LEVELS:
+        return text
+    levels = ", ".join(LOG_LEVELS)
+    raise SystemExit(f"KAFKASSE_LOG_LEVEL must be one of {levels}, not {text[:60]!r}. Example: KAFKASSE_LOG_LEVEL=info")
+
+
+bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}"
+# gunicorn reads WEB_CONCURRENCY too, before this file: text that is not a number ends in a traceback of gunicorn's.
+workers = number("WEB_CONCURRENCY", 1, 1, 1_000)
 worker_class = "kafkasse.server.worker.Worker"
-worker_connections = 10_000  # that a worker answers at a time; streams that wait do not count, but for max_streams
-timeout = 60  # a worker whose loop has not turned for so long is dead; streams may last for ever
-graceful_timeout = 10  # streams end themselves within two seconds of SIGTERM
+worker_connections = (
+    10_000  # requests that a worker handles at the same time; open streams count against max_streams only
+)
+timeout = 60  # seconds; gunicorn restarts a worker whose event loop is blocked for longer. Streams may last forever.
+graceful_timeout = 10  # seconds; streams end within two seconds of SIGTERM
 keepalive = 5
-limit_request_field_size = 65_536  # a Last-Event-ID of many partitions; kafkasse has its own, clearer limit below it
+limit_request_field_size = 65_536  # a Last-Event-ID can be long; max_last_event_id_bytes has a clearer error message
 limit_request_line = 8_190
-http_parser = "python"  # a compiled one that is there by chance has other bounds than those of docs/attacks.md
-forwarder_headers = ""  # by default a proxy on this machine may pass on a client's SCRIPT_NAME, and so another path
-control_socket_disable = True  # it would open a socket in the home folder, which a PaaS need not have
+http_parser = "python"  # with another parser, the limits would differ from those in docs/attacks.md
+forwarder_headers = ""  # by default, a proxy on this machine may pass on a client's SCRIPT_NAME and so change the path
+control_socket_disable = True  # gunicorn would open a socket in the home directory, which may not exist on a PaaS
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
-loglevel = os.environ.get("KAFKASSE_LOG_LEVEL", "info")
+loglevel = log_level()
 
-# The usual soft limit is 1,024: past it clients would wait without an answer, in place of being told that we are full.
-descriptors_max = 65_536
+# Each stream takes a file descriptor, and the usual soft limit is 1,024. Above that limit, new clients would wait without
+# any response instead of receiving status 503.
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-_most = descriptors_max if _hard == resource.RLIM_INFINITY else min(_hard, descriptors_max)
-if 0 <= _soft < _most:
-    with suppress(ValueError, OSError):  # a system may have a lower bound that it does not tell
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _hard))
+_limit = MAX_DESCRIPTORS if _hard == resource.RLIM_INFINITY else min(_hard, MAX_DESCRIPTORS)
+if 0 <= _soft < _limit:
+    with suppress(ValueError, OSError):  # the system may have a lower limit than the one that it reports
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_limit, _hard))
 
-# gunicorn formats its own log alone. kafka-python says a hundred lines a second while a broker is away, so it is heard at
-# the level debug only, where somebody looks for the reason that we cannot reach Kafka.
+# gunicorn configures only its own log. kafka-python logs a hundred lines per second while a broker is down, so its log lines
+# appear only at the level debug. Use that level to find out why a broker cannot be reached.
 logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] [%(process)d] [%(levelname)s] %(name)s: %(message)s")
 logging.getLogger("kafka").propagate = loglevel == "debug"

@@ -1,4 +1,4 @@
-"""The JSON Schemas that ship with kafkasse, and checking by them. No I/O but reading the package's own files."""
+"""The JSON Schemas of this project, and validation against them. This module reads only the package's own files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ SENTENCE_CHARS_MAX = 200
 VALUE_CHARS_MAX = 60
 
 
+@cache
 def read(name: str) -> dict[str, Any]:
-    """The schema `schemas/NAME.schema.json`, from the wheel or, in a checkout, from the top level."""
+    """Return the schema `schemas/NAME.schema.json` of the wheel or of the checkout. Do not change it."""
     packaged = resources.files("kafkasse") / "schemas" / f"{name}.schema.json"
     checkout = Path(__file__).parent.parent / "schemas" / f"{name}.schema.json"
     text = packaged.read_text("utf-8") if packaged.is_file() else checkout.read_text("utf-8")
@@ -26,12 +27,15 @@ def read(name: str) -> dict[str, Any]:
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """A validator that is built once."""
+    """Return a validator. Creating one takes milliseconds, so it is cached."""
     return Draft202012Validator(read(name))
 
 
 def first_error(name: str, value: object) -> tuple[str, str] | None:
-    """Where and why `value` breaks the schema `name`: ("[0].offset", "-1 is less than the minimum of 0"), or None."""
+    """Return where and why `value` does not match a schema, or None if it matches.
+
+    Example: ("[0].offset", "-1 is less than the minimum of 0").
+    """
     error = best_match(validator(name).iter_errors(value))
     if error is None:
         return None
@@ -40,7 +44,7 @@ def first_error(name: str, value: object) -> tuple[str, str] | None:
 
 
 def _deepest(error: ValidationError) -> ValidationError:
-    """Of an `anyOf`, the failure that got furthest: it belongs to the branch that was meant."""
+    """Return the error in that branch of an `anyOf` that matches most of the value: probably the branch that was meant."""
     while error.context and not all(each.validator == "required" for each in error.context):
         error = max(error.context, key=lambda each: (len(each.absolute_path), each.validator != "type"))
     return error
@@ -50,7 +54,7 @@ def _sentence(error: ValidationError) -> str:
     if error.context:
         return "it needs " + " or ".join(str(name) for each in error.context for name in _names(each))
     value = repr(error.instance)
-    return error.message.replace(value, _short(value, VALUE_CHARS_MAX))  # what is wrong with it must stay readable
+    return error.message.replace(value, _short(value, VALUE_CHARS_MAX))  # a long value must not hide the reason
 
 
 def _names(error: ValidationError) -> list[str]:

@@ -1,0 +1,49 @@
+"""gunicorn.conf.py and wsgi.py: a value or a configuration that is not valid is one clear line, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "gunicorn", "--check-config", "-c", "gunicorn.conf.py", "wsgi:app"]
+
+
+def check(**variables: str) -> subprocess.CompletedProcess[str]:
+    """Load gunicorn's configuration and the app with these variables, without listening."""
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run(COMMAND, env=environment | variables, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("PORT", "http", "PORT must be a whole number from 0 to 65535, not 'http'. Example: PORT=6917"),
+        ("PORT", "65536", "PORT must be a whole number from 0 to 65535, not '65536'."),
+        ("WEB_CONCURRENCY", "0", "WEB_CONCURRENCY must be a whole number from 1 to 1000, not '0'."),
+        ("KAFKASSE_LOG_LEVEL", "loud", "KAFKASSE_LOG_LEVEL must be one of debug, info, warning, error, critical, not"),
+        (
+            "KAFKASSE_ALOWED_TOPICS",
+            "a",
+            "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?",
+        ),
+    ],
+)
+def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -> None:
+    """gunicorn does not start, and prints one line."""
+    done = check(**{"KAFKASSE_ALLOWED_TOPICS": "*", variable: value})
+
+    assert 0 != done.returncode
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(problem)
+
+
+def test_a_valid_configuration() -> None:
+    """The variables of a platform are enough, and the log level may be in capitals."""
+    done = check(KAFKASSE_ALLOWED_TOPICS="*", PORT="8080", WEB_CONCURRENCY="2", KAFKASSE_LOG_LEVEL="INFO")
+
+    assert (0, "") == (done.returncode, done.stderr)
