@@ -1,4 +1,4 @@
-"""Who may read what: names, globs, internal topics, and a refusal that tells nobody which topics there are."""
+"""Which topics a route allows: names, patterns, internal topics, and errors that do not reveal which topics exist."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def open_route(*allowed: str) -> Route:
     return Route("topics", "/<topics>", None, allowed)
 
 
-EVERYTHING = Route("topics", "/<topics>", None, ("*",))
+ALL_TOPICS = Route("topics", "/<topics>", None, ("*",))
 
 
 @pytest.mark.parametrize(
     ("route", "allowed", "refused"),
     [
-        (EVERYTHING, ["t", "_t", "a.b"], ["__consumer_offsets", "__t"]),
+        (ALL_TOPICS, ["t", "_t", "a.b"], ["__consumer_offsets", "__t"]),
         (open_route("events"), ["events"], ["Events", "events.a", "event", "xevents"]),
         (open_route("events.*"), ["events.", "events.a", "events.a.b"], ["events", "eventsxa", "xevents.a"]),
         (open_route("a?", "b[12]"), ["a1", "b2"], ["a", "a11", "b3"]),
@@ -32,14 +32,14 @@ EVERYTHING = Route("topics", "/<topics>", None, ("*",))
     ],
 )
 def test_what_a_route_allows(route: Route, allowed: list[str], refused: list[str]) -> None:
-    """Names and globs, in full and as they are written; internal topics only where they are named."""
+    """A name or pattern must match the whole topic name, and case matters. Internal topics need their exact name."""
     assert [True] * len(allowed) == [route.allows(topic) for topic in allowed]
     assert [False] * len(refused) == [route.allows(topic) for topic in refused]
 
 
 @given(st.text())
-def test_internal_topics_are_never_matched_by_chance(name: str) -> None:
-    """No glob opens a topic that begins with two underscores."""
+def test_no_pattern_matches_an_internal_topic(name: str) -> None:
+    """Whatever follows the two underscores."""
     assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
 
 
@@ -49,16 +49,16 @@ def refusal(route: Route, topics: list[str], existing: list[str]) -> TopicNotAva
     return refused.value
 
 
-def test_all_that_is_not_there_is_named_and_nothing_else() -> None:
-    """The refusal names each bad topic and no other; KafkaSSE's lists the cluster's topics."""
+def test_the_error_names_only_the_topics_that_are_not_available() -> None:
+    """KafkaSSE's error lists all topics of the cluster."""
     refused = refusal(open_route("a", "b", "c"), ["a", "missing", "b", "secret"], ["a", "b", "c", "secret"])
 
     assert ["missing", "secret"] == refused.extra["topics"]
     assert {"a", "b", "c"}.isdisjoint(refused.detail.split())
 
 
-def test_missing_and_forbidden_are_the_same() -> None:
-    """A topic that is not allowed is refused in the very words of one that does not exist."""
+def test_a_forbidden_topic_looks_like_a_missing_one() -> None:
+    """The error for a topic that is not allowed is equal to the error for a topic that does not exist."""
     route = open_route("m*")
 
     forbidden, missing = (
@@ -69,8 +69,8 @@ def test_missing_and_forbidden_are_the_same() -> None:
     assert forbidden.problem() == missing.problem()
 
 
-def test_what_is_allowed_and_there_passes() -> None:
-    """No refusal for topics that are allowed and exist."""
+def test_accepts_topics_that_are_allowed_and_exist() -> None:
+    """check() does not raise."""
     open_route("a*").check(["a1", "a2"], ["a1", "a2", "b"])
 
 
