@@ -42,6 +42,7 @@ def server(serve: Callable[..., Server]) -> Server:
         max_streams_per_client=PER_CLIENT_MAX,
         trusted_proxies=1,
         heartbeat_s=0.2,
+        pages=True,
         write_timeout_s=30,
         max_ring_bytes=1_000_000,
     )

@@ -67,7 +67,7 @@ def server(serve: Callable[..., Server], written: str, attacked: str) -> Server:
     routes = {
         name: {"path": f"/as/{name}", "topics": [written], "format": name, "start": "earliest"} for name in FORMATS
     }
-    return serve(routes=routes, allowed_topics=[attacked, written], heartbeat_s=300)
+    return serve(routes=routes, allowed_topics=[attacked, written], heartbeat_s=300, pages=True)
 
 
 @pytest.fixture(scope="module")
