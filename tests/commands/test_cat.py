@@ -1,8 +1,9 @@
-"""`kafkasse cat` as a process, against a server whose responses, interruptions and refusals each test chooses."""
+"""`kafkasse cat` against a server whose responses, interruptions and refusals each test chooses."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -20,7 +21,9 @@ from email.utils import format_datetime
 from http.client import parse_headers
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
+import gevent
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -29,7 +32,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.commands import cat
+from kafkasse.commands import cat, main
 
 TIMEOUT_S = 60  # for a whole run of the command, so that a hang becomes a failure
 RETRY_SOON = b"retry: 1\n\n"  # otherwise the client waits a second before it reconnects
@@ -136,10 +139,23 @@ def environment(**more: str) -> dict[str, str]:
     return inherited | more
 
 
-def run_cat(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**more)
-    )
+def run_cat(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command until it exits: in this process, which is faster, or with `variables` in a new one."""
+    if variables:
+        return subprocess.run(
+            command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**variables)
+        )
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with (
+        mock.patch("os.environ", environment()),
+        mock.patch("urllib.request._opener", None),  # it remembers the proxies of an earlier environment
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        gevent.Timeout(TIMEOUT_S),
+    ):
+        code = main(["cat", *arguments])
+    out.seek(0)
+    return subprocess.CompletedProcess(arguments, code, out.read(), err.getvalue())
 
 
 @contextlib.contextmanager
@@ -303,7 +319,7 @@ def test_prints_the_chosen_format(serve: Callable[..., Server], format_name: str
     """--format chooses between the data, the ID and the whole event."""
     server = serve(stream("id: 7\nevent: delete\ndata: é\n\n".encode(), end="hold"))
 
-    assert line + "\n" == run_cat(server.url, "--count", "1", "--format", format_name, PYTHONUTF8="1").stdout
+    assert line + "\n" == run_cat(server.url, "--count", "1", "--format", format_name).stdout
 
 
 def test_ctrl_c_shows_how_to_resume(serve: Callable[..., Server]) -> None:
@@ -370,7 +386,7 @@ def test_stops_at_an_event_that_is_too_large(serve: Callable[..., Server]) -> No
     done = run_cat(server.url)
 
     assert "0\n" == done.stdout
-    assert done.stderr.endswith("an event of this stream is larger than 16,777,216 bytes\n")
+    assert done.stderr.endswith("the stream contains an event larger than 16,777,216 bytes\n")
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"])
