@@ -186,30 +186,33 @@ class Client:
 
         try:
             admin = KafkaAdminClient(**self._settings, kafka_client=net_client)
-        except Exception as error:  # noqa: BLE001 - kafka-python checks some settings with assert
-            failure: Exception = error
+        except Exception as error:
+            failures = [failure for client in clients if (failure := client.manager.connect_failure()) is not None]
             for client in clients:
-                failure = client.manager.connect_failure() or failure
                 client.stop()  # kafka-python would keep its greenlet and its descriptors
-            if isinstance(failure, _SETTINGS_ERRORS):
-                raise self._invalid_settings(failure) from failure
-            if isinstance(failure, PERMANENT_ERRORS) or not isinstance(failure, (kafka_errors.KafkaError, OSError)):
-                raise failure from None
-            reason = f" The last attempt failed: {message(failure)}." if failure is not error else ""
-            advice = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
-            raise kafka_errors.KafkaTimeoutError(f"{message(error)}.{reason} {advice}") from failure
+            raise self._bootstrap_error(error, failures[0] if failures else error) from error
         # KafkaAdminClient does not accept these settings: 10 s by default, and 30 s after some failures.
         timeout_ms = int(self._timeout_s * 1000)
         for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):
             admin._manager.config[name] = timeout_ms
         return admin
 
-    def _invalid_settings(self, error: Exception) -> kafka_errors.KafkaConfigurationError:
-        text = f"{type(error).__name__}: {error}"
+    def _bootstrap_error(self, error: Exception, cause: Exception) -> Exception:
+        """Return the error to raise for a failed bootstrap. `cause` is the failure of a connection, if there was one."""
+        if isinstance(cause, _SETTINGS_ERRORS):
+            text = self._masked(f"{type(cause).__name__}: {cause}")
+            return kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
+        if isinstance(cause, PERMANENT_ERRORS) or not isinstance(cause, (kafka_errors.KafkaError, OSError)):
+            return cause
+        reason = f" The last attempt failed: {message(cause)}." if cause is not error else ""
+        advice = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
+        return kafka_errors.KafkaTimeoutError(f"{message(error)}.{reason} {advice}")
+
+    def _masked(self, text: str) -> str:
         for name, value in self._settings.items():
             if "password" in name and value:
                 text = text.replace(str(value), "***")
-        return kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
+        return text
 
 
 def unknown_settings(settings: Iterable[str]) -> list[str]:
