@@ -201,12 +201,13 @@ class Client:
         """Return the error to raise for a failed bootstrap. `cause` is the failure of a connection, if there was one."""
         if isinstance(cause, _SETTINGS_ERRORS):
             text = self._masked(f"{type(cause).__name__}: {cause}")
-            return kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
+            cause = kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
         if isinstance(cause, PERMANENT_ERRORS) or not isinstance(cause, (kafka_errors.KafkaError, OSError)):
             return cause
         reason = f" The last attempt failed: {message(cause)}." if cause is not error else ""
         advice = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
-        return kafka_errors.KafkaTimeoutError(f"{message(error)}.{reason} {advice}")
+        timeout: Exception = kafka_errors.KafkaTimeoutError(f"{message(error)}.{reason} {advice}")
+        return timeout
 
     def _masked(self, text: str) -> str:
         for name, value in self._settings.items():
