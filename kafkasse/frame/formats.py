@@ -1,4 +1,7 @@
-"""The formats of a route: which JSON or text a client receives for a record."""
+"""The formats of a route: what a client receives as the data of a record.
+
+A format does not know how the data is framed, and does not see event IDs.
+"""
 
 from __future__ import annotations
 
@@ -128,18 +131,20 @@ def kafka_member(topic: str, partition: int, record: Record) -> bytes:
 
 
 class _KafkaMember(msgspec.Struct):
-    """Decodes a JSON object only as far as to tell whether it has a member `_kafka`, however its name is escaped."""
+    """A JSON object of which only the member `_kafka` is decoded, however its name is escaped."""
 
     kafka: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="_kafka", default=msgspec.UNSET)
 
 
-_find_kafka_member = msgspec.json.Decoder(_KafkaMember).decode  # validates all of the value, but not its UTF-8
+# Validates the whole value, except that it does not check that the text is valid UTF-8.
+_find_kafka_member = msgspec.json.Decoder(_KafkaMember).decode
 
 
 def can_append_member(value: bytes) -> bool:
-    """Return whether as_kafkasse() would only replace the closing brace of `value` with `,"_kafka":{…}}`.
+    """Return whether `value` can be extended by replacing its last byte with `,"_kafka":{…}}`, as as_kafkasse() would.
 
-    That holds for a non-empty JSON object on one line that has no member `_kafka` and ends in its brace.
+    This is so if `value` is a JSON object on one line that has members, but no member `_kafka`, and no space before or
+    after its closing brace.
     """
     try:
         message = _find_kafka_member(value)

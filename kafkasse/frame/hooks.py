@@ -1,4 +1,4 @@
-"""The functions that an application can pass in to deserialize and filter records."""
+"""Hooks: the functions with which an application deserializes and filters records."""
 
 from __future__ import annotations
 

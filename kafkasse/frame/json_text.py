@@ -1,7 +1,7 @@
-"""Helpers for JSON text: validate it, and read or remove single members without rewriting the rest.
+"""Helpers for JSON text: validate it, and find or remove single members without rewriting the rest.
 
-A record's value is sent as the producer wrote it. Decoding and encoding it again would change numbers such as 25.00 or
-9007199254740993, and would cost more CPU time than all other steps together. This module knows nothing of Kafka or SSE.
+A value is sent as its producer wrote it, because decoding it and encoding it again would change numbers: many clients read
+9007199254740993 as 9007199254740992, and 25.00 would become 25.0. This module does not depend on Kafka or SSE.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-NUMBER_DIGITS_MAX = 4_300  # Python parses no longer integers, and one producer should not make its clients fail
+MAX_NUMBER_DIGITS = 4_300  # Python rejects longer integers, and one record should not break the clients of a topic
 
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (NUMBER_DIGITS_MAX + 1))
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # the tokens that separate members: strings and punctuation
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_NUMBER_DIGITS + 1))
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # strings, and the characters that delimit members
 
 # Validates the whole value but builds no objects for its contents. It does not check that the text is valid UTF-8.
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
@@ -51,7 +51,7 @@ def _reject_constant(constant: str) -> None:
 
 
 def dumps(value: Any) -> bytes:
-    """Encode as compact JSON in UTF-8. Lone surrogates become "?"."""
+    """Encode as JSON in UTF-8, without spaces. Lone surrogates become "?"."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 
@@ -77,14 +77,14 @@ def is_json(value: bytes) -> bool:
 
 
 def may_have_long_number(value: bytes) -> bool:
-    """Return whether `value` has more than NUMBER_DIGITS_MAX digits in a row, perhaps inside a string.
+    """Return whether `value` has more than MAX_NUMBER_DIGITS consecutive digits. They may be inside a string.
 
-    A run of that length covers at least one of the places that the search looks at first, so most values cost a few
-    single-byte tests.
+    Such a sequence covers at least one index that is a multiple of MAX_NUMBER_DIGITS. The search tests these bytes first,
+    so that it costs next to nothing for a value without long numbers.
     """
-    if len(value) <= NUMBER_DIGITS_MAX:
+    if len(value) <= MAX_NUMBER_DIGITS:
         return False
-    step = NUMBER_DIGITS_MAX
+    step = MAX_NUMBER_DIGITS
     suspects = (at for at in range(step, len(value), step) if value[at : at + 1].isdigit())
     return any(_LONG_NUMBER.search(value, at - step, at + step) for at in suspects)
 
@@ -100,7 +100,7 @@ def _is_decodable(value: bytes) -> bool:
 def members(value: bytes) -> Iterator[bytes]:
     """Yield the text of each member of `value`, which must be a valid JSON object.
 
-    The loop does not recurse, because a value may be nested more deeply than Python's stack allows.
+    This is a loop without recursion, because a value may be nested too deeply for Python's stack.
     """
     depth, start = 0, value.index(b"{") + 1
     for token in _TOKEN.finditer(value):

@@ -1,4 +1,7 @@
-"""The wire formats: how a payload becomes the bytes of one event, as Server-Sent Events or as lines of JSON."""
+"""The wire formats: how an event becomes bytes, as Server-Sent Events or as lines of JSON.
+
+A wire format does not know records or topics; it frames the payloads that a format of formats.py returns.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from kafkasse.frame.json_text import dumps, is_json, loads, member_name, members
 from kafkasse.log import Gap
 
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
-_RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # values of `event` in lines that kafkasse writes
+_RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # names that kafkasse itself writes in `event`
 
 
 class Wire(Protocol):
-    """A wire format. A frame is an event's name, its ID and its body; an ID is the position after the event."""
+    """A wire format. A frame consists of an event's name, its ID and its body. The ID is the position after the event."""
 
     content_type: str
     opening: bytes  # the first bytes of every response
     heartbeat: bytes  # bytes that a client ignores
 
     def body(self, payload: Payload) -> bytes:
-        """Return the part of a frame that does not depend on the ID. A feed encodes it once for all readers."""
+        """Return the part of a frame that follows the ID."""
         ...
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
@@ -49,7 +52,7 @@ class Wire(Protocol):
         ...
 
     def retry(self, retry_ms: int) -> bytes:
-        """Return the field that sets how many milliseconds the client waits before it reconnects."""
+        """Return the field that tells the client to wait `retry_ms` milliseconds before it reconnects."""
         ...
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
@@ -100,8 +103,8 @@ class ServerSentEvents:
 class JsonLines:
     """Newline-delimited JSON: one line for each record, an empty line as heartbeat, and no IDs.
 
-    A line cannot carry an event name beside its data. A line for anything but a message has the name in a member
-    `event`; a message that has such a member itself is wrapped in `{"event":"message","data":…}`.
+    A line has no separate field for the event name. All events but messages have the name in a member `event`. A message
+    that has one of these names in its own member `event` is wrapped: `{"event":"message","data":…}`.
     """
 
     content_type = "application/x-ndjson; charset=utf-8"

@@ -1,12 +1,12 @@
 """The compact form of an event ID, for streams with many partitions and for cross-origin pages.
 
-The form is "~" followed by the base64url encoding of lines of text, one line for consecutive entries of a topic:
+A compact ID is "~" and the base64url encoding of lines of text. Each line has the entries of one topic:
 
     LF topic [SP "i" topic-id] [SP "o"] *( SP [partition] ":" [offset] [":" timestamp] )
 
-"o" stands for `"only":true`. The partition number is omitted if it is one more than that of the entry before, or 0 in the
-first entry of a line. Spaces pad each piece of text to a multiple of three bytes, so that its base64 does not depend on its
-neighbors. That allows IdWriter to replace the piece that changes without encoding the others again.
+"o" stands for `"only":true`. The partition is omitted if it is 0 in the first entry of a line, or one more than in the
+entry before. IdWriter encodes each topic and each entry separately, so that it can replace one entry without encoding the
+others again. Spaces therefore pad each of these pieces to a multiple of three bytes: base64 encodes three bytes at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"([0-9]*):([0-9]*)(?::([0-9]*))?")
 
 
 def encode(text: str) -> str:
-    """Encode a piece of text."""
+    """Encode one piece, padded with spaces."""
     return base64.urlsafe_b64encode((text + " " * (-len(text) % 3)).encode("ascii")).decode("ascii")
 
 
@@ -35,13 +35,13 @@ def encode_topic(topic: str, topic_id: str | None, is_partial: bool) -> str:
 
 
 def entry_start(partition: Partition, previous: Partition | None) -> str:
-    """Return the text of an entry before its offset. `previous` is the entry before in the same line, if any."""
-    default = 0 if previous is None else previous.partition + 1
-    return " :" if partition.partition == default else f" {partition.partition}:"
+    """Return the text of an entry up to its offset. `previous` is the partition of the entry before in the same line."""
+    expected = 0 if previous is None else previous.partition + 1
+    return " :" if partition.partition == expected else f" {partition.partition}:"
 
 
 def decode(text: str) -> list[dict[str, object]]:
-    """Decode a compact ID into the entries that the JSON form would have. They are not checked against the schema.
+    """Decode a compact ID into the entries of the equivalent JSON form, which may still be invalid.
 
     Raises:
         InvalidPosition: the text is not base64url, or the decoded lines do not have the form above.
@@ -61,7 +61,7 @@ def decode(text: str) -> list[dict[str, object]]:
 
 def _decode_line(words: list[str]) -> list[dict[str, object]]:
     topic, *rest = filter(None, words)
-    first: dict[str, object] = {}  # members of the first entry alone
+    first: dict[str, object] = {}  # members that only the first entry has
     if rest and rest[0].startswith("i"):
         first["topic_id"] = rest.pop(0)[1:]
     if rest and rest[0] == "o":
@@ -69,10 +69,10 @@ def _decode_line(words: list[str]) -> list[dict[str, object]]:
     entries: list[dict[str, object]] = []
     partition = -1
     for word in rest:
-        found = _ENTRY.fullmatch(word)
-        if not found:
+        match = _ENTRY.fullmatch(word)
+        if not match:
             raise ValueError(word)
-        number, offset, timestamp = found.groups()
+        number, offset, timestamp = match.groups()
         partition = int(number) if number else partition + 1
         entry = {"topic": topic, "partition": partition, **first}
         if offset:

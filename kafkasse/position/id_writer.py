@@ -1,4 +1,4 @@
-"""Writes the event IDs of one stream."""
+"""Writes the event IDs of one stream, in the JSON form or in the compact form."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from kafkasse.position.position import INT64_MAX, IdType
 
 COMPACT_ABOVE_PARTITIONS = 64  # the JSON form would exceed 3 KiB; many proxies limit a header to 4 to 8 KiB
 
-
-# (prefix, format_offset, suffix): an ID, or one entry of it, is `prefix + format_offset(offset) + suffix`. format_offset is
-# `str` itself if the offset is written in decimal digits, so that callers can use "%d". A plain tuple, because a stream
-# creates one for each partition when it opens.
+# The parts (prefix, format_offset, suffix) of an ID or of one entry: its text is `prefix + format_offset(offset) + suffix`.
+# If the text contains the offset in decimal digits, format_offset is `str` itself, so that the caller can use "%d" instead.
+# This is a plain tuple because every new stream creates one for each partition.
 IdTemplate = tuple[str, Callable[[int | str], str], str]
 
 
@@ -51,18 +50,19 @@ class IdWriter:
         return IdWriter(offsets, self.topic_ids, self._partial_topics, self._id_type, timestamps, self._is_compact)
 
     def set(self, partition: Partition, next_offset: int, timestamp: int | None = None) -> None:
-        """Advance one partition, or add a new one.
+        """Advance a partition, or add a new one.
 
         Args:
             partition: the partition.
             next_offset: the next offset to read.
-            timestamp: the timestamp of the record before `next_offset`; None or -1 leaves the ID's timestamp unchanged.
+            timestamp: the timestamp of the record before `next_offset`. If it is unknown (None or -1), the timestamp in
+                the ID does not change.
         """
         self.offsets[partition] = next_offset
         if timestamp is not None and timestamp >= 0:
-            # A client that resumes at a timestamp receives the records at or after it. IDs of type `both` therefore repeat
-            # the records of this millisecond where they must resume by timestamp, because another cluster may hold more of
-            # them. IDs of type `timestamp` skip that millisecond, as KafkaSSE does.
+            # A client that resumes at a timestamp receives the records at or after it. With `both`, that happens only if the
+            # topic ID differs, as in another cluster. That topic may hold more records of the same millisecond, so that
+            # millisecond is repeated. With `timestamp`, it is skipped, as in KafkaSSE.
             self.timestamps[partition] = min(timestamp + (self._id_type is IdType.TIMESTAMP), INT64_MAX)
         if partition in self._entries:
             self._entries[partition] = self._entry(partition)
@@ -75,9 +75,9 @@ class IdWriter:
         return opening + separator.join(self._entries.values()) + closing
 
     def split_at_offset(self, partition: Partition) -> IdTemplate | None:
-        """Return the current ID as a template for the offset of `partition`, or None if more than the offset changes.
+        """Split the ID around the offset of `partition`. Return None if more than the offset changes in the next ID.
 
-        The IDs of the records in a run differ in one number. With the template, each of them costs one concatenation,
+        The IDs of the records of one run differ only in that offset. With the parts, each ID costs one concatenation,
         however many partitions the stream has.
         """
         if self._id_type is not IdType.OFFSET or partition not in self._entries:

@@ -1,4 +1,4 @@
-"""The position that a client asks for, and the types that describe it."""
+"""The types of a position: where a client starts or resumes in each partition."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Position:
     Attributes:
         starts: where to start in each partition that the client listed.
         named_topics: topics that the client gave by name. The route decides where their other partitions start.
-        topic_ids: for each topic, the start of the topic ID that the client's offsets refer to, if the client sent it.
+        topic_ids: the `topic_id` of each topic for which the client sent one: the client's offsets refer to that topic ID.
         partial_topics: topics of which the client wants only the listed partitions.
     """
 

@@ -303,13 +303,20 @@ def test_text_that_is_not_json_is_rejected(text: str) -> None:
     assert "is not JSON" in rejection(text).detail
 
 
-def test_duplicates_are_rejected() -> None:
-    """Two entries for one partition, or two values for one member, are ambiguous."""
+def test_two_entries_for_one_partition_are_rejected() -> None:
+    """Two entries for one partition are ambiguous."""
     entries = '[{"topic":"t","partition":0,"offset":1},{"topic":"t","partition":0,"timestamp":5}]'
 
     assert "two entries for t/0" in rejection(entries).detail
-    assert "same member twice" in rejection('[{"topic":"t","partition":0,"offset":1,"offset":2}]').detail
     assert "two entries for t/0" in rejection(compact("t 0:1 0:1")).detail
+
+
+@pytest.mark.parametrize(
+    "member", ['"offset":2', '"offset" : 1', '"\\u006fffset":1', '"topic":"t"', '"timestamp":1,"timestamp":1']
+)
+def test_a_repeated_member_is_rejected(member: str) -> None:
+    """JSON parsers disagree about which of two members with the same name counts."""
+    assert "same member twice" in rejection(f'["u",{{"topic":"t","partition":0,"offset":1,{member}}}]').detail
 
 
 def test_two_topic_ids_for_one_topic_are_rejected() -> None:
