@@ -19,7 +19,7 @@ from tests.web.conftest import browser as browser
 
 ORIGIN = "https://a.example"
 KEPT_MAX = 4  # idle connections to Kafka that a worker keeps for the next readers
-LARGE_RECORDS = 60  # of 100 kB: more than the sockets of a client that does not read can hold
+LARGE_RECORDS = 60  # of 100 kB: more than the socket buffers of a client that does not read
 HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests and records
 LISTENING = "0A"  # the state in /proc/net/tcp
 
@@ -41,15 +41,17 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class Unharmed:
-    """Checks that a server is unchanged after the attacks.
+    """Checks that a server works as before, and has leaked nothing, after the attacks.
 
     Args:
+        server: the attacked server.
+        cluster: its Kafka cluster.
         topic: a topic that the server allows, with one partition.
     """
 
     def __init__(self, server: Server, cluster: Cluster, topic: str) -> None:
         self._server, self._cluster, self._topic = server, cluster, topic
-        ask(server.port, f"/{topic}", "HEAD")  # connects kafka-python's client, but no reader
+        ask(server.port, f"/{topic}", "HEAD")  # connects the client for metadata, but no reader
         eventually(lambda: not clients(server))
         sockets = server.sockets()
         self.serves()
@@ -66,13 +68,13 @@ class Unharmed:
             assert '{"n":1,' in client.events(1)[0].data
 
     def _fill_the_pool(self) -> None:
-        """Let the worker keep as many idle connections to Kafka as it ever keeps, so that one more is a leak.
+        """Fill the worker's pool of idle connections to Kafka, so that every further connection is a leak.
 
-        A reader that is behind and does not read has its own connection, which it gives back when it leaves.
+        A client that catches up and does not read has its own connection, which returns to the pool when the client leaves.
         """
         with ExitStack() as readers:
             for n in range(KEPT_MAX + 2):
-                address = {"X_Forwarded_For": f"10.250.0.{n}"}  # where a client may not have so many streams
+                address = {"X_Forwarded_For": f"10.250.0.{n}"}  # one address may not be allowed so many streams
                 path = f"/{self._topic}?timestamp=0"
                 readers.enter_context(Client(self._server.port, path, receive_buffer=65_536, **address)).ready()
         eventually(lambda: ask(self._server.port, "/-/health").json["streams"] == 0)

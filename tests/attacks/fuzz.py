@@ -21,7 +21,8 @@ MEMORY_MB_MAX = 1024
 INSTRUMENTED = [
     "kafkasse.position",
     "kafkasse.frame",
-    "kafkasse.feed",
+    "kafkasse.kafka",
+    "kafkasse.sse",
     "kafkasse.config",
     "kafkasse.schemas",
     "yaml",
