@@ -13,15 +13,15 @@ from tests.chaos.scene import Scene
 
 
 @pytest.fixture(scope="session")
-def nodes() -> Iterator[EmbeddedCluster]:
+def kafka() -> Iterator[EmbeddedCluster]:
     """A cluster of three nodes. A test that makes a node fail must heal it."""
-    with EmbeddedCluster() as nodes:
-        yield nodes
+    with EmbeddedCluster() as kafka:
+        yield kafka
 
 
 @pytest.fixture
-def new_scene(nodes: EmbeddedCluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+def new_scene(kafka: EmbeddedCluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
     """Creates scenes: new_scene(setting=value, …)."""
     with ExitStack() as scenes:
-        scenes.callback(nodes.heal)
-        yield lambda **settings: scenes.enter_context(Scene(nodes, tmp_path, **settings))
+        scenes.callback(kafka.heal)
+        yield lambda **settings: scenes.enter_context(Scene(kafka, tmp_path, **settings))

@@ -139,15 +139,15 @@ class RandomFaults:
         name = self._names[TRUNCATED]
         eventually(lambda: len(self.cluster.in_sync(name)) == 2)
         leader = self.cluster.leader(name)
-        [behind] = self.cluster.in_sync(name) - {leader}
-        self.cluster.nodes[behind].kill()
+        [follower] = self.cluster.in_sync(name) - {leader}
+        self.cluster.nodes[follower].kill()
         eventually(lambda: self.cluster.in_sync(name) == {leader})
         self._rest()
         self.scene.stop_producer(name)
         self.scene.witness(name)
         self.cluster.nodes[leader].kill()
-        self.cluster.start(behind)
-        eventually(lambda: self.cluster.leader(name) == behind)
+        self.cluster.start(follower)
+        eventually(lambda: self.cluster.leader(name) == follower)
         self.scene.mark_truncated(name)
         self.scene.start_producer(name, 1, per_s=RECORDS_PER_S)
         self.cluster.start(leader)

@@ -33,79 +33,79 @@ def test_without_faults(new_scene: NewScene, fresh_name: str) -> None:
     assert [] == scene.violations()
 
 
-def test_a_broker_is_killed(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_broker_is_killed(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """The leader dies. Clients receive heartbeats until another broker leads (3 s), then the records. No stream ends."""
     scene = new_scene()
     topic = scene.topic(fresh_name)
     clients = connect_clients(scene, topic)
-    killed = nodes.leader(topic)
+    killed = kafka.leader(topic)
 
-    nodes.nodes[killed].kill()
+    kafka.nodes[killed].kill()
     wait_for_heartbeats(clients)
-    eventually(lambda: nodes.leader(topic) not in (killed, -1))
+    eventually(lambda: kafka.leader(topic) not in (killed, -1))
     wait_for_records(clients)
-    nodes.start(killed)
-    eventually(lambda: killed in nodes.in_sync(topic))
+    kafka.start(killed)
+    eventually(lambda: killed in kafka.in_sync(topic))
 
     assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_a_leader_moves(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_leader_moves(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """Another node becomes the leader. Clients do not notice."""
     scene = new_scene()
     topic = scene.topic(fresh_name)
     clients = connect_clients(scene, topic)
 
     for partition in (0, 1, 0, 1):
-        nodes.move_leader(topic, partition)
+        kafka.move_leader(topic, partition)
         wait_for_records(clients)
 
     assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_the_controller_is_lost(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_the_controller_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """The controller dies. Records continue; those of partitions that need a new leader are 3 to 6 s late."""
     scene = new_scene()
     topic = scene.topic(fresh_name)
     clients = connect_clients(scene, topic)
-    killed = nodes.controller()
+    killed = kafka.controller()
 
-    nodes.nodes[killed].kill()
-    eventually(lambda: nodes.controller() not in (killed, -1))
+    kafka.nodes[killed].kill()
+    eventually(lambda: kafka.controller() not in (killed, -1))
     wait_for_records(clients)
-    nodes.start(killed)
+    kafka.start(killed)
 
     assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_the_network_to_kafka_is_slow(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_the_network_to_kafka_is_slow(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """With latency, a low rate, or slices of seven bytes, records only arrive later."""
     scene = new_scene()
     clients = connect_clients(scene, scene.topic(fresh_name))
 
     for conditions in (Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=7)):
-        for network in nodes.networks.values():
+        for network in kafka.networks.values():
             network.conditions = conditions
         wait_for_records(clients)
-        late = scene.read(fresh_name, query="?timestamp=0", start=0)
-        eventually(lambda late=late: has_record(late))
-    for network in nodes.networks.values():
+        newcomer = scene.read(fresh_name, query="?timestamp=0", start=0)
+        eventually(lambda newcomer=newcomer: has_record(newcomer))
+    for network in kafka.networks.values():
         network.heal()
 
     assert never_disconnected(clients)
     assert [] == scene.violations()
 
 
-def test_connections_to_kafka_break(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_connections_to_kafka_break(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """All connections are closed or reset twenty times. kafkasse reconnects, and clients do not notice."""
     scene = new_scene()
     clients = connect_clients(scene, scene.topic(fresh_name))
 
     for at in range(20):
-        for network in nodes.networks.values():
+        for network in kafka.networks.values():
             _ = network.cut() if at % 2 else network.reset()
         wait_for_records(clients)
 
@@ -115,13 +115,13 @@ def test_connections_to_kafka_break(new_scene: NewScene, nodes: EmbeddedCluster,
 
 @pytest.mark.parametrize("whole", [True, False], ids=["all nodes", "the leader alone"])
 def test_the_network_to_kafka_is_half_open(
-    new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str, whole: bool
+    new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str, whole: bool
 ) -> None:
     """No data arrives. Open streams send heartbeats, new clients get 503, and the records arrive after healing."""
     scene = new_scene()
     topic = scene.topic(fresh_name, partitions=1)
     clients = connect_clients(scene, topic)
-    faulty = list(nodes.networks.values()) if whole else [nodes.networks[nodes.leader(topic)]]
+    faulty = list(kafka.networks.values()) if whole else [kafka.networks[kafka.leader(topic)]]
 
     for network in faulty:
         network.stall()
@@ -136,41 +136,41 @@ def test_the_network_to_kafka_is_half_open(
     assert [] == scene.violations()
 
 
-def test_a_log_is_truncated(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """An unclean election removes records. Clients that received them get a gap, then the new records."""
     scene = new_scene()
     topic = scene.topic(fresh_name, 1, replicas=2, min_insync_replicas="1", unclean_leader_election_enable="true")
     clients = connect_clients(scene, topic)
-    leader = nodes.leader(topic)
-    [behind] = nodes.in_sync(topic) - {leader}
+    leader = kafka.leader(topic)
+    [follower] = kafka.in_sync(topic) - {leader}
 
-    nodes.nodes[behind].kill()
+    kafka.nodes[follower].kill()
     wait_for_records(clients)
     scene.stop_producer(topic)
     ends = scene.witness(topic)
     eventually(lambda: all(each.has_reached(ends) for each in clients))
-    nodes.nodes[leader].kill()
-    nodes.start(behind)
-    eventually(lambda: nodes.leader(topic) == behind)
+    kafka.nodes[leader].kill()
+    kafka.start(follower)
+    eventually(lambda: kafka.leader(topic) == follower)
     scene.mark_truncated(topic)
     scene.start_producer(topic, 1)
     wait_for_records(clients)
-    nodes.start(leader)
+    kafka.start(leader)
 
     assert all(b"the log was truncated" in each.body for each in clients)
     assert never_disconnected(clients)
     assert [] == scene.violations(excused=[topic])
 
 
-def test_kafkasse_loses_its_permission(new_scene: NewScene, nodes: EmbeddedCluster, fresh_name: str) -> None:
+def test_kafkasse_loses_its_permission(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """Streams end with a 404, as for a topic that does not exist. When the permission returns, clients lose nothing."""
     scene = new_scene()
     topic = scene.topic(fresh_name)
     clients = connect_clients(scene, topic)
 
-    nodes.deny_access(topic)
+    kafka.deny_access(topic)
     eventually(lambda: all(404 in each.statuses for each in clients))
-    nodes.restore_access(topic)
+    kafka.restore_access(topic)
     wait_for_records(clients)
 
     assert all(b"event: error\n" in each.body and b'"status":404' in each.body for each in clients)

@@ -99,8 +99,8 @@ def test_compaction_during_streams(new_scene: NewScene, fresh_name: str) -> None
 
     def compacted() -> bool:
         ends = scene.witness(topic)
-        late = scene.read(topic, query="?timestamp=0", start=0)
-        eventually(lambda: has_record(late))
+        newcomer = scene.read(topic, query="?timestamp=0", start=0)
+        eventually(lambda: has_record(newcomer))
         return scene.count_records(topic) < sum(ends.values()) / 2
 
     eventually(compacted)
