@@ -1,4 +1,4 @@
-"""One client's own reader: whatever the log does, the client has exactly its records, and its id says exactly that."""
+"""Catching up: whatever happens to the log, a client receives exactly its records, and its event ID says so."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log() -> MemoryLog:
 
 
 class Client:
-    """A client of one stream: what it was sent, and the id that it would come back with."""
+    """A client of one stream: the events that it received, and the event ID with which it would reconnect."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Client:
         return events
 
     def read(self) -> list[Event]:
-        """All that is ready now."""
+        """Receive everything that is ready."""
         events: list[Event] = []
         while frames := self.reader.read(0):
             events += self.take(frames)
@@ -77,7 +77,7 @@ class Client:
         return self.parser.last_event_id
 
 
-def said(events: list[Event]) -> list[Any]:
+def numbers(events: list[Event]) -> list[Any]:
     return [json.loads(event.data)["n"] for event in events]
 
 
@@ -89,7 +89,7 @@ def value(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
-# Nothing lost, nothing twice.
+# Exactly once.
 
 
 @given(
@@ -99,8 +99,10 @@ def value(n: int) -> bytes:
     st.integers(1, 200),
 )
 @settings(deadline=None)
-def test_every_id_gives_the_rest(steps: list[str], kind: IdType, compact: bool, max_chunk_bytes: int) -> None:
-    """From each id that a client was given it gets exactly what follows, whatever lies between."""
+def test_every_event_id_resumes_at_the_next_record(
+    steps: list[str], kind: IdType, compact: bool, max_chunk_bytes: int
+) -> None:
+    """A client that reconnects with any event ID receives exactly the records after that event."""
     log = MemoryLog()
     log.create("t", 2)
 
@@ -117,23 +119,23 @@ def test_every_id_gives_the_rest(steps: list[str], kind: IdType, compact: bool, 
     events = first.read()
     first.take(first.reader.id_if_moved())
 
-    assert sorted(n for n, step in enumerate(steps) if step == "record") == sorted(said(events))
+    assert sorted(n for n, step in enumerate(steps) if step == "record") == sorted(numbers(events))
     for at, event in enumerate(events):
-        assert sorted(said(events[at + 1 :])) == sorted(said(client(event.id).read()))
+        assert sorted(numbers(events[at + 1 :])) == sorted(numbers(client(event.id).read()))
     assert [] == client(first.last_id).read()
 
 
 @pytest.mark.parametrize("kind", IdType)
-def test_a_partition_without_a_message_resumes_without_loss(log: MemoryLog, kind: IdType) -> None:
-    """A client that saw nothing has an id from the start: what is written before it comes back is not lost."""
+def test_resumes_a_partition_that_had_no_record(log: MemoryLog, kind: IdType) -> None:
+    """A client that has received no event has an event ID; it receives what is written before it reconnects."""
     before = Client(log, kind=kind)
     log.append("t", value(1), 1)
 
-    assert [1] == said(Client(log, before.last_id, kind=kind).read())
+    assert [1] == numbers(Client(log, before.last_id, kind=kind).read())
 
 
-def test_chunks_are_bounded(log: MemoryLog) -> None:
-    """Many records come in pieces of about the size that is set, not all at once."""
+def test_limits_the_size_of_a_chunk(log: MemoryLog) -> None:
+    """Many records arrive in chunks of about the configured size, not all at once."""
     log.create("t", 1)
     for n in range(3000):
         log.append("t", value(n))
@@ -144,16 +146,16 @@ def test_chunks_are_bounded(log: MemoryLog) -> None:
         sizes.append(len(frames))
         client.take(frames)
 
-    assert list(range(3000)) == said(client.events)
+    assert list(range(3000)) == numbers(client.events)
     assert len(sizes) > 3
     assert max(sizes) < sum(sizes) / 3
 
 
-# The id.
+# Event IDs.
 
 
-def test_a_filtered_streams_id_moves_on(log: MemoryLog) -> None:
-    """Records that are not sent move the id all the same, when it is asked for, and only then and once."""
+def test_filtered_records_move_the_event_id(log: MemoryLog) -> None:
+    """id_if_moved() returns the new event ID after filtered records, once."""
     client = Client(log, filterer=lambda message: False)
     log.append("t", value(1))
     log.mark("t")
@@ -167,30 +169,30 @@ def test_a_filtered_streams_id_moves_on(log: MemoryLog) -> None:
     assert {2, 0} == {start.offset for start in parse(client.last_id).starts.values()}
 
 
-def test_what_is_hidden_behind_a_record_moves_the_id(log: MemoryLog) -> None:
-    """Records that are not sent move it also where they came in one batch with one that is."""
+def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) -> None:
+    """This holds too if both records came in one batch."""
     client = Client(log, filterer=not_odd)
     log.append("t", value(1))
     log.append("t", b'{"odd":1}')
 
-    assert [1] == said(client.read())
+    assert [1] == numbers(client.read())
     client.take(client.reader.id_if_moved())
 
     assert {2, 0} == {start.offset for start in parse(client.last_id).starts.values()}
     assert b"" == client.reader.id_if_moved()
 
 
-def test_the_first_id_comes_before_the_first_record(log: MemoryLog) -> None:
-    """A stream begins with an id of all its partitions."""
+def test_sends_an_event_id_before_the_first_record(log: MemoryLog) -> None:
+    """A stream starts with an event ID that names all of its partitions."""
     assert {0} == {start.offset for start in parse(Client(log).last_id).starts.values()}
     assert 2 == len(parse(Client(log).last_id).starts)
 
 
-# What happens to topics.
+# Changes of topics.
 
 
-def test_retention_overtakes_a_client(log: MemoryLog) -> None:
-    """What is gone is declared in its place, before what follows, and not declared again."""
+def test_declares_records_that_retention_removed_while_reading(log: MemoryLog) -> None:
+    """The gap is declared in its place, before the records that follow, and only once."""
     client = Client(log)
     for n in range(4):
         log.append("t", value(n))
@@ -200,12 +202,12 @@ def test_retention_overtakes_a_client(log: MemoryLog) -> None:
 
     lost = {"topic": "t", "partition": 0, "from": 0, "to": 2, "reason": "removed by retention"}
     assert ("gap", lost) == (gap.type, json.loads(gap.data))
-    assert [2, 3] == said(rest)
+    assert [2, 3] == numbers(rest)
     assert ["message"] * 2 == [event.type for event in Client(log, gap.id).read()]
 
 
-def test_a_gap_at_the_beginning(log: MemoryLog) -> None:
-    """A client whose id is older than the log is told of it first."""
+def test_declares_a_gap_before_the_first_record(log: MemoryLog) -> None:
+    """A client whose event ID is older than the log receives the gap first."""
     client = Client(log)
     for n in range(4):
         log.append("t", value(n))
@@ -217,8 +219,8 @@ def test_a_gap_at_the_beginning(log: MemoryLog) -> None:
     assert ["gap", "message", "message"] == [event.type for event in returned.events]
 
 
-def test_a_topic_made_again_while_it_was_away(log: MemoryLog) -> None:
-    """The rest of the old topic is declared lost and all of the new one is read, wherever the old offsets point."""
+def test_resumes_a_recreated_topic_at_its_start(log: MemoryLog) -> None:
+    """The rest of the old topic is declared as lost, and the whole new topic is read, whatever the old offsets are."""
     for n in range(5):
         log.append("t", value(n))
     before = Client(log)
@@ -233,13 +235,13 @@ def test_a_topic_made_again_while_it_was_away(log: MemoryLog) -> None:
     gap, *rest = returned.events
     assert "gap" == gap.type
     assert "the topic was deleted and recreated" == json.loads(gap.data)["reason"]
-    assert list(range(10, 17)) == said([event for event in rest if event.type == "message"])
+    assert list(range(10, 17)) == numbers([event for event in rest if event.type == "message"])
     resumed = Client(log, rest[-1].id)
     assert [] == resumed.read()
 
 
-def test_a_topic_made_again_under_its_eyes(log: MemoryLog) -> None:
-    """The stream ends politely with an id of the old topic, so that the two are told apart when it comes back."""
+def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
+    """The stream ends with an event ID of the old topic, so that a reconnecting client's topic can be told apart."""
     client = Client(log)
     old = client.last_id
     log.delete("t")
@@ -251,8 +253,8 @@ def test_a_topic_made_again_under_its_eyes(log: MemoryLog) -> None:
     assert old == client.reader.position_id
 
 
-def test_a_deleted_topic(log: MemoryLog) -> None:
-    """It is an error with the topic's name, and not at first sight: a broker that has just started may not know it yet."""
+def test_reports_a_deleted_topic_after_two_refreshes(log: MemoryLog) -> None:
+    """The error names the topic. One refresh is not enough: a broker that has just started may not know the topic yet."""
     client = Client(log)
     log.delete("t")
 
@@ -263,32 +265,32 @@ def test_a_deleted_topic(log: MemoryLog) -> None:
     assert ["t"] == gone.value.extra["topics"]
 
 
-def test_a_new_partition(log: MemoryLog) -> None:
-    """It is read from its first record, and stands in the next id."""
+def test_reads_a_new_partition_from_its_start(log: MemoryLog) -> None:
+    """The next event ID contains the partition."""
     client = Client(log)
     log.create("t", 3)
     log.append("t", value(1), 2)
 
     events = client.read()
 
-    assert [1] == said(events)
+    assert [1] == numbers(events)
     assert 3 == len(parse(events[0].id).starts)
 
 
-def test_a_client_of_one_partition_stays_with_it(log: MemoryLog) -> None:
-    """Who asked for one partition by hand gets no other, not even a new one, and neither does its id."""
+def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
+    """A client that asked for one partition receives no other, not even a new one, and neither does its event ID."""
     client = Client(log, '[{"topic":"t","partition":1,"offset":0}]')
     log.create("t", 3)
     for partition in range(3):
         log.append("t", value(partition), partition)
 
-    assert [1] == said(client.read())
+    assert [1] == numbers(client.read())
     assert [1] == [each.partition for each in parse(client.last_id).starts]
     assert [] == Client(log, client.last_id).read()
 
 
-def test_kafka_away_for_a_while(log: MemoryLog) -> None:
-    """A look at the topics that fails is no reason to end a stream."""
+def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
+    """A metadata refresh that fails does not end the stream."""
 
     def away(topics: list[str]) -> Mapping[str, Topic]:
         raise KafkaUnavailable("Gone.")
@@ -296,20 +298,20 @@ def test_kafka_away_for_a_while(log: MemoryLog) -> None:
     client = Client(log, describe=away)
     log.append("t", value(1))
 
-    assert [1] == said(client.read())
+    assert [1] == numbers(client.read())
 
 
-# Waiting and ending.
+# Waiting and closing.
 
 
-def test_a_record_ends_the_wait(log: MemoryLog) -> None:
-    """A reader that waits returns with the record, not with its time."""
+def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
+    """It does not wait for its timeout."""
     client = Client(log)
     reading = gevent.spawn(client.reader.read, PATIENCE_S)
 
     log.append("t", value(1))
 
-    assert [1] == said(client.take(reading.get(timeout=PATIENCE_S)))
+    assert [1] == numbers(client.take(reading.get(timeout=PATIENCE_S)))
 
 
 def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:
@@ -324,8 +326,8 @@ def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> N
     assert b"" == reading.get(timeout=PATIENCE_S)
 
 
-def test_closing_twice(log: MemoryLog) -> None:
-    """close() may be called again, and a closed reader has nothing to read."""
+def test_can_be_closed_twice(log: MemoryLog) -> None:
+    """A reader that is closed returns nothing."""
     client = Client(log)
     log.append("t", value(1))
 
@@ -336,8 +338,8 @@ def test_closing_twice(log: MemoryLog) -> None:
 
 
 @pytest.mark.parametrize("kind", IdType)
-def test_a_filter_that_fails(log: MemoryLog, kind: IdType) -> None:
-    """All before the record that it fails at is sent, and the id stands at that record: nothing is lost to anybody."""
+def test_sends_the_records_before_one_at_which_the_filter_fails(log: MemoryLog, kind: IdType) -> None:
+    """The event ID is at the record at which the filter fails, so no record is lost."""
     client = Client(log, kind=kind, filterer=lambda message: message["n"] >= 0)
     for at in range(10):
         log.append("t", value(at) if at != 7 else b"{}", timestamp=1000 + at)
@@ -346,8 +348,8 @@ def test_a_filter_that_fails(log: MemoryLog, kind: IdType) -> None:
         client.read()
 
     resumed = Client(log, client.reader.position_id, kind=kind, filterer=lambda message: "n" in message)
-    assert list(range(7)) == said(client.events)
-    assert [8, 9] == said(resumed.read())
+    assert list(range(7)) == numbers(client.events)
+    assert [8, 9] == numbers(resumed.read())
 
 
 # Snapshots.
@@ -357,8 +359,8 @@ def snapshot(log: MemoryLog, **rest: Any) -> Client:
     return Client(log, start_at=StartAt.SNAPSHOT, **rest)
 
 
-def test_a_snapshot_is_the_table_then_live(log: MemoryLog) -> None:
-    """The newest record of each key that still has one, the id after them, and from then on what comes."""
+def test_a_snapshot_is_followed_by_live_records(log: MemoryLog) -> None:
+    """The newest record of each key without a tombstone, then an event ID, then new records."""
     for n, key in enumerate((b"DE", b"FR", b"DE", b"NL")):
         log.append("t", value(n), n % 2, key)
     log.append("t", None, 1, b"NL")
@@ -367,13 +369,13 @@ def test_a_snapshot_is_the_table_then_live(log: MemoryLog) -> None:
     table = client.read()
     log.append("t", value(9), 0, b"DE")
 
-    assert [1, 2] == sorted(said(table))
-    assert [9] == said(client.read())
-    assert [9] == said(Client(log, re.findall(rb"id: (.*)\n", client.bytes)[0].decode()).read())
+    assert [1, 2] == sorted(numbers(table))
+    assert [9] == numbers(client.read())
+    assert [9] == numbers(Client(log, re.findall(rb"id: (.*)\n", client.bytes)[0].decode()).read())
 
 
-def test_a_snapshot_has_no_id_until_it_is_whole(log: MemoryLog) -> None:
-    """A client that is cut off during the table has no id to come back with, so it gets the whole table again."""
+def test_a_snapshot_has_no_event_id_until_it_is_complete(log: MemoryLog) -> None:
+    """A client that is cut off during the snapshot has no event ID, so it receives the whole snapshot again."""
     for n in range(5):
         log.append("t", value(n), key=b"%d" % n)
     client = snapshot(log)
@@ -386,33 +388,33 @@ def test_a_snapshot_has_no_id_until_it_is_whole(log: MemoryLog) -> None:
     assert {5, 0} == {start.offset for start in parse(client.last_id).starts.values()}
 
 
-def test_an_empty_table(log: MemoryLog) -> None:
-    """A topic without records is a table without rows: the client has its id at once."""
+def test_an_empty_snapshot_sends_an_event_id_at_once(log: MemoryLog) -> None:
+    """A topic without records is a table without rows."""
     assert "" != snapshot(log).last_id
 
 
-def test_records_without_a_key_all_stand(log: MemoryLog) -> None:
-    """What has no key replaces nothing."""
+def test_a_snapshot_contains_all_records_without_a_key(log: MemoryLog) -> None:
+    """A record without a key replaces no other record."""
     for n in range(3):
         log.append("t", value(n))
 
-    assert [0, 1, 2] == said(snapshot(log).read())
+    assert [0, 1, 2] == numbers(snapshot(log).read())
 
 
-def test_markers_at_the_end_of_a_table(log: MemoryLog) -> None:
-    """A table whose topic ends in markers is whole when they are reached."""
+def test_a_snapshot_is_complete_when_trailing_markers_are_reached(log: MemoryLog) -> None:
+    """Transaction markers take up offsets at the end of the topic."""
     log.append("t", value(1), key=b"a")
     log.mark("t")
 
     client = snapshot(log)
     client.read()
 
-    assert [1] == said(client.events)
+    assert [1] == numbers(client.events)
     assert client.last_id
 
 
-def test_a_table_that_is_too_large(log: MemoryLog) -> None:
-    """More keys than may be held is an error that names the setting."""
+def test_refuses_a_snapshot_with_too_many_keys(log: MemoryLog) -> None:
+    """The error names the setting."""
     for n in range(4):
         log.append("t", value(n), key=b"%d" % n)
 
@@ -421,11 +423,11 @@ def test_a_table_that_is_too_large(log: MemoryLog) -> None:
     with pytest.raises(ConfigurationError, match="max_snapshot_keys"):
         client.read()
 
-    assert "" == client.reader.position_id  # an id from the middle of a table would lose its beginning
+    assert "" == client.reader.position_id  # an event ID in the middle of a snapshot would lose its start
 
 
-def test_retention_during_a_snapshot(log: MemoryLog) -> None:
-    """A table whose beginning retention takes meanwhile is that of the records that are left."""
+def test_a_snapshot_contains_what_retention_left(log: MemoryLog) -> None:
+    """Retention removes the start of the topic while the snapshot is read."""
     for n in range(3):
         log.append("t", value(n), key=b"%d" % n)
     client = snapshot(log)
@@ -433,12 +435,12 @@ def test_retention_during_a_snapshot(log: MemoryLog) -> None:
 
     events = client.read()
 
-    assert [2] == said([event for event in events if event.type == "message"])
+    assert [2] == numbers([event for event in events if event.type == "message"])
     assert client.last_id
 
 
-def test_a_table_as_lines(log: MemoryLog) -> None:
-    """As newline-delimited JSON it is the same rows."""
+def test_a_snapshot_as_json_lines_has_the_same_rows(log: MemoryLog) -> None:
+    """Only the wire format differs."""
     log.append("t", value(1), key=b"a")
 
     client = snapshot(log, wire=JsonLines())

@@ -1,4 +1,4 @@
-"""What a client of a shared feed is told before any record has come. Joining and falling behind: see test_joins.py."""
+"""What a client of a shared feed receives before the first record. test_joins.py tests joining and falling behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 
 
 class World:
-    """A log that holds a record, and feeds whose tails are turned by hand."""
+    """A log that holds one record, and feeds whose tails are driven by the test."""
 
     def __init__(self, **settings: Any) -> None:
         self.log = MemoryLog()
@@ -49,7 +49,7 @@ class World:
         return self.feeds.open(route, position, self.log.describe(["t"]), encoder)
 
     def first_id(self, kind: IdType, encoder: Encoder) -> str:
-        """The id that a client which starts at the end gets at once."""
+        """Return the event ID that a client which starts at the end receives at once."""
         parser = Parser()
         assert [] == list(parser.receive(self.open(kind, encoder).begin()))
         return parser.last_event_id
@@ -63,15 +63,15 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("kind", IdType)
-def test_who_comes_back_without_a_record_gets_no_old_ones(world: World, kind: IdType) -> None:
-    """The first id of a client that starts at the end leaves out what was there, in ids of time, too."""
+def test_a_client_that_starts_at_the_end_resumes_there(world: World, kind: IdType) -> None:
+    """The first event ID of a client that starts at the end excludes older records, also in IDs with timestamps."""
     first = world.first_id(kind, Encoder())
 
     assert b"" == world.open(kind, Encoder(), first).read(0)
 
 
-def test_feeds_that_nobody_reads_make_room() -> None:
-    """Who opens and leaves streams of ever other topics does not use up the consumers of everybody else."""
+def test_closes_the_oldest_tails_without_readers() -> None:
+    """A client that opens and closes streams of many topics does not use up the cursors of the others."""
     world = World(max_cursors=8)
     for n in range(6):
         world.log.create(f"u{n}")
@@ -83,8 +83,8 @@ def test_feeds_that_nobody_reads_make_room() -> None:
     assert [False, True, True, False, False, False] == [each.closed for each in world.tails]
 
 
-def test_a_client_that_leaves_as_it_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that goes while its own cursor is given back, which may take a while, is not waited for."""
+def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own cursor is being closed at that moment, which may take a while."""
     reader = world.open(IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
     assert b'"n":0' in reader.read(0)
     give_back = CatchUp.close
@@ -100,8 +100,8 @@ def test_a_client_that_leaves_as_it_joins(world: World, monkeypatch: pytest.Monk
     assert StopReason.CLIENT_LEFT is reader.stop_reason
 
 
-class Parked:
-    """A client that takes whatever it is given."""
+class Client:
+    """A client that accepts everything."""
 
     def __init__(self) -> None:
         self.parser = Parser()
@@ -120,11 +120,11 @@ class Parked:
 
 @pytest.mark.parametrize("kind", IdType)
 @pytest.mark.parametrize("parks", [True, False])
-def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdType, parks: bool) -> None:
-    """Records that are not sent move it also where they came in one batch with one that is."""
+def test_records_filtered_after_a_sent_record_move_the_event_id(kind: IdType, parks: bool) -> None:
+    """This holds too if both records came in one batch."""
     world = World(heartbeat_s=0.001)
     reader = world.open(kind, Encoder(filterer=lambda message: message["n"] < 2))
-    client = Parked()
+    client = Client()
     client.try_send(reader.begin())
     if parks:
         reader.park(client)
@@ -143,8 +143,8 @@ def test_what_is_hidden_behind_a_record_moves_the_id(kind: IdType, parks: bool) 
 
 
 @pytest.mark.parametrize("kind", IdType)
-def test_a_filter_that_fails(world: World, kind: IdType) -> None:
-    """All readers get what stands before the record that it fails at, and then the error, with an id at that record."""
+def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, kind: IdType) -> None:
+    """All readers receive the records before it, then the error with an event ID at that record."""
     reader = world.open(kind, Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
@@ -161,8 +161,8 @@ def test_a_filter_that_fails(world: World, kind: IdType) -> None:
 
 
 @pytest.mark.parametrize("kind", [IdType.TIMESTAMP, IdType.BOTH])
-def test_ids_of_time_can_go_on_elsewhere(world: World, kind: IdType) -> None:
-    """A client that takes its first id to a copy of the topic gets what is written there from now on, and no more."""
+def test_event_ids_with_timestamps_resume_at_a_copy_of_the_topic(world: World, kind: IdType) -> None:
+    """A client that resumes there with its first event ID receives the records that are written from now on."""
     before = time.time_ns() // 1_000_000
 
     first = parse(world.first_id(kind, Encoder()))
@@ -171,8 +171,8 @@ def test_ids_of_time_can_go_on_elsewhere(world: World, kind: IdType) -> None:
 
 
 @pytest.mark.parametrize("kind", IdType)
-def test_who_joins_a_feed_later_gets_no_old_ones_either(world: World, kind: IdType) -> None:
-    """The same for a client of another format, when the topic has moved on since it was first followed."""
+def test_a_feed_that_is_opened_later_starts_at_the_end(world: World, kind: IdType) -> None:
+    """The same holds for a client with another format, if the topic has moved since the tail was opened."""
     world.first_id(kind, Encoder())
     world.log.append("t", b'{"n":1}')
     world.tails[0].turn(0)

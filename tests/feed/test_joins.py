@@ -1,6 +1,6 @@
-"""Catch up, then join: whatever happens in which order, each client's records are exactly the topic's.
+"""Catching up and joining: in whatever order things happen, each client receives exactly the topic's records.
 
-A tail is turned by hand here, so that hypothesis can put any step between any two others.
+The test drives the tail, so that hypothesis can put any step between any two others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OFFSETS = re.compile(rb'"partition":(\d+),"offset":(\d+),"timestamp"')
 
 @dataclass
 class Client:
-    """A client that keeps what it was sent."""
+    """A client that keeps what it received."""
 
     start: dict[int, int]
     reader: object = None
@@ -36,7 +36,7 @@ class Client:
 
 
 class SwitchingCursor(MemoryCursor):
-    """Closing a cursor of Kafka's lets other greenlets run: the tail may turn meanwhile."""
+    """Closing a cursor lets other greenlets run, as with Kafka: the tail may append records meanwhile."""
 
     def close(self) -> None:
         super().close()
@@ -44,7 +44,7 @@ class SwitchingCursor(MemoryCursor):
 
 
 class SwitchingLog(MemoryLog):
-    """A log whose cursors let others run while they close."""
+    """A log whose cursors let other greenlets run while they close."""
 
     while_closing = staticmethod(lambda: None)
 
@@ -53,7 +53,7 @@ class SwitchingLog(MemoryLog):
 
 
 class World:
-    """A log, a tail that is turned by hand, and clients."""
+    """A log, a tail that is driven by the test, and clients."""
 
     def __init__(self, max_ring_records: int, filtered: bool, sparse_ids: bool = False) -> None:
         self.log = SwitchingLog()
@@ -69,7 +69,7 @@ class World:
         keeps = (lambda message: message["n"] % 2 == 0) if filtered else None
         self.encoder = Encoder(filterer=keeps, sparse_ids=sparse_ids)
         self.clients: list[Client] = []
-        self.log.while_closing = self.bustle
+        self.log.while_closing = self.run_others
         self.count = 0
 
     def append(self, partition: int) -> None:
@@ -83,8 +83,8 @@ class World:
         for tail in self.tails:
             tail.turn(0)
 
-    def bustle(self) -> None:
-        """What may happen while somebody waits: records come, and are read by the tail."""
+    def run_others(self) -> None:
+        """What other greenlets may do while one waits: write records, and append them to the feed."""
         for partition in range(PARTITIONS):
             self.append(partition)
         self.turn()
@@ -103,8 +103,8 @@ class World:
 
     def act(self, step: str, number: int) -> None:
         client = self.clients[number % len(self.clients)]
-        if step == "tear":
-            self.tear(client, number)
+        if step == "cut_while_sending":
+            self.cut_while_sending(client, number)
         else:
             getattr(self, step)(client)
 
@@ -118,11 +118,11 @@ class World:
                 self.open(None, None)
             elif self.clients:
                 self.act(step, number)
-        self.settle(len(steps))
+        self.read_everything(len(steps))
 
-    def settle(self, steps: int) -> None:
-        """Everybody reads until there is nothing more."""
-        self.log.while_closing = lambda: None  # or there would always be more
+    def read_everything(self, steps: int) -> None:
+        """Let every client read until there is nothing more."""
+        self.log.while_closing = lambda: None  # otherwise there would always be more records
         for _ in range(4):
             self.turn()
             for client in self.clients:
@@ -130,15 +130,15 @@ class World:
                     self.read(client)
 
     def cut(self, client: Client) -> None:
-        """The connection breaks; the client comes back with its last id."""
+        """Break the client's connection; the client reconnects with its last event ID."""
         client.reader.close()
         self.open(client, client.last_id)
 
-    def tear(self, client: Client, hundredth: int) -> None:
-        """The connection breaks in the middle of what is being sent; the client comes back with its last id."""
+    def cut_while_sending(self, client: Client, hundredth: int) -> None:
+        """Break the connection while frames are sent; the client reconnects with its last event ID."""
         data = client.reader.read(0)
         self.take(client, data[: len(data) * hundredth // 100])
-        if self.sparse_ids:  # what came after the last id will come again
+        if self.sparse_ids:  # the frames after the last event ID will be sent again
             told = {each.partition: start.offset for each, start in parse(client.last_id).starts.items()}
             client.had = {each: [offset for offset in had if offset < told[each]] for each, had in client.had.items()}
         self.cut(client)
@@ -158,12 +158,12 @@ class World:
                 )
 
     def check(self, client: Client, told: dict[int, int]) -> None:
-        """An id tells exactly what its client has had: whoever resumes from it gets exactly the rest."""
+        """Check that the event ID is exactly the position after what the client has received."""
         for partition in range(PARTITIONS):
-            assert self.shown(partition, client.start[partition], told[partition]) == client.had.get(partition, [])
+            assert self.expected(partition, client.start[partition], told[partition]) == client.had.get(partition, [])
 
-    def shown(self, partition: int, start: int, end: int | float = float("inf")) -> list[int]:
-        """The offsets of the records that a stream from `start` to `end` must hold."""
+    def expected(self, partition: int, start: int, end: int | float = float("inf")) -> list[int]:
+        """Return the offsets of the records that a stream of `[start, end)` must contain."""
         batch = self.log.read(Partition("t", partition), 0)
         records = batch.records if batch else []
         kept = (each for each in records if not self.filtered or int(each.value[5:-1]) % 2 == 0)
@@ -178,33 +178,33 @@ STEPS = st.lists(
         st.tuples(st.just("open"), st.just(0)),
         st.tuples(st.just("read"), st.integers(0, 9)),
         st.tuples(st.just("cut"), st.integers(0, 9)),
-        st.tuples(st.just("tear"), st.integers(0, 99)),
+        st.tuples(st.just("cut_while_sending"), st.integers(0, 99)),
         st.tuples(st.just("beat"), st.integers(0, 9)),
     ),
-    min_size=25,  # hypothesis makes short lists unless it is told not to, and short ones join nothing
+    min_size=25,  # hypothesis prefers short lists, in which no reader joins
     max_size=100,
 )
 
 
 @given(steps=STEPS, max_ring_records=st.integers(1, 12), filtered=st.booleans())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_interleaving_gives_each_client_exactly_the_topics_records(steps, max_ring_records, filtered):
-    """Appends, fetches, opens, reads, heartbeats, cuts at any byte, in any order: nothing is lost, nothing comes twice."""
+def test_each_client_receives_exactly_the_records_in_any_interleaving(steps, max_ring_records, filtered):
+    """Writes, fetches, opens, reads, heartbeats and cuts at any byte, in any order: no record is lost or duplicated."""
     world = World(max_ring_records, filtered)
     world.play(steps)
 
     for client in world.clients:
         for partition in range(PARTITIONS):
-            assert world.shown(partition, client.start[partition]) == client.had.get(partition, [])
+            assert world.expected(partition, client.start[partition]) == client.had.get(partition, [])
 
 
 @given(steps=STEPS, max_ring_records=st.integers(1, 12))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_sparse_ids_lose_nothing(steps, max_ring_records):
-    """Where only the last event of a run has an id, a client that is cut off goes on after the last id that it had."""
+def test_event_ids_on_the_last_frame_of_a_run_lose_nothing(steps, max_ring_records):
+    """With id_frequency=run, a client that is cut off resumes after the last event ID that it received."""
     world = World(max_ring_records, filtered=False, sparse_ids=True)
     world.play(steps)
 
     for client in world.clients:
         for partition in range(PARTITIONS):
-            assert world.shown(partition, client.start[partition]) == client.had.get(partition, [])
+            assert world.expected(partition, client.start[partition]) == client.had.get(partition, [])

@@ -1,4 +1,4 @@
-"""Many ask the same of Kafka at once."""
+"""Many greenlets ask Kafka the same question at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed.single_flight import SingleFlight
 
 
-def test_one_after_the_other() -> None:
-    """Nobody is inside while somebody else is."""
+def test_runs_one_question_at_a_time() -> None:
+    """No question starts while another one runs."""
     one = SingleFlight()
     inside: list[int] = []
 
@@ -27,8 +27,8 @@ def test_one_after_the_other() -> None:
     assert [1] * 20 == [each.get() for each in waiting]
 
 
-def test_those_who_were_waiting_hear_of_a_failure_at_once() -> None:
-    """When Kafka is away, a hundred requests take one timeout, not a hundred."""
+def test_a_failure_is_shared_with_the_questions_that_waited() -> None:
+    """While Kafka is away, a hundred requests take one timeout, not a hundred."""
     one = SingleFlight()
     asked: list[int] = []
     fail = Event()
@@ -46,8 +46,8 @@ def test_those_who_were_waiting_hear_of_a_failure_at_once() -> None:
     assert (1, {KafkaUnavailable}) == (len(asked), {type(each.exception) for each in waiting})
 
 
-def test_who_comes_after_a_failure_asks_again() -> None:
-    """A failure is no answer to a later question."""
+def test_a_question_after_a_failure_runs_again() -> None:
+    """A failure does not answer a later question."""
     one = SingleFlight()
 
     def ask() -> None:

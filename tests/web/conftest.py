@@ -1,4 +1,4 @@
-"""A real browser, without a window."""
+"""A real headless browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Debian's Chromium with a profile of its own. In CI it must be there; elsewhere its tests are skipped."""
+    """Debian's Chromium with a new profile. In CI it must be installed; elsewhere its tests are skipped."""
     if not (CHROMIUM.exists() and CHROMEDRIVER.exists()):
         missing = "CHROMIUM IS MISSING: the page is NOT tested. Install the packages chromium and chromium-driver."
         if os.environ.get("CI") == "true":

@@ -1,15 +1,15 @@
-"""A stream that serves itself, and the client's end of its socket."""
+"""The body of a stream that serves itself, as the client receives it."""
 
 from __future__ import annotations
 
 
 def chunked(data: bytes) -> bytes:
-    """As a server would begin the body; no header, which is not a stream's affair."""
+    """Start a response as the server would, without a header."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def unchunked(data: bytes) -> tuple[bytes, bool]:
-    """The body as far as it has come, and whether that is all of it."""
+    """Return the body received so far, and whether it is complete."""
     body = b""
     while data:
         size, data = data.split(b"\r\n", 1)

@@ -1,4 +1,4 @@
-"""The blueprint in an app that has a life of its own, and the hooks; without Kafka and without a server."""
+"""The blueprint and its hooks in a host app, without Kafka and without a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.sse import read_events
 
 
 class CountingLog(MemoryLog):
-    """A log that counts who reads it."""
+    """A log that counts its cursors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def client_of(log: MemoryLog, **settings: Any) -> FlaskClient:
 
 
 def take(response: BaseResponse, until: bytes) -> bytes:
-    """The body up to some bytes, or its end."""
+    """Return the body up to and including some bytes, or to its end."""
     body = b""
     for chunk in response.response:
         body += chunk if isinstance(chunk, bytes) else chunk.encode()
@@ -67,12 +67,12 @@ def events(client: FlaskClient, path: str, until: bytes, **headers: str) -> list
         return read_events(take(response, until))
 
 
-# In somebody else's app.
+# In a host app.
 
 
 @pytest.fixture
 def host(log: CountingLog) -> FlaskClient:
-    """An app with routes, error handlers, a session and a look at every request of its own."""
+    """A host app with routes, error handlers, a session and a hook that sees every request."""
     app = Flask("host")
     app.secret_key = "for a test"  # noqa: S105
 
@@ -103,8 +103,8 @@ def host(log: CountingLog) -> FlaskClient:
     return app.test_client()
 
 
-def test_a_host_keeps_what_is_its_own(host: FlaskClient) -> None:
-    """Its routes, its session, its error handlers and its hooks go on as before, beside the streams."""
+def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
+    """The host's routes, session, error handlers and hooks work as before."""
     assert "visit 1" == host.get("/").text
     assert [0, 1, 2] == [json.loads(e.data)["n"] for e in events(host, "/streams/t?timestamp=0", b'"n":2')]
     assert "visit 2" == host.get("/").text
@@ -114,33 +114,33 @@ def test_a_host_keeps_what_is_its_own(host: FlaskClient) -> None:
     assert 403 == host.get("/streams/t", headers={"X-Stranger": "1"}).status_code
 
 
-def test_a_host_does_not_see_our_errors(host: FlaskClient) -> None:
-    """Our refusals are ours, whatever the host makes of its own; its own last word on every response stays."""
+def test_the_hosts_error_handlers_do_not_see_our_errors(host: FlaskClient) -> None:
+    """The host's after_request hooks still run for every response."""
     refused = host.get("/streams/missing")
 
     assert ("application/problem+json", "yes") == (refused.mimetype, refused.headers["X-Host"])
     assert "Set-Cookie" not in refused.headers
 
 
-def test_two_blueprints_in_one_app(host: FlaskClient) -> None:
-    """Each mount has its own settings."""
+def test_an_app_can_register_two_blueprints(host: FlaskClient) -> None:
+    """Each has its own settings."""
     assert (200, 404) == tuple(host.head(f"/{mount}/t").status_code for mount in ("streams", "other"))
 
 
-# What leaves the log alone.
+# Requests that open no cursor.
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
-def test_only_get_reads(log: CountingLog, method: str, path: str) -> None:
-    """No other method makes a consumer, whatever it asks for."""
+def test_refuses_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
+    """This holds for every path and parameter."""
     client_of(log).open(path, method=method)
 
     assert 0 == log.cursors
 
 
-def test_head_is_get_without_a_body(log: CountingLog) -> None:
-    """HEAD has the status and the header that GET would have had, also where GET would be refused."""
+def test_head_has_the_status_and_headers_of_get(log: CountingLog) -> None:
+    """This holds too if GET would be refused."""
     client = client_of(log)
 
     for path in ("/streams/t", "/streams/missing", "/streams/t?since=never"):
@@ -150,15 +150,15 @@ def test_head_is_get_without_a_body(log: CountingLog) -> None:
             assert b"" == head.data
 
 
-def test_options_says_what_can_be_done(log: CountingLog) -> None:
-    """OPTIONS lists the methods."""
+def test_options_lists_the_methods(log: CountingLog) -> None:
+    """The response has no body."""
     answer = client_of(log).options("/streams/t")
 
     assert (204, "GET, HEAD, OPTIONS") == (answer.status_code, answer.headers["Allow"])
 
 
-def test_a_refusal_makes_no_consumer(log: CountingLog) -> None:
-    """An id that is none, an offset beyond the end and a topic that is not there are refused before anything is opened."""
+def test_refuses_an_invalid_request_without_opening_a_cursor(log: CountingLog) -> None:
+    """An invalid event ID, an offset beyond the end, and a topic that does not exist."""
     client = client_of(log)
     for last_id in (
         "[",
@@ -174,8 +174,8 @@ def test_a_refusal_makes_no_consumer(log: CountingLog) -> None:
 # Refusals.
 
 
-def test_missing_and_forbidden_look_the_same(log: CountingLog) -> None:
-    """But for the name, no byte and no header field tells a topic that may not be read from one that does not exist."""
+def test_a_forbidden_topic_looks_like_a_missing_one(log: CountingLog) -> None:
+    """Apart from the name, no byte and no header differs."""
     client = client_of(log, allowed_topics=["t", "missing"])
     log.create("forbid1")
 
@@ -187,8 +187,8 @@ def test_missing_and_forbidden_look_the_same(log: CountingLog) -> None:
     assert ["forbid1"] == forbidden.get_json()["topics"]
 
 
-def test_the_header_cannot_reach_beyond_what_is_allowed(log: CountingLog) -> None:
-    """An id names the topics in place of the path, and is held to the same permission."""
+def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) -> None:
+    """It names topics in place of the path, and the same permission applies."""
     log.create("secret")
     client = client_of(log, allowed_topics=["t"], routes={"r": {"path": "/r", "topics": ["t"]}})
 
@@ -198,7 +198,7 @@ def test_the_header_cannot_reach_beyond_what_is_allowed(log: CountingLog) -> Non
             assert (404, ["secret"]) == (refused.status_code, refused.get_json()["topics"])
 
 
-def test_a_configuration_that_allows_nothing(log: CountingLog) -> None:
+def test_refuses_a_configuration_that_serves_nothing(log: CountingLog) -> None:
     """A blueprint without allowed topics and routes is refused when it is created, before any request."""
     with pytest.raises(ConfigurationError, match="allowed_topics"):
         client_of(log, allowed_topics=[])
@@ -209,8 +209,8 @@ class Away(MemoryLog):
         raise KafkaUnavailable("Kafka cannot be reached.") from OSError("kafka-1.internal:9092")
 
 
-def test_kafka_away() -> None:
-    """Kafka that cannot be reached is 503, with the time after which to come back and no word of where it was."""
+def test_answers_503_while_kafka_is_away() -> None:
+    """With Retry-After, and without the broker's address."""
     refused = client_of(Away()).get("/streams/t")
 
     assert 503 == refused.status_code
@@ -219,8 +219,8 @@ def test_kafka_away() -> None:
     assert "internal" not in refused.text
 
 
-def test_a_bug_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    """What nobody foresaw is 500 in the form of all errors, and the log has the rest."""
+def test_logs_an_unexpected_error_and_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The response is a 500 with the usual JSON body; the log has the traceback."""
 
     class Broken(MemoryLog):
         def describe(self, topics: Any) -> dict[str, Topic]:
@@ -234,7 +234,7 @@ def test_a_bug_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None
     assert "secret" in caplog.text
 
 
-# Pages of other origins.
+# CORS.
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,10 @@ def test_a_bug_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None
         (["*"], "https://b.example", "*"),
     ],
 )
-def test_cors(log: CountingLog, allowed: list[str], origin: str | None, shown: str | None) -> None:
-    """Streams, refusals and preflights are shared with the origins that are allowed, and with no other."""
+def test_only_allowed_origins_may_read(
+    log: CountingLog, allowed: list[str], origin: str | None, shown: str | None
+) -> None:
+    """Streams, refusals and preflight requests have CORS headers for allowed origins only."""
     client = client_of(log, cors_origins=allowed)
     headers = {"Origin": origin} if origin else {}
 
@@ -261,8 +263,8 @@ def test_cors(log: CountingLog, allowed: list[str], origin: str | None, shown: s
 # Hooks.
 
 
-def test_a_deserializer(log: CountingLog) -> None:
-    """What it makes of a record is sent; where it fails, the record is skipped, logged and counted."""
+def test_a_deserializer_replaces_the_message(log: CountingLog) -> None:
+    """A record for which it fails is skipped, logged and counted."""
     hooks = {"deserializer": lambda record: {"upper": record.value.decode().upper()} if record.offset != 1 else 1 / 0}
 
     seen = events(client_of(log, **hooks), "/streams/t?timestamp=0", b'"offset":2')
@@ -271,7 +273,7 @@ def test_a_deserializer(log: CountingLog) -> None:
 
 
 def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """Which, and why, in the logger that was given."""
+    """The log line names the record and the reason, in the logger of the hooks."""
     log.append("t", b"{")
     log.append("t", b'{"last":1}')
     client = client_of(log, logger=logging.getLogger("mine"))
@@ -284,15 +286,15 @@ def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest
     assert 1 == streams.metrics.value("records_skipped", topic="t")
 
 
-def test_a_filterer(log: CountingLog) -> None:
-    """It decides by the message; the ids go over what it leaves out."""
+def test_a_filterer_selects_records(log: CountingLog) -> None:
+    """The event IDs advance past the records that it filters out."""
     [event] = events(client_of(log, filterer=lambda message: message["n"] == 1), "/streams/t?timestamp=0", b'"n":1')
 
     assert 2 == json.loads(event.id)[0]["offset"]
 
 
-def test_a_filterer_that_fails(log: CountingLog) -> None:
-    """The stream ends with an error event, and nothing after it."""
+def test_ends_the_stream_if_the_filterer_fails(log: CountingLog) -> None:
+    """An error event is the last event."""
     client = client_of(log, filterer=lambda message: message["missing"])
 
     [event] = events(client, "/streams/t?timestamp=0", b"never")
@@ -302,8 +304,8 @@ def test_a_filterer_that_fails(log: CountingLog) -> None:
     assert 500 == json.loads(event.data)["status"]
 
 
-def test_on_connect_error(log: CountingLog) -> None:
-    """It sees the error, and what it returns, if anything, is the answer."""
+def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
+    """It receives the error; if it returns None, our response is sent."""
     seen: list[Exception] = []
 
     def hook(error: Exception) -> object:
@@ -317,8 +319,8 @@ def test_on_connect_error(log: CountingLog) -> None:
     assert 3 == len(seen)
 
 
-def test_kafka_event_handlers(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """`ready` and `disconnected` come once for each stream, with its topics; a handler that fails harms nobody."""
+def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+    """With the stream's topics. A handler that fails affects nothing else."""
     told: list[tuple[str, object]] = []
 
     def handle(name: str) -> Any:
@@ -336,8 +338,8 @@ def test_kafka_event_handlers(log: CountingLog, caplog: pytest.LogCaptureFixture
     assert "a handler's own bug" in caplog.text
 
 
-def test_errors_of_ours_are_told() -> None:
-    """`event.error` hears of what is wrong with the server, and not of what a client did wrong."""
+def test_calls_event_error_for_server_errors_only() -> None:
+    """It is not called for a client's mistakes."""
     told: list[Exception] = []
     client = client_of(Away(), kafka_event_handlers={"event.error": told.append})
 
@@ -359,8 +361,8 @@ def formats(log: CountingLog) -> FlaskClient:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_formats(formats: FlaskClient, format: str) -> None:
-    """A named route sends its topics in its format, from where it says."""
+def test_a_route_has_its_own_format_and_start(formats: FlaskClient, format: str) -> None:
+    """For each format."""
     expected: dict[str, Any] = {
         "kafkasse": {"n": 2, "_kafka": {"topic": "t", "partition": 0, "offset": 2, "key": "k2"}},
         "value": {"n": 2},
@@ -376,8 +378,8 @@ def test_formats(formats: FlaskClient, format: str) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-def test_lines(formats: FlaskClient, accept: str) -> None:
-    """The same records as lines of JSON, for who asks for them."""
+def test_sends_json_lines_if_the_client_accepts_them(formats: FlaskClient, accept: str) -> None:
+    """They contain the same records."""
     with formats.get("/streams/r/value", headers={"Accept": accept}, buffered=False) as response:
         lines = take(response, b'"n":2').splitlines()
 

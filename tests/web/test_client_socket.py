@@ -1,4 +1,4 @@
-"""Clients of one feed that are parked: some take everything, some fall short, and none may pay for another."""
+"""Parked clients of one feed: some accept everything, some do not, and none affects another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
 
 
 class Peer:
-    """A browser at the other end of a small socket, which reads only when it is told to."""
+    """A browser at the other end of a small socket, which reads only when the test says so."""
 
     def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
         ours, self.socket = gevent_socket.socketpair()
@@ -45,12 +45,12 @@ class Peer:
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 
-    def is_missed(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether its stream ends within a moment."""
         return self.left.wait(5)
 
     def read_all(self) -> list[int]:
-        """Everything that is sent within a moment of silence, as the offsets of its records."""
+        """Read until nothing arrives for a moment. Returns the offsets of the records."""
         self.socket.settimeout(0.5)
         try:
             while data := self.socket.recv(65536):
@@ -80,7 +80,7 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
     feeds = Feeds(log, Config().feed, tails.append)
     encoder = Encoder()
     opened = [Peer(feeds, log, encoder) for _ in range(PEERS)]
-    gevent.sleep(0.05)  # all greenlets run until they are parked
+    gevent.sleep(0.05)  # all streams are parked by then
     yield opened
     for peer in opened:
         peer.stream.end()
@@ -88,8 +88,8 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
     gevent.joinall([peer.greenlet for peer in opened], timeout=10)
 
 
-def test_clients_that_fall_short_miss_nothing(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
-    """Pushes that come between a full socket and its greenlet are read from the ring: no hole, nothing twice."""
+def test_clients_whose_sockets_are_full_miss_nothing(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
+    """Frames that are sent between a full socket and its greenlet come from the ring: nothing is lost or duplicated."""
     for count in range(40):
         log.append("t", VALUE)
         tails[0].turn(0)
@@ -99,8 +99,8 @@ def test_clients_that_fall_short_miss_nothing(log: MemoryLog, tails: list[Tail],
     assert [list(range(40))] * PEERS == [peer.read_all() for peer in peers]
 
 
-def test_a_client_that_takes_nothing_holds_up_nobody(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
-    """The tail never waits for a socket: while one client stalls, the others get everything."""
+def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
+    """The tail never waits for a socket."""
     stalled, *others = peers
 
     for _ in range(30):
@@ -115,33 +115,33 @@ def test_a_client_that_takes_nothing_holds_up_nobody(log: MemoryLog, tails: list
     assert list(range(30)) == stalled.read_all()
 
 
-def test_a_client_that_waits_costs_no_greenlet(peers: list[Peer]) -> None:
-    """Nothing waits for them but the event loop."""
+def test_a_parked_client_needs_no_greenlet(peers: list[Peer]) -> None:
+    """Only the event loop watches its socket."""
     assert all(peer.greenlet.ready() for peer in peers)
 
 
 @pytest.mark.parametrize("words", [b"", b"hello", b"x" * 4096 * 10])
-def test_a_parked_client_that_leaves(peers: list[Peer], words: bytes) -> None:
-    """It is missed at once, without a heartbeat, whatever it has said before; others are not."""
+def test_notices_at_once_that_a_parked_client_has_left(peers: list[Peer], words: bytes) -> None:
+    """Without a heartbeat, and whatever the client sent before. The other streams stay open."""
     leaving, *others = peers
     leaving.socket.sendall(words)
     gevent.sleep(0.05)
 
     leaving.socket.close()
 
-    assert leaving.is_missed()
+    assert leaving.has_ended()
     assert not any(peer.left.is_set() for peer in others)
 
 
-def test_a_stream_that_is_over(peers: list[Peer]) -> None:
-    """What it held is free at once: no circle waits for the garbage collector."""
+def test_a_closed_stream_is_freed_at_once(peers: list[Peer]) -> None:
+    """No reference cycle waits for the garbage collector."""
     leaving = peers.pop()
     stream = weakref.ref(leaving.stream)
     gc.collect()
     gc.disable()
     try:
         leaving.socket.close()
-        assert leaving.is_missed()
+        assert leaving.has_ended()
         del leaving
         gevent.sleep(0.01)
         assert stream() is None

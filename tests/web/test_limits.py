@@ -1,4 +1,4 @@
-"""How many streams a worker, and one client, may have."""
+"""Limits on the number of streams of a worker and of one client."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def open_stream(client: FlaskClient, opened: ExitStack, forwarded: str = "", pee
     return response
 
 
-def test_a_worker_that_is_full_says_when_to_come_back(opened: ExitStack) -> None:
-    """The stream after the last that a worker may have is answered 503, with Retry-After."""
+def test_a_full_worker_answers_503_with_retry_after(opened: ExitStack) -> None:
+    """max_streams applies to all clients together."""
     client = client_of(max_streams=2)
     open_stream(client, opened)
     open_stream(client, opened)
@@ -51,16 +51,16 @@ def test_a_worker_that_is_full_says_when_to_come_back(opened: ExitStack) -> None
     )
 
 
-def test_a_place_is_free_again_when_a_stream_has_ended(opened: ExitStack) -> None:
-    """A stream that is closed, iterated or not, gives its place back."""
+def test_a_closed_stream_is_not_counted(opened: ExitStack) -> None:
+    """This holds whether or not it was iterated."""
     client = client_of(max_streams=1)
     open_stream(client, opened).close()
 
     assert 200 == open_stream(client, opened).status_code
 
 
-def test_a_request_that_fails_takes_no_place(opened: ExitStack) -> None:
-    """What is refused after it was counted is counted out again."""
+def test_a_failed_request_is_not_counted(opened: ExitStack) -> None:
+    """It fails after it was counted."""
     client = client_of(max_streams=1)
     for _ in range(3):
         assert (
@@ -70,8 +70,8 @@ def test_a_request_that_fails_takes_no_place(opened: ExitStack) -> None:
     assert 200 == open_stream(client, opened).status_code
 
 
-def test_one_client_has_its_share(opened: ExitStack) -> None:
-    """The stream after the last that one address may have is answered 429; others are served."""
+def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
+    """Other clients are served."""
     client = client_of(max_streams_per_client=1)
     open_stream(client, opened)
 
@@ -81,8 +81,8 @@ def test_one_client_has_its_share(opened: ExitStack) -> None:
     ]
 
 
-def test_a_forwarded_address_counts_only_by_trusted_hops(opened: ExitStack) -> None:
-    """With one proxy of ours the last address counts, which it wrote; those before it anybody could have written."""
+def test_uses_the_forwarded_address_of_the_trusted_proxy(opened: ExitStack) -> None:
+    """With one trusted proxy the last address counts, because that proxy wrote it; a client can forge those before it."""
     client = client_of(max_streams_per_client=1, trusted_proxies=1)
     open_stream(client, opened, forwarded="1.1.1.1, 2.2.2.2")
 
@@ -92,8 +92,8 @@ def test_a_forwarded_address_counts_only_by_trusted_hops(opened: ExitStack) -> N
     assert [429, 200] == [spoofed.status_code, other.status_code]
 
 
-def test_without_trusted_hops_the_header_is_not_read(opened: ExitStack) -> None:
-    """A client cannot make itself many by writing addresses into a header."""
+def test_ignores_x_forwarded_for_without_trusted_proxies(opened: ExitStack) -> None:
+    """A client cannot get around the limit with a forged header."""
     client = client_of(max_streams_per_client=1)
     open_stream(client, opened, forwarded="1.1.1.1")
 

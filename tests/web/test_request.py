@@ -1,4 +1,4 @@
-"""What a client asked for: by header, path and parameters, read with care, refused in words."""
+"""Parsing a request: the path, the headers and the query parameters."""
 
 from __future__ import annotations
 
@@ -51,36 +51,36 @@ def ask(
 # Topics.
 
 
-def test_topics_of_the_path() -> None:
-    """Comma separated, each once, in order; white space around them is not theirs."""
+def test_parses_the_topics_of_the_path() -> None:
+    """Separated by commas, each once, in order, without surrounding white space."""
     assert ("b", "a", "c") == ask("b,a,%20c,b".replace("%20", " ")).position.topics
 
 
 @pytest.mark.parametrize("topics", ["a,", ",a", "a,,b", ",", " "])
-def test_an_empty_topic_name(topics: str) -> None:
-    """A comma too many is a mistake, not a topic."""
+def test_refuses_an_empty_topic_name(topics: str) -> None:
+    """An extra comma is a mistake, not a topic."""
     with pytest.raises(InvalidParameter, match="empty topic name"):
         ask(topics)
 
 
-def test_the_topics_of_a_route() -> None:
-    """A named route has its own topics."""
+def test_a_route_has_its_own_topics() -> None:
+    """The path names none."""
     assert ("topn", "more") == ask("", route=NAMED).position.topics
 
 
-def test_too_many_topics() -> None:
-    """Both numbers are in the sentence, and an id is held to the same bound as a path."""
+def test_refuses_too_many_topics() -> None:
+    """The message has both numbers. The limit applies to event IDs too."""
     with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
         ask("a,b,c", max_topics_per_stream=2)
     with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
         ask("a", headers={"Last-Event-ID": '["a","b","c"]'}, max_topics_per_stream=2)
 
 
-# Where to begin.
+# Where to start.
 
 
-def test_last_event_id_decides_over_everything() -> None:
-    """The header decides over its parameters, over times and over the topics of the path."""
+def test_the_last_event_id_header_takes_precedence() -> None:
+    """Over its query parameters, over times, and over the topics of the path."""
     asked = ask("u", {"last_event_id": '["v"]', "since": "2026-01-01"}, {"Last-Event-ID": ID})
 
     assert ({Partition("t", 0): PartitionStart(5)}, ("t",), None) == (
@@ -91,23 +91,23 @@ def test_last_event_id_decides_over_everything() -> None:
 
 
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventId"])
-def test_a_parameter_in_place_of_the_header(name: str) -> None:
-    """Browsers cannot set the header on a first connect: either spelling of the parameter stands in for it."""
+def test_a_query_parameter_can_replace_the_header(name: str) -> None:
+    """Browsers cannot set the header when they connect for the first time. Both spellings work."""
     assert {Partition("t", 0): PartitionStart(5)} == ask("u", {name: ID}).position.starts
 
 
 @pytest.mark.parametrize("place", ["header", "last_event_id", "lastEventId"])
 @pytest.mark.parametrize("text", ["", "0", "null", "[", "[[", '["é"]', '["\u0219"]', "~", "\x7f"])
-def test_an_id_that_is_none(place: str, text: str) -> None:
-    """An id that cannot be read is refused wherever it stands: Zilla begins at the beginning."""
+def test_refuses_an_invalid_event_id(place: str, text: str) -> None:
+    """In the header and in the query. Zilla starts at the beginning instead."""
     by_header, by_query = {"Last-Event-ID": text.encode().decode("latin-1")}, {place: text}
 
     with pytest.raises(InvalidPosition):
         _ = ask(headers=by_header) if place == "header" else ask(query=by_query)
 
 
-def test_an_id_that_is_too_long() -> None:
-    """Too long for the header is 431, for the address 414; both advise, and one byte less is read."""
+def test_refuses_an_event_id_that_is_too_long() -> None:
+    """431 for the header, 414 for the query, both with advice; an ID of the maximum length is parsed."""
     fits = '["' + "a" * 252 + '"]'
 
     with pytest.raises(HeaderTooLarge, match=r"longer than 256 bytes.*compact"):
@@ -136,14 +136,14 @@ def test_an_id_that_is_too_long() -> None:
         ("since=9999-12-31T23:59:59-23:59", 253402387139000),  # beyond the calendar, in UTC
     ],
 )
-def test_times(query: str, since: int) -> None:
+def test_parses_times(query: str, since: int) -> None:
     """Milliseconds, or ISO 8601 with an offset or in UTC, as milliseconds since 1970."""
     assert since == ask(query=query).since
 
 
 @given(st.integers(0, 253402300799999))
-def test_a_time_to_the_millisecond(milliseconds: int) -> None:
-    """No millisecond is lost on the way."""
+def test_keeps_the_milliseconds_of_a_time(milliseconds: int) -> None:
+    """No rounding."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
     assert milliseconds == ask(query={"since": moment.isoformat()}).since
@@ -172,18 +172,18 @@ def test_a_time_to_the_millisecond(milliseconds: int) -> None:
         *("since=1790000000000", "since=%00", "timestamp=0&since=2026-11-21"),
     ],
 )
-def test_times_that_are_none(query: str) -> None:
-    """Whatever is no time is refused with the parameter's name."""
+def test_refuses_an_invalid_time(query: str) -> None:
+    """The message names the parameter."""
     with pytest.raises(InvalidParameter, match=r"timestamp|since"):
         ask(query=query)
 
 
-def test_other_parameters_are_not_ours() -> None:
-    """Parameters that we do not know are somebody else's."""
+def test_ignores_unknown_parameters() -> None:
+    """They may belong to a proxy or to the host app."""
     assert ask(query={"utm_source": "x", "timestamps": "x"}).since is None
 
 
-# How to write.
+# Wire formats.
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_other_parameters_are_not_ours() -> None:
         (JSON.upper(), JSON),
     ],
 )
-def test_accept(accept: str | None, content_type: str) -> None:
-    """Events unless somebody prefers lines of JSON, under either of their names."""
+def test_negotiates_the_content_type(accept: str | None, content_type: str) -> None:
+    """Server-Sent Events, unless the client prefers JSON lines under either of their names."""
     asked = ask(headers={} if accept is None else {"Accept": accept})
 
     assert f"{content_type}; charset=utf-8" == asked.content_type
@@ -218,8 +218,8 @@ def test_accept(accept: str | None, content_type: str) -> None:
 @pytest.mark.parametrize(
     "accept", ["text/html", "image/*", f"{EVENTS};q=0", "*/*;q=0", "x", ";;;", "text/plain, application/xml"]
 )
-def test_nothing_that_is_acceptable(accept: str) -> None:
-    """The refusal says what there is."""
+def test_refuses_a_request_that_accepts_no_offered_type(accept: str) -> None:
+    """The error lists the offered types."""
     with pytest.raises(NotAcceptable) as refused:
         ask(headers={"Accept": accept})
 
@@ -227,19 +227,19 @@ def test_nothing_that_is_acceptable(accept: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_methods(method: str) -> None:
-    """A stream is read, and nothing else can be done with it; HEAD is asked as GET."""
+def test_accepts_get_and_head_only(method: str) -> None:
+    """HEAD is parsed like GET."""
     with pytest.raises(MethodNotAllowed, match=method):
         ask(method=method)
     assert ask(method="HEAD").position.topics == ("t",)
 
 
-# Anything at all.
+# Any request.
 
 
 @given(st.text(), st.text(), st.dictionaries(st.sampled_from(["timestamp", "since", "last_event_id"]), st.text()))
-def test_whatever_is_asked_is_read_or_refused(topics: str, accept: str, query: dict[str, str]) -> None:
-    """No path, header or parameter leads to anything but an answer in words, which can be sent."""
+def test_parses_or_refuses_any_request(topics: str, accept: str, query: dict[str, str]) -> None:
+    """Every path, header and parameter gives a parsed request, or an error that can be sent."""
     environ = EnvironBuilder("/", query_string=query).get_environ()
     environ["HTTP_ACCEPT"] = accept.encode("utf-8", "replace").decode("latin-1")
     environ["HTTP_LAST_EVENT_ID"] = topics.encode("utf-8", "replace").decode("latin-1")

@@ -1,4 +1,4 @@
-"""One response from its first byte to its last, in each of the ways in which it can end."""
+"""One response from its first byte to its last, for each way in which it can end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.sse import read_events
 from tests.web.served import chunked, unchunked
 
 PATIENCE_S = 30
-RECORDS = 3_000  # of 1 kB: more than a socket holds
+RECORDS = 3_000  # of 1 kB: more than a socket buffers
 ROUTE = Route("topics", "/<topics>", None)
 
 
 class World:
-    """A log in memory and the streams that are opened on it."""
+    """A log in memory, and the streams that are opened on it."""
 
     def __init__(self) -> None:
         self.log = MemoryLog()
@@ -70,17 +70,17 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The server's end and the client's."""
+    """The server's end of a connection, and the client's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
 
 
-# The beginning.
+# The start.
 
 
-def test_the_first_bytes(world: World) -> None:
-    """A comment, the time to wait and the id come at once, before any record."""
+def test_starts_with_a_comment_a_retry_time_and_an_event_id(world: World) -> None:
+    """All three arrive at once, before any record."""
     first = next(iter(world.open(retry_ms=1000)))
 
     opening, retry, event_id, rest = first.split(b"\n\n")
@@ -89,26 +89,26 @@ def test_the_first_bytes(world: World) -> None:
     assert ("t",) == parse(event_id.removeprefix(b"id: ").decode()).topics
 
 
-def test_waiting_times_differ(world: World) -> None:
-    """Not all clients are told to come back at the same moment."""
+def test_jitters_the_retry_time(world: World) -> None:
+    """So that clients do not all reconnect at the same moment."""
     told = {re.findall(rb"retry: (\d+)", next(iter(world.open(retry_ms=10_000))))[0] for _ in range(10)}
 
     assert len(told) > 1
 
 
-# Silence.
+# Heartbeats.
 
 
-def test_heartbeats(world: World) -> None:
-    """A stream without records sends a comment each time that its silence has lasted for long enough."""
+def test_sends_heartbeats_while_there_are_no_records(world: World) -> None:
+    """One comment per heartbeat_s."""
     chunks = iter(world.open(heartbeat_s=0.05))
     next(chunks)
 
     assert [b":heartbeat\n\n"] * 3 == [next(chunks) for _ in range(3)]
 
 
-def test_a_heartbeat_tells_of_what_was_passed(world: World) -> None:
-    """Where the position has moved without a record, the heartbeat is the id, once."""
+def test_a_heartbeat_carries_the_event_id_after_filtered_records(world: World) -> None:
+    """Once; the other heartbeats are comments."""
     chunks = iter(world.open(heartbeat_s=0.05))
     next(chunks)
     world.log.append("t", b'{"hidden":1}')
@@ -122,14 +122,14 @@ def test_a_heartbeat_tells_of_what_was_passed(world: World) -> None:
     assert [] == read_events(b"".join(beats))
 
 
-def test_heartbeats_between_lines(world: World) -> None:
-    """In newline-delimited JSON the heartbeat is an empty line."""
+def test_a_heartbeat_of_json_lines_is_an_empty_line(world: World) -> None:
+    """JSON lines have no comments."""
     chunks = iter(world.open(wire=JsonLines(), heartbeat_s=0.05))
 
     assert [b"\n"] * 3 == [next(chunks) for _ in range(3)]
 
 
-# The ends.
+# The end.
 
 
 Whole = Callable[..., gevent.Greenlet]
@@ -137,7 +137,7 @@ Whole = Callable[..., gevent.Greenlet]
 
 @pytest.fixture(params=["iterated", "serving itself"])
 def reading(request: pytest.FixtureRequest, world: World) -> Whole:
-    """Opens a stream, and reads it to its end. Its whole body is the greenlet's value."""
+    """Return a function that opens a stream and reads it to its end. The greenlet's value is the whole body."""
 
     def iterated(**settings: object) -> gevent.Greenlet:
         return gevent.spawn(b"".join, world.open(**settings))
@@ -149,7 +149,7 @@ def reading(request: pytest.FixtureRequest, world: World) -> Whole:
 
     def read(**settings: object) -> gevent.Greenlet:
         whole = (iterated if request.param == "iterated" else served)(**settings)
-        gevent.sleep(0.02)  # what serves itself is parked by then
+        gevent.sleep(0.02)  # a stream that serves itself is parked by then
         return whole
 
     return read
@@ -164,8 +164,8 @@ def _received(client: socket.socket) -> bytes:
     return body
 
 
-def test_a_stream_of_age(world: World, reading: Whole) -> None:
-    """A stream that is as old as streams may get ends politely: with the time to wait, and an id that goes on."""
+def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(world: World, reading: Whole) -> None:
+    """The client resumes with that event ID."""
     body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=PATIENCE_S)
 
     parser = Parser()
@@ -176,8 +176,8 @@ def test_a_stream_of_age(world: World, reading: Whole) -> None:
     assert 1 == world.ended
 
 
-def test_a_stream_that_is_ended(world: World, reading: Whole) -> None:
-    """Whoever ends a stream lets it send what it has moved past, and no heartbeat more."""
+def test_a_stream_that_is_ended_sends_its_last_event_id(world: World, reading: Whole) -> None:
+    """After that, it sends no heartbeat."""
     whole = reading(heartbeat_s=PATIENCE_S * 2)
 
     world.stream.end()
@@ -186,8 +186,8 @@ def test_a_stream_that_is_ended(world: World, reading: Whole) -> None:
     assert 1 == world.ended
 
 
-def test_lines_that_are_ended(world: World, reading: Whole) -> None:
-    """In newline-delimited JSON nothing is said at the end."""
+def test_json_lines_end_without_a_last_line(world: World, reading: Whole) -> None:
+    """They have neither event IDs nor retry times."""
     whole = reading(wire=JsonLines(), heartbeat_s=PATIENCE_S * 2)
 
     world.stream.end()
@@ -196,8 +196,8 @@ def test_lines_that_are_ended(world: World, reading: Whole) -> None:
     assert 1 == world.ended
 
 
-def test_lines_that_are_ended_before_the_end(world: World) -> None:
-    """A client that is still catching up gets what was read for it, and nothing that comes after a hole."""
+def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) -> None:
+    """The client receives what was already read for it, and nothing after that."""
     for n in range(RECORDS):
         world.log.append("t", b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000))
     ours, theirs = socket.socketpair()
@@ -213,8 +213,8 @@ def test_lines_that_are_ended_before_the_end(world: World) -> None:
     assert 1 == world.ended
 
 
-def test_a_topic_that_goes(world: World, reading: Whole) -> None:
-    """An error is the last event, with the object that an HTTP error would have had, and the id to go on from."""
+def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, reading: Whole) -> None:
+    """Its data is the JSON body of the HTTP error, and its event ID is the position."""
     whole = reading(metadata_refresh_s=0.02, heartbeat_s=PATIENCE_S)
 
     world.log.delete("t")
@@ -227,8 +227,8 @@ def test_a_topic_that_goes(world: World, reading: Whole) -> None:
     assert 1 == world.ended
 
 
-def test_an_error_between_lines(world: World, reading: Whole) -> None:
-    """In newline-delimited JSON it is a line of the same object."""
+def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
+    """It contains the same object."""
     whole = reading(wire=JsonLines(), metadata_refresh_s=0.02)
 
     world.log.delete("t")
@@ -236,8 +236,8 @@ def test_an_error_between_lines(world: World, reading: Whole) -> None:
     assert b'"status":410' in whole.get(timeout=PATIENCE_S).splitlines()[-1]
 
 
-def test_a_client_that_leaves(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
-    """A client that goes while nothing is sent is noticed without a heartbeat."""
+def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
+    """Without a heartbeat."""
     ours, theirs = connection
     reading = gevent.spawn(b"".join, world.open(ours, heartbeat_s=PATIENCE_S * 2))
     gevent.sleep(0)
@@ -248,8 +248,8 @@ def test_a_client_that_leaves(world: World, connection: tuple[socket.socket, soc
     assert 1 == world.ended
 
 
-def test_a_client_that_talks(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
-    """A client that sends more than its request keeps its stream, and does not keep the server busy."""
+def test_discards_input_from_a_client(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
+    """The client keeps its stream, and does not keep the server busy."""
     ours, theirs = connection
     chunks = iter(world.open(ours, heartbeat_s=0.05))
     next(chunks)
@@ -258,8 +258,8 @@ def test_a_client_that_talks(world: World, connection: tuple[socket.socket, sock
     assert [b":heartbeat\n\n"] * 2 == [next(chunks) for _ in range(2)]
 
 
-def test_closing(world: World) -> None:
-    """Closed twice, or never begun, a stream is gone once."""
+def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
+    """It is counted once."""
     before = len(world.registry)
     begun, unbegun = world.open(), world.open()
     chunks = iter(begun)
@@ -272,12 +272,12 @@ def test_closing(world: World) -> None:
     assert (2, before) == (world.ended, len(world.registry))
 
 
-def test_a_response_that_nobody_sends(world: World) -> None:
-    """A stream that is thrown away before a server got it leaves nothing behind, and needs no garbage collector for it."""
-    gc.collect()  # what other tests have thrown away
+def test_a_discarded_stream_is_closed(world: World) -> None:
+    """The server never received it, so nothing else closes it. It does not wait for the garbage collector."""
+    gc.collect()  # what other tests have left
     before = len(world.registry)
     world.open()
     del world.stream
-    gevent.sleep(0)  # it is closed by a greenlet of its own
+    gevent.sleep(0)  # another greenlet closes it
 
     assert (1, before) == (world.ended, len(world.registry))
