@@ -58,7 +58,7 @@ ELSEWHERE = [
     ("More streams than `max_streams`", "503 ServerFullError, Retry-After", "attacks/test_exhaustion.py::test_rejects_streams_above_max_streams"),
     ("More streams than `max_streams_per_client`", "429 TooManyStreamsError, Retry-After", "attacks/test_exhaustion.py::test_rejects_streams_above_max_streams_per_client"),
     ("Forged addresses in X-Forwarded-For", "the streams count for the client's real address", "attacks/test_exhaustion.py::test_rejects_streams_above_max_streams_per_client"),
-    ("X-Forwarded-For without `trusted_proxies`", "ignored", "web/test_limits.py::test_without_trusted_hops_the_header_is_not_read"),
+    ("X-Forwarded-For without `trusted_proxies`", "ignored", "web/test_limits.py::test_ignores_x_forwarded_for_without_trusted_proxies"),
     ("Hundreds of streams and error responses", "nothing is left behind", "attacks/test_exhaustion.py::test_hundreds_of_streams_leave_nothing_behind"),
     ("Dozens of clients that disconnect", "nothing is left behind", "server/test_ends.py::test_nothing_is_left_of_clients_that_went"),
     ("An event ID of 64 KiB that is costly to check", "each entry is checked once", "position/test_position.py::test_64_kib_of_hostile_text"),
