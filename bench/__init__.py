@@ -1,1 +1,1 @@
-"""What kafkasse reaches, measured beside baselines in the same run. Start it by `make bench`; see __main__.py."""
+"""Benchmarks of kafkasse. Each run also measures baselines on the same machine. Run `make bench`; see __main__.py."""

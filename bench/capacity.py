@@ -1,7 +1,8 @@
-"""What a fleet needs, worked out from bench/results.json: `python -m bench.capacity` prints the tables of docs/capacity.md.
+"""Compute what a fleet of workers needs, from the costs in bench/results.json.
 
-The formulae stand here and nowhere else; the page explains them. Beyond this machine they are arithmetic, not measurement:
-the storm after a deploy is simulated, client by client, for one worker of the fleet.
+`python -m bench.capacity` prints the tables of docs/capacity.md, which explains the formulas. The costs are measured on one
+machine; the results for a fleet are computed. The reconnects after a deploy are simulated, client by client, for one
+worker.
 """
 
 from __future__ import annotations
@@ -12,37 +13,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench import report
-from bench.setting import RECORD_BYTES
+from bench.testbed import RECORD_BYTES
 from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 
 CLIENTS = (10_000, 100_000, 1_000_000)
 RATES = (0.1, 1.0, 10.0, 100.0)
-USED_SHARE = 0.6  # of a core: the rest is for storms, garbage and bad luck
-STREAMS_MAX = 8_000  # of a worker, by the default configuration
-KERNEL_BYTES = 8_192  # of a connection that waits: its socket and what little is buffered; an estimate, not measured
-FRAME_BYTES = 330  # event, id of three partitions, _kafka, chunk and TCP headers, around each record
-KAFKA_BYTES = 80  # around a record on its way from Kafka, in small batches
-DRAIN_S = 1.0  # a server that stops ends its streams over this time
+USED_SHARE = 0.6  # of a core; the rest is a reserve for reconnects and garbage collection
+STREAMS_MAX = 8_000  # per worker, in the default configuration
+KERNEL_BYTES = 8_192  # of an idle connection: the socket and its buffers; an estimate, not measured
+FRAME_BYTES = 330  # per record: event fields, ID for three partitions, _kafka, chunk and TCP headers
+KAFKA_BYTES = 80  # per record: the overhead of Kafka's protocol with small batches
+DRAIN_S = 1.0  # a server that stops closes its streams during this time
 RETRY_JITTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was measured. Seconds of CPU, bytes of memory.
+    """The measured costs, in CPU seconds and bytes of memory.
 
     Attributes:
-        write_s: to write to one of a thousand clients, by a delivery when records come one by one.
-        record_s: for one more record in a write, by a delivery when five thousand come at once.
-        round_s: to fetch and encode a record that comes alone, and give it to the first client.
-        client_bytes: of one more idle client, in the worker.
-        worker_bytes: of a worker without clients.
-        open_s: of a worker, for one stream that is opened among a thousand.
-        connections: to Kafka, of one worker that follows one topic.
+        write_s: CPU time of a write to one client, measured with 1,000 clients and one record per write.
+        record_s: CPU time of one more record in a write, measured with a burst of 5,000 records.
+        fetch_s: CPU time to fetch and encode a single record and deliver it to the first client.
+        client_bytes: memory of the worker for one more idle client.
+        worker_bytes: memory of a worker with almost no clients.
+        open_s: CPU time of the worker to open one stream, measured with 1,000 streams.
+        connections: connections to Kafka of a worker with one live topic.
     """
 
     write_s: float
     record_s: float
-    round_s: float
+    fetch_s: float
     client_bytes: float
     worker_bytes: float
     open_s: float
@@ -51,50 +52,50 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What so many clients need at such a rate of records."""
+    """What a number of clients needs at a rate of records."""
 
     workers: int
-    clients_a_worker: int
+    clients_per_worker: int
     memory_bytes: float
-    fetched_bytes_s: float
+    fetched_bytes_per_s: float
     kafka_connections: float
-    out_bytes_s: float
+    sent_bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
-    """What the clients of one worker see when all have to come back."""
+class ReconnectStorm:
+    """How long the clients of one worker wait when all of them reconnect."""
 
     wait_p50_s: float
     wait_p99_s: float
-    all_back_s: float
+    all_open_s: float
 
 
 def costs() -> Costs:
-    """From results.json.
+    """Return the costs from results.json.
 
     Raises:
-        KeyError: a full run has not measured it.
+        KeyError: results.json lacks a figure, because there was no full run.
     """
     values = {row.key: row.value for each in report.read().values() for row in report.rows(each)}
     return Costs(
         write_s=values["fan_out.sparse.cpu"] / 1e6,
         record_s=values["fan_out.1000.burst.cpu"] / 1e6,
-        round_s=values["fan_out.1.cpu"] / 1e6,
-        client_bytes=values["idle.memory.naive"] * 1024,
-        worker_bytes=values["idle.base.naive"] * 2**20,
+        fetch_s=values["fan_out.1.cpu"] / 1e6,
+        client_bytes=values["idle.memory.consumer-per-client"] * 1024,
+        worker_bytes=values["idle.base.consumer-per-client"] * 2**20,
         open_s=values["opening.1000"] / 1000,
         connections=values["sockets.1000"],
     )
 
 
 def fleet(costs: Costs, clients: int, rate: float) -> Fleet:
-    """A fleet for `clients` clients of one topic, which has `rate` records of 1 KiB a second."""
-    clients_a_worker = next(n for n in range(STREAMS_MAX, 0, -1) if cores(costs, n, rate) <= USED_SHARE)
-    workers = math.ceil(clients / clients_a_worker)
+    """Return the fleet for `clients` clients of one topic with `rate` records of 1 KiB per second."""
+    clients_per_worker = next(n for n in range(STREAMS_MAX, 0, -1) if cores(costs, n, rate) <= USED_SHARE)
+    workers = math.ceil(clients / clients_per_worker)
     return Fleet(
         workers,
-        clients_a_worker,
+        clients_per_worker,
         workers * costs.worker_bytes + clients * (costs.client_bytes + KERNEL_BYTES),
         workers * rate * (RECORD_BYTES + KAFKA_BYTES),
         workers * costs.connections,
@@ -103,26 +104,30 @@ def fleet(costs: Costs, clients: int, rate: float) -> Fleet:
 
 
 def cores(costs: Costs, clients: int, rate: float) -> float:
-    """The share of a core that a worker uses. Records gather while it writes, and while it rests after that."""
+    """Return the share of a core that a worker uses.
+
+    Records accumulate while the worker writes to its clients, and during the pause that follows. They share one write.
+    """
     push_s = clients * costs.write_s
     turn_s = push_s + min(MAX_PUSH_REST_S, PUSH_REST_RATIO * push_s)
-    return min(rate, 1 / turn_s) * (costs.round_s + push_s) + clients * rate * costs.record_s
+    return min(rate, 1 / turn_s) * (costs.fetch_s + push_s) + clients * rate * costs.record_s
 
 
-def storm(clients: int, open_s: float, retry_s: float, seed: int = 1) -> Storm:
-    """Simulate it: a worker is replaced, its clients end over DRAIN_S, wait their jittered `retry:`, and come back.
+def reconnect_storm(clients: int, open_s: float, retry_s: float, seed: int = 1) -> ReconnectStorm:
+    """Simulate the replacement of a worker.
 
-    Each waits until those before it have been opened, `open_s` seconds each. Its successor is taken to be up by then.
+    The worker closes its streams during DRAIN_S. Each client waits for its `retry:` with jitter, and reconnects. The new
+    worker, which is assumed to be ready, opens one stream after the other, `open_s` seconds each.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     spread = 1 - RETRY_JITTER, 1 + RETRY_JITTER
-    comes = sorted(chance.uniform(0, DRAIN_S) + retry_s * chance.uniform(*spread) for _ in range(clients))
+    arrivals = sorted(rng.uniform(0, DRAIN_S) + retry_s * rng.uniform(*spread) for _ in range(clients))
     free, waits = 0.0, []
-    for at in comes:
+    for at in arrivals:
         free = max(free, at) + open_s
         waits.append(free - at)
     waits.sort()
-    return Storm(waits[clients // 2], waits[int(clients * 0.99)], free)
+    return ReconnectStorm(waits[clients // 2], waits[int(clients * 0.99)], free)
 
 
 def main() -> None:
@@ -133,15 +138,15 @@ def main() -> None:
 
 def _costs_table(costs: Costs) -> str:
     return _table(
-        ["measured", "", "value"],
+        ["measured", "symbol", "value"],
         [
-            ["a write to a client", "d", f"{costs.write_s * 1e6:.1f} µs"],
-            ["one more record in it", "e", f"{costs.record_s * 1e6:.2f} µs"],
-            ["a fetch round, and the encoding", "f", f"{costs.round_s * 1e6:,.0f} µs"],
-            ["an idle client", "m", f"{costs.client_bytes / 1024:.1f} KiB"],
-            ["a worker", "M", f"{costs.worker_bytes / 2**20:.0f} MiB"],
-            ["opening a stream", "o", f"{costs.open_s * 1e3:.2f} ms"],
-            ["connections to Kafka, a worker", "k", f"{costs.connections:.0f}"],
+            ["write to one client", "d", f"{costs.write_s * 1e6:.1f} µs"],
+            ["one more record in a write", "e", f"{costs.record_s * 1e6:.2f} µs"],
+            ["fetch and encode", "f", f"{costs.fetch_s * 1e6:,.0f} µs"],
+            ["idle client", "m", f"{costs.client_bytes / 1024:.1f} KiB"],
+            ["worker", "M", f"{costs.worker_bytes / 2**20:.0f} MiB"],
+            ["open a stream", "o", f"{costs.open_s * 1e3:.2f} ms"],
+            ["connections to Kafka, per worker", "k", f"{costs.connections:.0f}"],
         ],
     )
 
@@ -152,11 +157,20 @@ def _fleet_table(costs: Costs) -> str:
         for rate in RATES:
             need = fleet(costs, clients, rate)
             cells.append([
-                f"{clients:,}", f"{rate:g}", f"{need.workers:,}", f"{need.clients_a_worker:,}",
-                f"{need.memory_bytes / 1e9:,.1f} GB", f"{need.fetched_bytes_s / 1e6:,.1f} MB/s",
-                f"{need.kafka_connections:,.0f}", f"{need.out_bytes_s * 8 / 1e9:,.2f} Gbit/s",
+                f"{clients:,}", f"{rate:g}", f"{need.workers:,}", f"{need.clients_per_worker:,}",
+                f"{need.memory_bytes / 1e9:,.1f} GB", f"{need.fetched_bytes_per_s / 1e6:,.1f} MB/s",
+                f"{need.kafka_connections:,.0f}", f"{need.sent_bytes_per_s * 8 / 1e9:,.2f} Gbit/s",
             ])  # fmt: skip
-    heads = ["clients", "records/s", "workers", "clients each", "memory", "from Kafka", "connections", "to clients"]
+    heads = [
+        "clients",
+        "records/s",
+        "workers",
+        "clients per worker",
+        "memory",
+        "from Kafka",
+        "connections",
+        "to clients",
+    ]
     return _table(heads, cells)
 
 
@@ -164,10 +178,12 @@ def _storm_table(costs: Costs) -> str:
     cells = []
     for clients in (1_000, STREAMS_MAX):
         for retry_s in (0.1, 2.0, 10.0):
-            seen = storm(clients, costs.open_s, retry_s)
-            waits = [f"{seen.wait_p50_s:.3f} s", f"{seen.wait_p99_s:.3f} s", f"{seen.all_back_s:.1f} s"]
+            seen = reconnect_storm(clients, costs.open_s, retry_s)
+            waits = [f"{seen.wait_p50_s:.3f} s", f"{seen.wait_p99_s:.3f} s", f"{seen.all_open_s:.1f} s"]
             cells.append([f"{clients:,}", f"{retry_s * 1000:.0f}", *waits])
-    return _table(["clients of a worker", "retry_ms", "wait, median", "wait, 99th", "all back after"], cells)
+    return _table(
+        ["clients of the worker", "retry_ms", "wait, median", "wait, 99th percentile", "all open after"], cells
+    )
 
 
 def _table(heads: list[str], cells: Iterable[list[str]]) -> str:

@@ -1,7 +1,7 @@
-"""Many HTTP clients in a few processes: raw sockets and epoll, no HTTP library, so that they are not what is measured.
+"""Many HTTP clients in a few processes. They use raw sockets and epoll instead of an HTTP library to save CPU time.
 
-Records are counted by a byte that each holds once; latency is taken from some clients only, because it needs to look
-into the text. The generator's own ceiling is a figure of its own (fan_out.ceiling).
+The clients count records by a byte that each record contains exactly once. Only some clients measure latency, because that
+requires parsing. fan_out.ceiling measures how many records the clients themselves can receive.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from bench.records import MARK, PROBE
 from bench.remote import Remote
 
 PROCESSES = 2
-SAMPLED_MAX = 20  # clients of a process whose records' latency is taken
+SAMPLED_MAX = 20  # clients per process that measure latency
 READ_BYTES_MAX = 262_144
-OPEN_S_MAX = 60.0
+OPEN_TIMEOUT_S = 60.0
 _AT = re.compile(rb'"at": ?(\d+),')
-_TAIL_BYTES = 40  # what a read may have cut off of a match
+_TAIL_BYTES = 40  # a match that a read has split may start this far before its end
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A stream to open: where, with what request header fields, and the bytes by which it has opened."""
+class Request:
+    """A request for a stream.
+
+    Attributes:
+        port: the server's port on 127.0.0.1.
+        path: the path of the stream.
+        opened: the stream is open when the response contains these bytes.
+        headers: more header lines, each with its line end.
+    """
 
     port: int
     path: str
@@ -35,20 +42,21 @@ class Place:
     headers: str = ""
 
     @property
-    def request(self) -> bytes:
+    def encoded(self) -> bytes:
+        """The bytes to send."""
         return f"GET {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{self.headers}\r\n".encode()
 
 
 @dataclass(slots=True)
 class Delivered:
-    """What clients have received.
+    """What the clients received.
 
     Attributes:
-        records: by all of them.
-        complete: how many clients got all that was expected.
-        began, ended: when the first and the last came, in monotonic nanoseconds.
-        latencies: in nanoseconds, of the sampled clients.
-        cpu_s: CPU time that reading took, in all reading processes.
+        records: the number of records that all clients received.
+        complete: the number of clients that received all expected records.
+        began, ended: the times of the first and the last record, in monotonic nanoseconds.
+        latencies: the latencies of the sampled clients, in nanoseconds.
+        cpu_s: the CPU time of all client processes.
     """
 
     records: int = 0
@@ -64,11 +72,11 @@ class Delivered:
 
     @property
     def rate(self) -> float:
-        """Records a second."""
+        """Records per second."""
         return self.records / self.seconds if self.seconds else 0.0
 
     def latency_ms(self, share: float) -> float:
-        """The latency that `share` of the records did not exceed."""
+        """Return the latency that this share of the records did not exceed."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e6 if ordered else float("nan")
 
@@ -76,7 +84,7 @@ class Delivered:
 @dataclass(slots=True, eq=False)
 class _Client:
     socket: socket.socket
-    place: Place
+    request: Request
     sampled: bool
     begun: int
     opened: int = 0
@@ -86,42 +94,45 @@ class _Client:
     probes: int = 0
 
 
-class Swarm:
-    """Clients of one process. Nothing is read between calls: what comes then waits in the sockets."""
+class ClientProcess:
+    """The clients of one process. Between calls nothing is read; incoming data waits in the sockets."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
         self._clients: dict[int, _Client] = {}
         self._stalled: list[socket.socket] = []
         self._buffer = bytearray(READ_BYTES_MAX)
-        self._gone = 0
+        self._closed_by_server = 0
         self._latencies: list[int] | None = None
 
-    def open(self, places: list[Place]) -> list[float]:
-        """Open a stream at each place, all at once. Returns the seconds until each was open; one that failed is absent."""
-        fresh = [self._connect(place) for place in places]
-        self._until(lambda: all(client.opened for client in fresh), OPEN_S_MAX)
-        return [(client.opened - client.begun) / 1e9 for client in fresh if client.opened]
+    def open(self, requests: list[Request]) -> list[float]:
+        """Open all streams at the same time. Returns the seconds until each was open, without those that failed."""
+        clients = [self._connect(request) for request in requests]
+        self._until(lambda: all(client.opened for client in clients), OPEN_TIMEOUT_S)
+        return [(client.opened - client.begun) / 1e9 for client in clients if client.opened]
 
     def stall(self, count: int) -> None:
-        """Let `count` of the clients read no more, for ever."""
+        """Let `count` of the clients stop reading for good."""
         for client in list(self._clients.values())[:count]:
             self._poll.unregister(client.socket)
             self._stalled.append(self._clients.pop(client.socket.fileno()).socket)
 
     def probed(self, within_s: float) -> bool:
-        """Read for `within_s` seconds or until every client has had a probe. Returns whether all have."""
+        """Read until each client has received a probe, or for `within_s` seconds. Returns whether all have received one."""
         return self._until(lambda: all(client.probes for client in self._clients.values()), within_s)
 
     def receive(self, records: int, within_s: float, timed: bool) -> Delivered:
-        """Read until every client has had `records` records, or `within_s` seconds have passed.
+        """Read until each client has received `records` records, or for `within_s` seconds.
 
-        What came while streams were opened counts; what the last call has counted does not.
+        Records that arrived while the streams were opened are counted; records that an earlier call counted are not.
+
+        Args:
+            records: the number of records that each client should receive.
+            within_s: how long to wait for them.
+            timed: measure the latency of the sampled clients, which costs this process CPU time.
 
         Raises:
-            RuntimeError: a client has had more than that: it was sent something twice, or the count is wrong.
-
-        `timed` takes the latencies of some, which costs this process time.
+            RuntimeError: a client received more records than expected: the server sent duplicates, or the count is wrong.
         """
         done = Delivered()
         self._latencies = done.latencies if timed else None
@@ -130,8 +141,8 @@ class Swarm:
         waiting = {client for client in everyone if client.records < records}
         deadline = time.monotonic() + within_s
         while waiting and self._clients and time.monotonic() < deadline:
-            for client, came in self._read():
-                if came:
+            for client, received in self._read():
+                if received:
                     done.ended = time.monotonic_ns()
                     done.began = done.began or done.ended
                     if client.records >= records:
@@ -146,24 +157,24 @@ class Swarm:
         return done
 
     def heads(self) -> list[bytes]:
-        """What each client received until its stream had opened, and the rest of that read."""
+        """Return what each client received until its stream was open, including the rest of the last read."""
         return [client.head for client in self._clients.values()]
 
     def close_all(self) -> int:
-        """Close all clients. Returns how many the server had closed before."""
+        """Close all clients. Returns the number of clients that the server had already closed."""
         for each in [*(client.socket for client in self._clients.values()), *self._stalled]:
             each.close()
         self._clients.clear()
         self._stalled.clear()
-        gone, self._gone = self._gone, 0
-        return gone
+        closed, self._closed_by_server = self._closed_by_server, 0
+        return closed
 
-    def _connect(self, place: Place) -> _Client:
+    def _connect(self, request: Request) -> _Client:
         begun = time.monotonic_ns()
-        connected = socket.create_connection(("127.0.0.1", place.port), OPEN_S_MAX)
-        connected.sendall(place.request)
+        connected = socket.create_connection(("127.0.0.1", request.port), OPEN_TIMEOUT_S)
+        connected.sendall(request.encoded)
         connected.setblocking(False)
-        client = _Client(connected, place, len(self._clients) < SAMPLED_MAX, begun)
+        client = _Client(connected, request, len(self._clients) < SAMPLED_MAX, begun)
         self._clients[connected.fileno()] = client
         self._poll.register(connected, select.EPOLLIN)
         return client
@@ -178,7 +189,7 @@ class Swarm:
         return True
 
     def _read(self) -> Iterable[tuple[_Client, int]]:
-        """One turn: each client that had something to read, and how many records it was."""
+        """Poll once and read. Yields each client that received data, with the number of its new records."""
         buffer = self._buffer
         for fd, _ in self._poll.poll(0.1):
             client = self._clients[fd]
@@ -187,32 +198,32 @@ class Swarm:
             except ConnectionError:
                 size = 0
             if not size:
-                self._lose(fd)
+                self._remove(fd)
                 continue
-            came = buffer.count(MARK, 0, size)
-            client.records += came
+            received = buffer.count(MARK, 0, size)
+            client.records += received
             if not client.opened or not client.probes:
                 self._open_or_probe(client, bytes(buffer[:size]))
-            if client.sampled and came and self._latencies is not None:
+            if client.sampled and received and self._latencies is not None:
                 self._latencies += _latencies(client, bytes(buffer[:size]))
-            yield client, came
+            yield client, received
 
     def _open_or_probe(self, client: _Client, data: bytes) -> None:
         client.probes += data.count(PROBE)
         if not client.opened:
             client.head += data
-            if client.place.opened in client.head:
+            if client.request.opened in client.head:
                 client.opened = time.monotonic_ns()
 
-    def _lose(self, fd: int) -> None:
+    def _remove(self, fd: int) -> None:
         client = self._clients.pop(fd)
         self._poll.unregister(fd)
         client.socket.close()
-        self._gone += 1
+        self._closed_by_server += 1
 
 
 def _latencies(client: _Client, data: bytes) -> list[int]:
-    """Nanoseconds since each of the records in `data` was made."""
+    """Return the age in nanoseconds of each record in `data`."""
     now = time.monotonic_ns()
     text = client.tail + data
     found = list(_AT.finditer(text))
@@ -221,43 +232,43 @@ def _latencies(client: _Client, data: bytes) -> list[int]:
 
 
 class Clients:
-    """Swarms in processes of their own, as one."""
+    """Clients in several processes, used like one object."""
 
     def __init__(self, processes: int = PROCESSES) -> None:
-        self._swarms = [Remote(Swarm) for _ in range(processes)]
+        self._processes = [Remote(ClientProcess) for _ in range(processes)]
 
     def __enter__(self) -> Clients:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for swarm in self._swarms:
-            swarm.close()
+        for process in self._processes:
+            process.close()
 
-    def open(self, places: list[Place]) -> list[float]:
-        """See Swarm.open; spread over the processes."""
-        shares = [(places[at :: len(self._swarms)],) for at in range(len(self._swarms))]
+    def open(self, requests: list[Request]) -> list[float]:
+        """See ClientProcess.open. The clients are spread over the processes."""
+        shares = [(requests[at :: len(self._processes)],) for at in range(len(self._processes))]
         return [took for part in self._each("open", shares) for took in part]
 
     def stall(self, count: int) -> None:
-        """See Swarm.stall; all in the first process."""
-        self._swarms[0].call("stall", count)
+        """See ClientProcess.stall. All these clients are in the first process."""
+        self._processes[0].call("stall", count)
 
     def probed(self, within_s: float) -> bool:
-        """See Swarm.probed."""
-        return all(self._each("probed", [(within_s,)] * len(self._swarms)))
+        """See ClientProcess.probed."""
+        return all(self._each("probed", [(within_s,)] * len(self._processes)))
 
     def heads(self) -> list[bytes]:
-        """See Swarm.heads."""
+        """See ClientProcess.heads."""
         return [head for part in self._each("heads") for head in part]
 
     def expect(self, records: int, within_s: float, timed: bool = False) -> None:
-        """Begin to read; delivered() waits for the end. See Swarm.receive."""
-        for swarm in self._swarms:
-            swarm.start("receive", records, within_s, timed)
+        """Start to read; delivered() waits for the end. See ClientProcess.receive."""
+        for process in self._processes:
+            process.start("receive", records, within_s, timed)
 
     def delivered(self) -> Delivered:
-        """What came since expect()."""
-        parts: list[Delivered] = [part for part in (swarm.result() for swarm in self._swarms) if part.records]
+        """Return what the clients received since expect()."""
+        parts: list[Delivered] = [part for part in (process.result() for process in self._processes) if part.records]
         return Delivered(
             sum(part.records for part in parts),
             sum(part.complete for part in parts),
@@ -268,10 +279,10 @@ class Clients:
         )
 
     def close_all(self) -> int:
-        """See Swarm.close_all."""
+        """See ClientProcess.close_all."""
         return sum(self._each("close_all"))
 
     def _each(self, method: str, args: Sequence[tuple[object, ...]] | None = None) -> list[Any]:
-        for swarm, given in zip(self._swarms, args or [()] * len(self._swarms), strict=True):
-            swarm.start(method, *given)
-        return [swarm.result() for swarm in self._swarms]
+        for process, given in zip(self._processes, args or [()] * len(self._processes), strict=True):
+            process.start(method, *given)
+        return [process.result() for process in self._processes]

@@ -1,4 +1,4 @@
-"""What a measurement hands on: rows for the tables, and curves for the pictures."""
+"""The results of a measurement: rows for the tables and curves for the charts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Row:
     """One figure.
 
     Attributes:
-        key: its name for programs: dots between words, no unit.
-        what: its name for people.
-        value: what was measured, in `unit`.
-        baseline: the same figure of what it is compared with, in the same run; NaN without one.
-        against: what that is.
-        target: that of the design, in its own words; "" where it names none.
-        limit: what keeps the value from being better.
+        key: a stable name for programs: words with dots between them, without the unit.
+        what: the name in the tables.
+        value: the measured value, in `unit`.
+        baseline: the same figure of the baseline, measured in the same run; NaN if there is none.
+        against: the name of the baseline.
+        target: the design's goal as text; "" if there is none.
+        limit: what limits the value.
     """
 
     key: str
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One picture: named lines of (x, y)."""
+    """One chart: named lines of (x, y) points."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one measurement found."""
+    """The rows and the curves of one measurement."""
 
     rows: list[Row] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)

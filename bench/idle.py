@@ -1,4 +1,4 @@
-"""What clients cost that only wait: memory, CPU, and connections to Kafka."""
+"""What waiting clients cost: memory, CPU time and connections to Kafka."""
 
 from __future__ import annotations
 
@@ -6,83 +6,82 @@ import time
 from dataclasses import dataclass
 
 from bench.figures import Curve, Figures, Row
-from bench.servers import Server
-from bench.setting import Setting
+from bench.servers import CONSUMER_PER_CLIENT, Server
+from bench.testbed import Testbed
 
-WARM_CLIENTS = 20
+FIRST_CLIENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    bytes_each: float
+    bytes_per_client: float
     cores: float
     sockets: int
     base_bytes: float
 
 
-def measure(setting: Setting) -> Figures:
-    """Rows per idle client, and the connections to the broker at each number of clients."""
-    scale = setting.scale
-    with setting.kafkasse() as server:
-        ours = _idle(setting, server, scale.idle_clients)
-    sockets = [(clients, _sockets(setting, clients)) for clients in scale.fan_out_clients]
+def measure(testbed: Testbed) -> Figures:
+    """Rows per idle client, and the connections to the broker for each number of clients."""
+    scale = testbed.scale
+    with testbed.kafkasse() as server:
+        ours = _idle(testbed, server, scale.idle_clients)
+    sockets = [(clients, _sockets(testbed, clients)) for clients in scale.fan_out_clients]
     theirs, lines = {}, {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
-    for running in setting.baselines():
+    for running in testbed.baselines():
         with running() as server:
-            theirs[server.name] = _idle(setting, server, scale.idle_baseline_clients)
+            theirs[server.name] = _idle(testbed, server, scale.idle_baseline_clients)
             lines[server.name] = [(scale.idle_baseline_clients, theirs[server.name].sockets)]
-    rows = [row for name, each in theirs.items() for row in _rows(setting, name, ours, each)]
-    rows += _socket_rows(sockets, theirs["naive"], scale.idle_baseline_clients)
+    rows = [row for name, each in theirs.items() for row in _rows(testbed, name, ours, each)]
+    rows += _socket_rows(sockets, theirs[CONSUMER_PER_CLIENT], scale.idle_baseline_clients)
     return Figures(rows, [Curve("sockets", "Connections to Kafka for one topic", "clients", "connections", lines)])
 
 
-def _rows(setting: Setting, name: str, ours: _Idle, theirs: _Idle) -> list[Row]:
-    few, many = setting.scale.idle_baseline_clients, setting.scale.idle_clients
-    first = name == "naive"
+def _rows(testbed: Testbed, name: str, ours: _Idle, theirs: _Idle) -> list[Row]:
+    few, many = testbed.scale.idle_baseline_clients, testbed.scale.idle_clients
     against = f"{name}, {few} clients"
+    target = "10 KiB" if name == CONSUMER_PER_CLIENT else ""
     return [
-        Row(f"idle.memory.{name}", f"memory for one of {many:,} idle clients", ours.bytes_each / 1024, "KiB",
-            theirs.bytes_each / 1024, against, "10 KiB" if first else "",
+        Row(f"idle.memory.{name}", f"{many:,} idle clients: memory per client", ours.bytes_per_client / 1024, "KiB",
+            theirs.bytes_per_client / 1024, against, target,
             "a stream, a reader, a socket and its watcher; no greenlet"),
-        Row(f"idle.cpu.{name}", "CPU of one idle client", ours.cores / many * 1e6, "µs/s",
-            theirs.cores / few * 1e6, against, limit="the feed's fetch round twice a second, shared"),
-        Row(f"idle.total.{name}", f"CPU of {many:,} idle clients, of one core", ours.cores * 100, "%",
+        Row(f"idle.cpu.{name}", f"{many:,} idle clients: CPU per client", ours.cores / many * 1e6, "µs/s",
+            theirs.cores / few * 1e6, against, limit="the shared feed fetches twice a second"),
+        Row(f"idle.total.{name}", f"{many:,} idle clients: server CPU", ours.cores * 100, "% of a core",
             theirs.cores * 100, against),
-        Row(f"idle.base.{name}", "memory of the server with its first clients", ours.base_bytes / 2**20, "MiB",
+        Row(f"idle.base.{name}", f"memory of the server with {FIRST_CLIENTS} clients", ours.base_bytes / 2**20, "MiB",
             theirs.base_bytes / 2**20, name),
     ]  # fmt: skip
 
 
 def _socket_rows(sockets: list[tuple[int, int]], theirs: _Idle, few: int) -> list[Row]:
     return [
-        Row(f"sockets.{clients}", f"connections to Kafka, {clients:,} live clients", held, "", theirs.sockets,
-            f"naive, {few} clients", "one consumer" if clients == sockets[-1][0] else "",
-            "one that fetches, one for questions")
+        Row(f"sockets.{clients}", f"connections to Kafka, {clients:,} live client{'s' * (clients > 1)}", held, "",
+            theirs.sockets, f"{CONSUMER_PER_CLIENT}, {few} clients",
+            "one consumer" if clients == sockets[-1][0] else "", "one to fetch, one for metadata and offsets")
         for clients, held in sockets
     ]  # fmt: skip
 
 
-def _idle(setting: Setting, server: Server, clients: int) -> _Idle:
-    """Some clients come first, so that what the server makes once is not counted."""
-    topic = setting.topic()
-    place = server.place(f"/{topic}")
-    warm = min(WARM_CLIENTS, clients)
-    setting.open(server, [topic], warm)
+def _idle(testbed: Testbed, server: Server, clients: int) -> _Idle:
+    """Measure after a few clients are connected, so that memory that the server allocates only once is not counted."""
+    topic = testbed.topic()
+    request = server.request(f"/{topic}")
+    testbed.open(server, [topic], min(FIRST_CLIENTS, clients))
     base_bytes = server.memory_bytes()
-    setting.clients.open([place] * clients)
-    bytes_each = (server.memory_bytes() - base_bytes) / clients
-    sockets = server.sockets_to(setting.broker_port)
+    testbed.clients.open([request] * clients)
+    bytes_per_client = (server.memory_bytes() - base_bytes) / clients
+    sockets = server.sockets_to(testbed.broker_port)
     before_s = server.cpu_s()
-    time.sleep(setting.scale.idle_s)
-    cores = (server.cpu_s() - before_s) / setting.scale.idle_s
-    setting.clients.close_all()
-    return _Idle(bytes_each, cores, sockets, base_bytes)
+    time.sleep(testbed.scale.idle_s)
+    cores = (server.cpu_s() - before_s) / testbed.scale.idle_s
+    testbed.clients.close_all()
+    return _Idle(bytes_per_client, cores, sockets, base_bytes)
 
 
-def _sockets(setting: Setting, clients: int) -> int:
-    """In a server of its own: feeds whose readers have left would stay for a while."""
-    with setting.kafkasse() as server:
-        setting.open(server, [setting.topic()], clients)
-        held = server.sockets_to(setting.broker_port)
-        setting.clients.close_all()
+def _sockets(testbed: Testbed, clients: int) -> int:
+    """Use a new server: feeds whose readers have left keep their connections for a while."""
+    with testbed.kafkasse() as server:
+        testbed.open(server, [testbed.topic()], clients)
+        held = server.sockets_to(testbed.broker_port)
+        testbed.clients.close_all()
     return held

@@ -1,6 +1,6 @@
-"""An object that lives in a process of its own: what produces, reads or polls must not share a core's time with the rest.
+"""An object in its own process, so that producers and clients run in parallel with the measuring process.
 
-Calls are asynchronous in two steps, start() and result(), so that several processes can be at work at once.
+A call has two steps, start() and result(), so that several processes can work at the same time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-RESULT_S_MAX = 180.0
-STOP_S_MAX = 5.0
+RESULT_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 5.0
 
 
 class Remote:
-    """`make(*args)` in a process of its own. Use it in a `with` block, or close() it."""
+    """The object `make(*args)` in a new process. Use it in a `with` block, or call close()."""
 
     def __init__(self, make: Callable[..., object], *args: object) -> None:
         context = get_context("spawn")
@@ -25,19 +25,19 @@ class Remote:
         theirs.close()
 
     def start(self, method: str, *args: object) -> None:
-        """Have a method run; result() waits for it."""
+        """Start a method call; result() waits for it."""
         self._pipe.send((method, args))
 
     def result(self) -> Any:
-        """What the method that was started returned.
+        """Return the result of the started call.
 
         Raises:
-            RuntimeError: it raised, ended, or took longer than RESULT_S_MAX.
+            RuntimeError: the call raised an error, or took longer than RESULT_TIMEOUT_S.
         """
-        if not self._pipe.poll(RESULT_S_MAX):
-            raise RuntimeError(f"{self._process.name} did not answer within {RESULT_S_MAX:.0f} s")
-        fine, value = self._pipe.recv()
-        if not fine:
+        if not self._pipe.poll(RESULT_TIMEOUT_S):
+            raise RuntimeError(f"{self._process.name} returned no result within {RESULT_TIMEOUT_S:.0f} s")
+        succeeded, value = self._pipe.recv()
+        if not succeeded:
             raise RuntimeError(value)
         return value
 
@@ -47,9 +47,9 @@ class Remote:
         return self.result()
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._pipe.close()
-        self._process.join(STOP_S_MAX)
+        self._process.join(STOP_TIMEOUT_S)
         self._process.kill()
 
     def __enter__(self) -> Remote:
@@ -67,7 +67,7 @@ def _serve(pipe: Connection, make: Callable[..., object], args: tuple[object, ..
         except (EOFError, ConnectionError, KeyboardInterrupt):
             return
         try:
-            answer = True, getattr(made, method)(*given)
-        except Exception as error:  # noqa: BLE001 - it is raised again on the other side
-            answer = False, f"{type(error).__name__}: {error}"
-        pipe.send(answer)
+            result = True, getattr(made, method)(*given)
+        except Exception as error:  # noqa: BLE001 - result() raises it in the calling process
+            result = False, f"{type(error).__name__}: {error}"
+        pipe.send(result)

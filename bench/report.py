@@ -1,4 +1,4 @@
-"""From figures to a table, bench/results.json, bench/RESULTS.md and the pictures in bench/images/."""
+"""Store figures in bench/results.json, and generate bench/RESULTS.md and the charts in bench/images/ from it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,40 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import coldstart
+from bench import machine
 from bench.figures import Curve, Figures, Row
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "results.json"
 RESULTS = FOLDER / "RESULTS.md"
 IMAGES = FOLDER / "images"
-HEAD = "| figure | value | | baseline | ratio | target | against | what limits it |"
+HEAD = "| figure | value | unit | baseline | ratio | target | baseline measured | limited by |"
 RULE = "| --- | ---: | --- | ---: | ---: | --- | --- | --- |"
+INTRODUCTION = """\
+`make bench` (`python -m bench`) generates this page. `python -m bench --only NAME` repeats one measurement. Each figure is
+measured together with its baseline in the same run. The absolute values depend on the machine; the ratios
+(figure / baseline) should hold on other machines too.
+
+The baselines:
+
+- **poll loop**: a Python loop over `KafkaConsumer.poll()` of kafka-python that discards the records. It has no HTTP server,
+  so it shows the fastest that kafka-python alone can read.
+- **consumer-per-client**: the simplest possible server, a Flask app under gunicorn's gevent worker that creates one
+  `KafkaConsumer` for each HTTP client (`bench/consumer_per_client.py`).
+- **KafkaSSE**: Wikimedia's Node.js library, version 0.4.2. It is measured only with `--kafka-sse DIR`."""
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as a table in Markdown."""
+    """Return the rows as a Markdown table."""
     return "\n".join([HEAD, RULE, *map(_line, rows)])
 
 
 def keep(name: str, figures: Figures, took_s: float, load_before: str) -> None:
-    """Put one measurement into results.json, in place of what was there of its name."""
+    """Store one measurement in results.json, replacing the previous one of this name."""
     found = read()
     found[name] = {
-        "commit": coldstart.commit(),
+        "commit": machine.commit(),
+        "machine": _machine(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "load": load_before,
         "took_s": round(took_s),
@@ -44,31 +57,30 @@ def keep(name: str, figures: Figures, took_s: float, load_before: str) -> None:
 
 
 def read() -> dict[str, Any]:
-    """All measurements that were kept, by name."""
+    """Return all stored measurements by name."""
     return json.loads(DATA.read_text()) if DATA.exists() else {}
 
 
 def rows(measurement: dict[str, Any]) -> list[Row]:
-    """The rows of one of read()'s."""
-    return [_row(kept) for kept in measurement["rows"]]
+    """Return the rows of a measurement that read() returned."""
+    return [_row(stored) for stored in measurement["rows"]]
 
 
-def _row(kept: dict[str, Any]) -> Row:
-    given: dict[str, Any] = {key: math.nan if value is None else value for key, value in kept.items()}
-    return Row(**given)
+def _row(stored: dict[str, Any]) -> Row:
+    values: dict[str, Any] = {key: math.nan if value is None else value for key, value in stored.items()}
+    return Row(**values)
 
 
 def write() -> None:
-    """RESULTS.md and the pictures, from results.json."""
+    """Generate RESULTS.md and the charts from results.json."""
     found = read()
-    aims = [row for each in found.values() for row in rows(each) if row.target]
+    with_target = [row for each in found.values() for row in rows(each) if row.target]
     parts = [
         "# Results",
-        "Written by `make bench` (`python -m bench`); `python -m bench --only NAME` measures one part again. "
-        "Each figure stands beside a baseline of the same run: what holds on another machine is the ratio.",
-        _machine(),
-        "## The figures that the design names",
-        table(aims),
+        INTRODUCTION,
+        _conditions(found),
+        "## Figures with a target",
+        table(with_target),
         "## All figures",
         *[_section(name, each) for name, each in found.items()],
     ]
@@ -77,27 +89,32 @@ def write() -> None:
 
 
 def load() -> str:
-    """The machine's load averages over 1, 5 and 15 minutes."""
+    """Return the load averages of the machine over 1, 5 and 15 minutes."""
     return " ".join(f"{each:.1f}" for each in os.getloadavg())
 
 
 def _section(name: str, found: dict[str, Any]) -> str:
-    shown = [f"![{curve['title']}](images/{curve['name']}.png)" for curve in found["curves"]]
-    made = (
-        f"Commit {found['commit']}, {found['date']}, {found['took_s']} s; load averages before it: {found['load']}. "
+    charts = [f"![{curve['title']}](images/{curve['name']}.png)" for curve in found["curves"]]
+    origin = (
+        f"Commit {found['commit']}, {found['date']}, {found['took_s']} s; load averages before: {found['load']}. "
         f"`python -m bench --only {name}`"
     )
-    return "\n\n".join([f"### {name}", made, table(rows(found)), *([" ".join(shown)] if shown else [])])
+    return "\n\n".join([f"### {name}", origin, table(rows(found)), *([" ".join(charts)] if charts else [])])
 
 
 def _machine() -> str:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{machine.machine()}, {memory:.0f} GiB, Linux {platform.release()}, {files:,} open files"
+
+
+def _conditions(found: dict[str, Any]) -> str:
+    machines = " or ".join(dict.fromkeys(each["machine"] for each in found.values()))
     return (
-        f"Machine: {coldstart.machine()}, {memory:.0f} GiB, Linux {platform.release()}; open files: {files:,}. Server, "
-        "broker, producer and readers share it, over the loopback. The broker is the embedded one (256 MB heap). "
-        "Where nothing else is said: records of 1 KiB (JSON, 24 members), 3 partitions, one worker. The load averages "
-        "stand with each part; whatever else ran took its share of the cores."
+        f"Machine: {machines}. The server, the broker, the producer and the clients share this machine and its loopback "
+        "interface. The broker is the embedded one (256 MB heap). Unless stated otherwise: records of 1 KiB (JSON, 24 "
+        "members), 3 partitions, one worker. Each section shows the load averages before its start; other load took its "
+        "share of the cores."
     )
 
 
@@ -115,12 +132,12 @@ def _number(value: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN."""
+    """Replace NaN by None, because JSON has no NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _draw(curves: list[Curve]) -> None:
-    import matplotlib as mpl  # here: only whoever writes results needs it
+    import matplotlib as mpl  # imported here because only report.write() needs it
 
     mpl.use("Agg")
     from matplotlib import pyplot

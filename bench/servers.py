@@ -1,4 +1,4 @@
-"""The servers that are measured, each as its users run it, and what the kernel knows of their processes."""
+"""The measured servers, each started as its users start it, and the resources that their processes use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.clients import Place
+from bench.clients import Request
 
 ROOT = Path(__file__).parents[1]
-START_S_MAX = 30.0
-STOP_S_MAX = 15.0
-NPM_S_MAX = 600.0
+CONSUMER_PER_CLIENT = "consumer-per-client"
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+NPM_TIMEOUT_S = 600.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LISTENING = re.compile(r"Listening at: http://127\.0\.0\.1:(\d+)")
 _BOOTED = re.compile(r"Booting worker with pid: (\d+)")
@@ -27,13 +28,13 @@ _BOOTED = re.compile(r"Booting worker with pid: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-        name: as the tables call it.
-        port: where it listens on 127.0.0.1.
+        name: its name in the tables.
+        port: its port on 127.0.0.1.
         pids: the processes that serve clients.
-        opened: the bytes by which a client knows that its stream is open.
+        opened: a stream is open when the response contains these bytes.
     """
 
     name: str
@@ -41,20 +42,20 @@ class Server:
     pids: tuple[int, ...]
     opened: bytes
 
-    def place(self, path: str, headers: str = "") -> Place:
-        """A stream of this server."""
-        return Place(self.port, path, self.opened, headers)
+    def request(self, path: str, headers: str = "") -> Request:
+        """Return the request for a stream of this server."""
+        return Request(self.port, path, self.opened, headers)
 
     def cpu_s(self) -> float:
-        """The CPU time that its processes have used so far, user and system, all threads."""
+        """Return the CPU time of its processes so far: user and system, all threads."""
         return sum(time.clock_gettime(_cpu_clock(pid)) for pid in self.pids)
 
     def memory_bytes(self) -> int:
-        """Resident memory of its processes."""
+        """Return the resident memory of its processes."""
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES for pid in self.pids)
 
     def sockets_to(self, port: int) -> int:
-        """How many connections it has to `port` on this machine."""
+        """Return the number of its connections to `port` on this machine."""
         rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
         inodes = {row[9] for row in rows if row[2].endswith(f":{port:04X}")}
         held = [_target(link) for pid in self.pids for link in Path(f"/proc/{pid}/fd").iterdir()]
@@ -62,7 +63,7 @@ class Server:
 
 
 def _target(link: Path) -> str:
-    """Where it leads; "" where it has gone meanwhile."""
+    """Return the target of a link, or "" if the link no longer exists."""
     try:
         return str(link.readlink())
     except OSError:
@@ -80,41 +81,43 @@ def kafkasse(bootstrap_servers: str, workers: int = 1, **settings: str) -> Itera
 
 
 @contextmanager
-def naive(bootstrap_servers: str) -> Iterator[Server]:
-    """bench.naive, a consumer for each client."""
+def consumer_per_client(bootstrap_servers: str) -> Iterator[Server]:
+    """bench.consumer_per_client: one KafkaConsumer for each client."""
     words = ["-m", "gunicorn", "-k", "gevent", "--worker-connections", "10000", "-b", "127.0.0.1:0"]
     environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}
-    with _running([sys.executable, *words, "--no-control-socket", "bench.naive:app"], environment) as output:
+    with _running(
+        [sys.executable, *words, "--no-control-socket", "bench.consumer_per_client:app"], environment
+    ) as output:
         port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, 1)
-        yield Server("naive", port[0], tuple(pids), b":ok")
+        yield Server(CONSUMER_PER_CLIENT, port[0], tuple(pids), b":ok")
 
 
 @contextmanager
 def kafka_sse(bootstrap_servers: str, modules: Path) -> Iterator[Server]:
     """KafkaSSE, from `modules`/node_modules."""
     script = Path(__file__).with_name("kafka_sse_server.js")
-    # node-rdkafka blocks a thread of libuv's pool for each consumer; KafkaSSE's own tests raise their number too.
+    # Each consumer of node-rdkafka blocks a thread of libuv's pool. KafkaSSE's own tests enlarge the pool too.
     with _running(["node", str(script), str(modules), bootstrap_servers], {"UV_THREADPOOL_SIZE": "128"}) as output:
         port = output.wait_for(_LISTENING, 1)
         yield Server("KafkaSSE", port[0], (output.pid,), b":ok")
 
 
 def install_kafka_sse(modules: Path) -> str:
-    """Have npm build KafkaSSE in `modules` unless it is there. Returns why it cannot be measured, or ""."""
+    """Build KafkaSSE with npm in `modules` if it is missing. Returns why it cannot be measured, or ""."""
     if not shutil.which("node") or not shutil.which("npm"):
         return "node and npm are not installed"
     if not (modules / "node_modules" / "kafka-sse").exists():
         modules.mkdir(parents=True, exist_ok=True)
         try:
             command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(modules), "kafka-sse@0.4.2"]
-            subprocess.run(command, check=True, capture_output=True, timeout=NPM_S_MAX)
+            subprocess.run(command, check=True, capture_output=True, timeout=NPM_TIMEOUT_S)
         except (subprocess.SubprocessError, OSError) as error:
-            return f"npm could not build it ({type(error).__name__})"
+            return f"npm failed to build it ({type(error).__name__})"
     return ""
 
 
 class _Output:
-    """What a process prints, read all the time, so that it never waits for a full pipe."""
+    """The output of a process. A thread reads it continuously, so that the process never blocks on a full pipe."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.pid = process.pid
@@ -124,10 +127,12 @@ class _Output:
         threading.Thread(target=self._read, daemon=True).start()
 
     def wait_for(self, pattern: re.Pattern[str], count: int) -> list[int]:
-        """The numbers that `pattern` finds, once it has found `count`."""
+        """Wait until `pattern` has matched `count` times. Returns the matched numbers."""
         with self._more:
-            if not self._more.wait_for(lambda: len(pattern.findall(self._text)) >= count, START_S_MAX):
-                raise RuntimeError(f"{self._process.args!r} did not start:\n{self._text}")
+            if not self._more.wait_for(lambda: len(pattern.findall(self._text)) >= count, START_TIMEOUT_S):
+                raise RuntimeError(
+                    f"{self._process.args!r} did not start within {START_TIMEOUT_S:.0f} s:\n{self._text}"
+                )
             return [int(found) for found in pattern.findall(self._text)]
 
     def _read(self) -> None:
@@ -153,14 +158,14 @@ def _running(command: list[str], environment: Mapping[str, str]) -> Iterator[_Ou
     finally:
         process.terminate()
         try:
-            process.wait(STOP_S_MAX)
+            process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _cpu_clock(pid: int) -> int:
-    """The clock of a process's CPU time, in nanoseconds where /proc counts hundredths of a second.
+    """Return the ID of the clock of a process's CPU time. It counts nanoseconds; /proc counts hundredths of a second.
 
     Source: Linux, include/linux/posix-timers.h, CPUCLOCK_SCHED of a whole process.
     """

@@ -22,7 +22,7 @@ import gevent  # noqa: E402
 import yaml  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
-from bench import coldstart  # noqa: E402
+from bench import machine  # noqa: E402
 from bench.soak import report, verdict  # noqa: E402
 from bench.soak.clients import KINDS, PARTITIONS, QUIET, TOPICS, VALUES_ROUTE, Crowd  # noqa: E402
 from bench.soak.verdict import Sample  # noqa: E402
@@ -56,7 +56,7 @@ def main() -> int:
         gevent.signal_handler(each, gevent.kill, gevent.getcurrent(), KeyboardInterrupt)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # of topics that we delete
     with EmbeddedBroker() as broker, closing(Cluster(broker.bootstrap_servers)) as cluster:
-        began, commit = time.monotonic(), coldstart.commit()  # of now: by the end there may be another
+        began, commit = time.monotonic(), machine.commit()  # of now: by the end there may be another
         crowd, samples, found = _soak(args.minutes, cluster, int(broker.bootstrap_servers.rpartition(":")[2]))
         took_s = time.monotonic() - began
     return _conclude(_told(args.minutes, commit, took_s, crowd, samples), samples, crowd.complaints + found, args.keep)

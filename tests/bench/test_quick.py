@@ -1,4 +1,4 @@
-"""The benchmark works. What it measures is its own matter: here nothing is timed."""
+"""The benchmark runs. These tests do not judge its figures."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from bench import capacity, report
 ROOT = Path(__file__).parents[2]
 
 
-def test_measures_in_quick_mode():
-    """A quick run brings a broker, a server and clients together, prints its table and leaves the results alone."""
+def test_a_quick_run_prints_tables_and_keeps_the_results():
+    """A quick run starts a broker, a server and clients, prints its tables and does not change results.json."""
     before = report.DATA.read_bytes()
     command = [sys.executable, "-m", "bench", "--quick", "--only", "ceiling", "stalled"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert 0 == done.returncode, done.stderr
-    assert "load generator's own ceiling" in done.stdout
-    assert "readers that got all | 99 |" in done.stdout
+    assert "limit of the load generator" in done.stdout
+    assert "clients that received all records | 99 |" in done.stdout
     assert before == report.DATA.read_bytes()
 
 
-def test_capacity_follows_from_the_results():
-    """A hundred times the clients need a hundred times the workers, by the figures that are in the project."""
+def test_a_fleet_grows_with_its_clients():
+    """With the stored costs, 100 times the clients need 100 times the bandwidth and at least 50 times the workers."""
     costs = capacity.costs()
 
     small, large = (capacity.fleet(costs, clients, 1.0) for clients in (10_000, 1_000_000))
 
     assert large.workers >= 50 * small.workers
-    assert 100 == round(large.out_bytes_s / small.out_bytes_s)
+    assert 100 == round(large.sent_bytes_per_s / small.sent_bytes_per_s)
 
 
-def test_a_storm_is_over_sooner_with_more_room_for_it():
-    """Clients that come back over a longer time wait less for a worker."""
-    soon = capacity.storm(8_000, 0.0005, 0.5)
-    late = capacity.storm(8_000, 0.0005, 20.0)
+def test_a_longer_retry_shortens_the_wait_for_a_stream():
+    """Clients whose reconnects are spread over a longer time wait less for the worker."""
+    short_retry = capacity.reconnect_storm(8_000, 0.0005, 0.5)
+    long_retry = capacity.reconnect_storm(8_000, 0.0005, 20.0)
 
-    assert late.wait_p99_s < soon.wait_p99_s
+    assert long_retry.wait_p99_s < short_retry.wait_p99_s

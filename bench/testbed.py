@@ -1,4 +1,4 @@
-"""What all measurements share: the broker, who writes to it, who reads from servers, and how much of everything."""
+"""The environment that all measurements share: a broker, a producer, clients, and the scale of the load."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from kafkasse.broker import EmbeddedBroker
 
 PARTITIONS = 3
 RECORD_BYTES = 1024
-SLACK_S = 20.0  # how long after the last record was sent readers are waited for
-BURST_S_MAX = 45.0
-CATCH_UP_S_MAX = 60.0
+DRAIN_TIMEOUT_S = 20.0  # how long clients may still receive after the last record was sent
+BURST_TIMEOUT_S = 45.0
+CATCH_UP_TIMEOUT_S = 60.0
+WARM_UP_CLIENTS = 10
+WARM_UP_RATE = 1_000.0
 PROBES_MAX = 40
-PROBE_S = 0.5
+PROBE_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured. Full takes some ten minutes, quick finds out whether it works."""
+    """The amount of load. The default takes about ten minutes. QUICK only tests that the benchmark works."""
 
     catch_up_records: int = 300_000
     fan_out_clients: tuple[int, ...] = (1, 10, 100, 500, 1000)
@@ -51,6 +53,7 @@ class Scale:
     topics: tuple[int, ...] = (1, 10, 50)
     sizes: tuple[int, ...] = (100, 1024, 102_400)
     repeats: int = 3
+    warm_up_s: float = 5.0
     cold_starts: int = 3
 
 
@@ -71,13 +74,14 @@ QUICK = Scale(
     topics=(1, 3),
     sizes=(100, 10_240),
     repeats=1,
+    warm_up_s=0.2,
     cold_starts=1,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out at one server, and what it cost there and at the broker."""
+    """What the clients of one server received, and the CPU time of the server and the broker."""
 
     delivered: Delivered
     cpu_s: float
@@ -86,26 +90,29 @@ class Measured:
 
     @property
     def cpu_us(self) -> float:
-        """CPU time of the server for each record that a client received, in microseconds."""
+        """CPU time of the server per delivered record, in microseconds."""
         return self.cpu_s / self.delivered.records * 1e6 if self.delivered.records else float("nan")
 
     @property
     def cores(self) -> float:
-        """Share of one core that the server used."""
+        """The share of one core that the server used."""
         return self.cpu_s / self.seconds
 
     @property
     def broker_cores(self) -> float:
-        """Share of one core that the broker used."""
+        """The share of one core that the broker used."""
         return self.broker_cpu_s / self.seconds
 
 
-class Setting:
+Starter = Callable[[], AbstractContextManager[Server]]
+
+
+class Testbed:
     """See the module. Use it in a `with` block.
 
     Args:
-        scale: how much.
-        kafka_sse: a folder where npm has built KafkaSSE, or None.
+        scale: the amount of load.
+        kafka_sse: the folder in which npm has built KafkaSSE, or None.
     """
 
     def __init__(self, scale: Scale, kafka_sse: Path | None) -> None:
@@ -114,9 +121,9 @@ class Setting:
         self._names = count()
         self._stack = ExitStack()
 
-    def __enter__(self) -> Setting:
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    def __enter__(self) -> Testbed:
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
         broker = self._stack.enter_context(EmbeddedBroker())
         self.bootstrap_servers = broker.bootstrap_servers
         self._broker = Server("broker", 0, (broker.pid,), b"")
@@ -126,91 +133,117 @@ class Setting:
         self.producer = self._stack.enter_context(Remote(Producer, self.bootstrap_servers))
         self.clients = self._stack.enter_context(Clients())
         self.one_client = self._stack.enter_context(Clients(1))
+        self._warm_up()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
     def topic(self, partitions: int = PARTITIONS) -> str:
-        """A new topic's name."""
+        """Create a topic with a generated name. Returns the name."""
         return self.topic_named(f"bench-{next(self._names)}", partitions)
 
     def topic_named(self, name: str, partitions: int = PARTITIONS) -> str:
-        """A new topic of this name."""
+        """Create a topic with this name. Returns the name."""
         options = {"num_partitions": partitions, "replication_factor": 1}
         self._admin.create_topics({name: options}, wait_for_metadata=True)
-        # Metadata tells of leaders a moment before these know it themselves; offsets are told by a leader that does.
-        each = {TopicPartition(name, at): OffsetSpec.LATEST for at in range(partitions)}
-        self._admin.list_partition_offsets(each)
+        # The metadata names a leader slightly before the leader is ready. Only a ready leader can list offsets.
+        latest = {TopicPartition(name, at): OffsetSpec.LATEST for at in range(partitions)}
+        self._admin.list_partition_offsets(latest)
         return name
 
     def drop(self, *topics: str) -> None:
-        """Delete topics, so that disk and broker stay small."""
+        """Delete topics to save disk space and broker memory."""
         self._admin.delete_topics(list(topics))
 
     def kafkasse(self, workers: int = 1, **settings: str) -> AbstractContextManager[Server]:
-        """See servers.kafkasse; all clients come from one address here, which must not be what bounds them."""
+        """See servers.kafkasse. All clients have the same address here, so the limit per client is raised."""
         return servers.kafkasse(self.bootstrap_servers, workers, max_streams_per_client="1000000", **settings)
 
-    def baselines(self) -> list[Callable[[], AbstractContextManager[Server]]]:
-        """What there is to compare kafkasse with."""
-        there: list[Callable[[], AbstractContextManager[Server]]] = [lambda: servers.naive(self.bootstrap_servers)]
+    def baselines(self) -> list[Starter]:
+        """Return functions that start the servers to compare kafkasse with."""
+        starters: list[Starter] = [lambda: servers.consumer_per_client(self.bootstrap_servers)]
         if (modules := self._kafka_sse) is not None:
-            there.append(lambda: servers.kafka_sse(self.bootstrap_servers, modules))
-        return there
+            starters.append(lambda: servers.kafka_sse(self.bootstrap_servers, modules))
+        return starters
 
     def open(self, server: Server, topics: list[str], clients: int) -> list[float]:
-        """Open `clients` streams, spread over the topics; returns once a record would reach each of them.
+        """Open `clients` streams, spread over the topics, and wait until each delivers records.
 
-        Returns the seconds until each was open. KafkaSSE has not found its place yet when it says :ok; so probes are sent.
+        Returns the seconds until each stream was open. KafkaSSE sends :ok before it has found its position, so this sends
+        probes until all clients have received one.
         """
-        took = self.clients.open([server.place(f"/{topics[at % len(topics)]}") for at in range(clients)])
+        took = self.clients.open([server.request(f"/{topics[at % len(topics)]}") for at in range(clients)])
         for _ in range(PROBES_MAX):
             for topic in topics:
                 self.producer.call("probe", topic, 0)
-            if self.clients.probed(PROBE_S):
+            if self.clients.probed(PROBE_TIMEOUT_S):
                 break
         return took
 
     def paced(self, server: Server, topics: list[str], rate: float, seconds: float, size: int) -> Measured:
-        """Records at `rate` to the clients that are open, in turn to all partitions of all topics."""
+        """Send records at a steady rate to all partitions of all topics in turn, and measure their delivery."""
         records = int(rate * seconds / len(topics))
-        return self._delivered(server, records, seconds + SLACK_S, "pace", topics, PARTITIONS, rate, seconds, size)
-
-    def paced_in(
-        self, server: Server, topic: str, partitions: int, rate: float, seconds: float, slack_s: float = SLACK_S
-    ) -> Measured:
-        """As paced(), in a topic of so many partitions. What comes later than `slack_s` would be counted the next time."""
-        records = int(rate * seconds)
         return self._delivered(
-            server, records, seconds + slack_s, "pace", [topic], partitions, rate, seconds, RECORD_BYTES
+            server, records, seconds + DRAIN_TIMEOUT_S, "pace", topics, PARTITIONS, rate, seconds, size
         )
 
-    def burst(self, server: Server, topic: str, records: int, within_s: float = BURST_S_MAX) -> Measured:
-        """Records all at once to the clients that are open; what has come after `within_s` seconds."""
+    def paced_in(
+        self,
+        server: Server,
+        topic: str,
+        partitions: int,
+        rate: float,
+        seconds: float,
+        drain_timeout_s: float = DRAIN_TIMEOUT_S,
+    ) -> Measured:
+        """As paced(), for one topic with `partitions` partitions.
+
+        Records that arrive later than `drain_timeout_s` would be counted by the next call.
+        """
+        records = int(rate * seconds)
+        return self._delivered(
+            server, records, seconds + drain_timeout_s, "pace", [topic], partitions, rate, seconds, RECORD_BYTES
+        )
+
+    def burst(self, server: Server, topic: str, records: int, within_s: float = BURST_TIMEOUT_S) -> Measured:
+        """Send all records at once, and measure what is delivered within `within_s` seconds."""
         even = records // PARTITIONS * PARTITIONS
         return self._delivered(server, even, within_s, "burst", topic, PARTITIONS, records, RECORD_BYTES)
 
     def catch_up(self, server: Server, topic: str, offsets: dict[int, int], records: int) -> Measured:
-        """One client that reads `records` stored records from `offsets` on. Time counts from its connecting."""
+        """Let one client read `records` stored records from `offsets` on. The time includes connecting."""
         entries = ",".join(f'{{"topic":"{topic}","partition":{each},"offset":{at}}}' for each, at in offsets.items())
         before_s, broker_before_s, began = server.cpu_s(), self._broker.cpu_s(), time.monotonic()
-        self.one_client.open([server.place(f"/{topic}", f"Last-Event-ID: [{entries}]\r\n")])
-        self.one_client.expect(records, CATCH_UP_S_MAX)
+        self.one_client.open([server.request(f"/{topic}", f"Last-Event-ID: [{entries}]\r\n")])
+        self.one_client.expect(records, CATCH_UP_TIMEOUT_S)
         delivered = self.one_client.delivered()
         cpu_s, broker_cpu_s = server.cpu_s() - before_s, self._broker.cpu_s() - broker_before_s
         self.one_client.close_all()
         return Measured(delivered, cpu_s, delivered.ended / 1e9 - began, broker_cpu_s)
 
-    def _delivered(self, server: Server, records: int, within_s: float, how: str, *args: object) -> Measured:
+    def _warm_up(self) -> None:
+        """Send some thousand records through the broker.
+
+        The broker's JVM is slow until it has compiled its code. Without this, a measurement that runs first, as with
+        `--only latency`, would have a wrong 99th percentile.
+        """
+        topic = self.topic()
+        with self.kafkasse() as server:
+            self.open(server, [topic], WARM_UP_CLIENTS)
+            self.paced(server, [topic], WARM_UP_RATE, self.scale.warm_up_s, RECORD_BYTES)
+            self.clients.close_all()
+        self.drop(topic)
+
+    def _delivered(self, server: Server, records: int, within_s: float, method: str, *args: object) -> Measured:
         self.clients.expect(records, within_s, True)
         before_s, broker_before_s = server.cpu_s(), self._broker.cpu_s()
-        self.producer.call(how, *args)
+        self.producer.call(method, *args)
         delivered = self.clients.delivered()
         cpu_s, broker_cpu_s = server.cpu_s() - before_s, self._broker.cpu_s() - broker_before_s
         return Measured(delivered, cpu_s, delivered.seconds, broker_cpu_s)
 
 
-def middle(values: list[float]) -> float:
-    """The median; NaN where there is none."""
+def median_or_nan(values: list[float]) -> float:
+    """Return the median, or NaN if there are no values."""
     return median(values) if values else float("nan")

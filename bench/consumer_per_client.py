@@ -1,8 +1,8 @@
-"""The naive way, to compare with: a Kafka consumer for each client, in a Flask app under gunicorn's gevent worker.
+"""A baseline: the simplest possible server. A Flask app that creates one KafkaConsumer for each HTTP client.
 
-    gunicorn -k gevent bench.naive:app
+    gunicorn -k gevent bench.consumer_per_client:app
 
-It is what one writes first. It reads BENCH_BOOTSTRAP_SERVERS, and knows of ids only as much as the benchmark needs.
+It reads BENCH_BOOTSTRAP_SERVERS. It implements only the part of event IDs that the benchmark needs.
 """
 
 from gevent import monkey
@@ -21,24 +21,24 @@ app = Flask(__name__)
 
 @app.get("/<topic>")
 def stream(topic: str) -> Response:
-    """The topic from its end, or from the Last-Event-ID."""
+    """Stream the topic from its end, or from the Last-Event-ID."""
     consumer = KafkaConsumer(bootstrap_servers=os.environ["BENCH_BOOTSTRAP_SERVERS"])
     partitions = [TopicPartition(topic, each) for each in sorted(consumer.partitions_for_topic(topic) or ())]
     consumer.assign(partitions)
     consumer.seek_to_end()
     for entry in json.loads(request.headers.get("Last-Event-ID", "[]")):
         consumer.seek(TopicPartition(entry["topic"], entry["partition"]), entry["offset"])
-    place = {each.partition: consumer.position(each) for each in partitions}
-    return Response(events(consumer, topic, place), content_type="text/event-stream")
+    position = {each.partition: consumer.position(each) for each in partitions}
+    return Response(events(consumer, topic, position), content_type="text/event-stream")
 
 
-def events(consumer: KafkaConsumer, topic: str, place: dict[int, int]) -> Iterator[str]:
-    """One event for each record, with the offsets that follow it."""
+def events(consumer: KafkaConsumer, topic: str, position: dict[int, int]) -> Iterator[str]:
+    """Yield one event for each record. Its ID contains the next offset of each partition."""
     try:
         yield ":ok\n\n"
         for record in consumer:
-            place[record.partition] = record.offset + 1
-            entries = [{"topic": topic, "partition": each, "offset": at} for each, at in place.items()]
+            position[record.partition] = record.offset + 1
+            entries = [{"topic": topic, "partition": each, "offset": at} for each, at in position.items()]
             yield f"id: {json.dumps(entries)}\ndata: {record.value.decode()}\n\n"
     finally:
         consumer.close()

@@ -1,0 +1,25 @@
+"""The machine and the commit that a measurement ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SERVER_FILES = ("kafkasse", "schemas", "wsgi.py", "gunicorn.conf.py")
+
+
+def machine() -> str:
+    """Return the processor and the Python version."""
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    return f"{os.cpu_count()} cores ({model[1] if model else platform.machine()}), Python {platform.python_version()}"
+
+
+def commit() -> str:
+    """Return the short hash of the current commit, with a `+` if files of the web process have uncommitted changes."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *SERVER_FILES], cwd=ROOT, check=False).returncode
+    return head.stdout.strip() + "+" * changed
