@@ -206,7 +206,7 @@ def test_an_id_in_the_address(connect: Connect, cluster: Cluster, topic: str, na
 @pytest.fixture(scope="module")
 def other(serve: Callable[..., Server]) -> Server:
     """A server that writes its ids otherwise."""
-    return serve(id="timestamp", compact_ids=True)
+    return serve(id_type="timestamp", compact_ids=True)
 
 
 def test_ids_of_any_kind(connect: Connect, cluster: Cluster, other: Server, topic: str) -> None:
