@@ -17,13 +17,20 @@ Example:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True, help="Port; 0: any free port.")
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=9092,
+    show_default=True,
+    help="The port on 127.0.0.1. 0 means any free port.",
+)
 @click.option(
     "--dir",
     "directory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Keep the data here (default: delete it at the end).",
+    help="Keep the data in this directory. Without it, the data is deleted at the end.",
 )
 def command(port: int, directory: Path | None) -> None:
     """Run a Kafka broker for development.

@@ -51,7 +51,12 @@ Example:
 
 @click.command(epilog=EPILOG)
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=6917, show_default=True, help="The port of the web page."
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    default=6917,
+    show_default=True,
+    help="The port of the web page.",
 )
 @click.option(
     "--rate",

@@ -78,7 +78,7 @@ def list_pipelines() -> None:
 @click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Where to keep the state and the positions. Without it, the pipeline starts at the beginning of the source.",
+    help="Where to keep the state and the positions. Without it, each run starts at the beginning of the source.",
 )
 @click.option(
     "--master",

@@ -24,9 +24,13 @@ Examples:
   KAFKASSE_ALLOWED_TOPICS=orders kafkasse serve --bootstrap-servers kafka-1.example:9092
   kafkasse serve --config kafkasse.yaml
 
+\b
+See also:
+  kafkasse check     check the configuration and list what would be served
+  kafkasse config    print the effective settings and the source of each
+
 Every setting is an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file that --config or
-{FILE_VARIABLE} names. docs/configuration.md describes all settings. kafkasse check tells whether the settings work and
-what would be served; kafkasse config prints the settings in effect and the source of each.
+{FILE_VARIABLE} names. docs/configuration.md describes all settings.
 """
 
 
