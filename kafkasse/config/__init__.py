@@ -62,7 +62,7 @@ class Config:
 
     @classmethod
     def load(
-        cls, environ: Mapping[str, str] | None = None, file: Path | None = None, **settings_and_hooks: Any
+        cls, environ: Mapping[str, str] | None = None, file: Path | str | None = None, **settings_and_hooks: Any
     ) -> Config:
         """Read settings from a YAML file, then the environment, then the arguments.
 
@@ -72,8 +72,8 @@ class Config:
             settings_and_hooks: as for Config(); None means not given.
         """
         environ = os.environ if environ is None else environ
-        path = file or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
-        layers = [sources.file(path)] if path else []
+        path = file or environ.get(FILE_VARIABLE)
+        layers = [sources.file(Path(path))] if path else []
         config = cls.__new__(cls)
         given = {name: value for name, value in settings_and_hooks.items() if value is not None}
         config._fill([*layers, sources.environment(environ)], given)

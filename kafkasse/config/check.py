@@ -89,8 +89,10 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
         return _sentence(source, own, "can be set only in code, because it is a function.")
     if not parents and name in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]:
         return _sentence(source, own, f"is not a setting: did you mean kafka.{name}?")
-    prefix = names.KAFKA_PREFIX if source.kind == "variable" else ""
-    return _sentence(source, own, f"is not {kind}{names.suggestion(name, known, prefix)}")
+    if source.kind == "variable":  # such a variable may have been meant to set kafka_timeout_s
+        variables = [*(f"kafka_{each}" for each in known), "kafka_timeout_s"]
+        return _sentence(source, own, f"is not {kind}{names.suggestion(f'kafka_{name}', variables, names.PREFIX)}")
+    return _sentence(source, own, f"is not {kind}{names.suggestion(name, known)}")
 
 
 def _sentence(source: Source, name: str, rest: str) -> str:
@@ -132,9 +134,17 @@ def _bounds(schema: Mapping[str, Any]) -> str:
     return ""
 
 
+def _is_secret(path: SettingPath) -> bool:
+    """Return whether the value at `path` is a secret.
+
+    The settings of a route are not, even if its name contains a word such as token. A value in place of a route can be one.
+    """
+    return any(kafka.is_secret(str(each)) for each in path) and not (path[0] == "routes" and len(path) > 2)
+
+
 def shown(path: SettingPath, value: object) -> str:
     """Return the value as an error message or `kafkasse config` may show it: short and without secrets."""
-    if any(kafka.is_secret(str(each)) for each in path):
+    if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
         return "a mapping"
@@ -150,7 +160,7 @@ def shown(path: SettingPath, value: object) -> str:
 
 def masked(path: SettingPath, value: Any) -> Any:
     """Return the value as JSON can hold it, without secrets."""
-    if any(kafka.is_secret(str(each)) for each in path):
+    if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
         return {str(name): masked((*path, str(name)), each) for name, each in value.items()}
@@ -171,17 +181,16 @@ def _example(schema: Mapping[str, Any], source: Source, name: str | int) -> str:
         return ""
     value = schema["examples"][0]
     if source.kind == "variable":
-        text = (
-            ",".join(map(str, value))
-            if isinstance(value, list)
-            else value
-            if isinstance(value, str)
-            else json.dumps(value)
-        )
-        return f". Example: {source.text}={text}"
+        return f". Example: {source.text}={_as_variable(value)}"
     if source.kind == "file":
         return f". Example: {name}: {json.dumps(value)}" if name and isinstance(name, str) else f". Example: {value}"
     return f". Example: {value!r}"
+
+
+def _as_variable(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _problems_of_routes(layer: Layer) -> Iterator[str]:

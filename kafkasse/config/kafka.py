@@ -95,6 +95,7 @@ def problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _problems_of_servers(settings.get("bootstrap_servers", BOOTSTRAP_DEFAULT))
     yield from _problems_of_login(settings)
     yield from _problems_of_files(settings)
+    yield from _problems_of_objects(settings)
     if isinstance(pem := settings.get("ssl_context"), PemCertificates):
         try:
             pem.context()
@@ -106,6 +107,14 @@ def problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     "KAFKA_CLIENT_CERT_KEY the private key of the latter. Example: -----BEGIN CERTIFICATE-----…"
                 ),
             )
+
+
+def _problems_of_objects(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    context, provider = settings.get("ssl_context"), settings.get("sasl_oauth_token_provider")
+    if not isinstance(context, ssl.SSLContext | PemCertificates | None):
+        yield "ssl_context", f"must be an ssl.SSLContext, not a value of type {type(context).__name__}."
+    if provider is not None and not callable(getattr(provider, "token", None)):
+        yield "sasl_oauth_token_provider", "must be an object with a method token() that returns a token."
 
 
 def _problems_of_servers(servers: str | list[str]) -> Iterator[tuple[str, str]]:

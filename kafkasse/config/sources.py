@@ -75,7 +75,9 @@ def merged(*layers: Layer) -> Layer:
     for layer in layers:
         whole.problems += layer.problems
         for name, value in layer.values.items():
-            if name == "kafka" and isinstance(value, Mapping | None) and isinstance(whole.values["kafka"], Mapping):
+            if name == "kafka" and not isinstance(whole.values["kafka"], Mapping):
+                continue  # what another source says must not hide the mistake
+            if name == "kafka" and isinstance(value, Mapping | None):
                 _merge_kafka(whole, layer)
             else:
                 whole.sources = {path: source for path, source in whole.sources.items() if path[0] != name}
@@ -167,10 +169,10 @@ def _index(node: yaml.Node, path: SettingPath, layer: Layer, file: Path, seen: s
         lines: dict[str, int] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
-            if (first := lines.setdefault(name, line)) != line:
-                layer.problems.append(
-                    f"{file}, line {line}: {names.shown(name)} is set twice, first in line {first}. Remove one."
-                )
+            if name in lines:
+                first = f"first in line {lines[name]}"
+                layer.problems.append(f"{file}, line {line}: {names.shown(name)} is set twice, {first}. Remove one.")
+            lines[name] = line
             layer.sources[*path, name] = Source("file", f"{file}, line {line}")
             _index(value, (*path, name), layer, file, seen)
 
@@ -198,7 +200,7 @@ def environment(environ: Mapping[str, str]) -> Layer:
             continue
         elif variable not in names.OTHER_VARIABLES and not names.is_from_kubernetes(variable, text):
             layer.problems.append(_unknown_variable(variable, name, properties))
-    if servers := environ.get("KAFKASSE_BOOTSTRAP_SERVERS"):
+    if (servers := environ.get("KAFKASSE_BOOTSTRAP_SERVERS")) is not None:
         layer.put_kafka("bootstrap_servers", servers, Source("variable", "KAFKASSE_BOOTSTRAP_SERVERS"))
     _find_code_only(layer)
     return layer
@@ -261,7 +263,8 @@ def _find_code_only(layer: Layer) -> None:
     if not isinstance(settings, Mapping):
         return
     properties = schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]
-    for name, value in settings.items():
+    for name, value in list(settings.items()):
         if properties.get(name, {}).get("x-code-only") and not isinstance(value, kafka.PemCertificates):
             source = layer.source(("kafka", name)).text
             layer.problems.append(f"{source}: kafka.{name} can be set only in code, because it is a Python object.")
+            del layer.values["kafka"][name]

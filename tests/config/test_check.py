@@ -31,7 +31,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ("compact_ids: 1", "compact_ids must be true or false or null, not 1. Example: compact_ids: true"),
         ("allowed_topics: t", "allowed_topics must be a list of topic names and patterns, not 't'."),
         ("allowed_topics:", "allowed_topics must be a list of topic names and patterns, not null."),
-        ("allowed_topics: [5]", 'allowed_topics[0] must be a topic name or pattern, not 5. Example: events.*'),
+        ("allowed_topics: [5]", 'allowed_topics[0] must be a topic name, or a pattern with * ? or [...], not 5. Ex'),
         ("topic_prefix: a/b", "topic_prefix must be letters, digits, dots, underscores and hyphens, not 'a/b'."),
         ("kafka: 5", "kafka must be a mapping of client settings, not 5."),
         ("kafka: [a]", "kafka must be a mapping of client settings, not a list."),
@@ -73,6 +73,9 @@ def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem:
         ("PAGES", "maybe", " must be true or false, not 'maybe'. Example: KAFKASSE_PAGES=true"),
         ("ID_TYPE", "time", " must be one of offset, timestamp, both, not 'time'. Example: KAFKASSE_ID_TYPE=both"),
         ("KAFKA_SECURITY_PROTOCOL", "SASL-SSL", " must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'SASL-SSL'."),
+        ("ALLOWED_TOPICS", "a b", " must be a topic name, or a pattern with * ? or [...], not 'a b'."),
+        ("CORS_ORIGINS", "https://a.example/", " must be * or an origin, without a path or a slash at the end, not 'ht"),
+        ("BOOTSTRAP_SERVERS", "", " must be HOST:PORT, not ''. Example: kafka-1.example:9092"),
         ("BOOTSTRAP_SERVERS", "kafka", " must be HOST:PORT, not 'kafka'. Example: kafka-1.example:9092"),
     ],
 )  # fmt: skip

@@ -115,6 +115,13 @@ def test_a_masked_secret_is_recognizable() -> None:
     assert CANARY not in json.dumps(effective)
 
 
+def test_a_route_with_a_suspicious_name_is_shown() -> None:
+    """Only Kafka's settings can be secrets, so `tokens` is an ordinary name of a route."""
+    config = Config(routes={"tokens": {"path": "/tokens", "topics": ["t"]}})
+
+    assert ("routes.tokens.path", "/tokens", "the argument routes") in list(config.effective())
+
+
 PLACES = st.sampled_from(
     ["{}", "a: {}", "kafka: {}", "kafka:\n  ssl_password: {}", "kafka: {{ssl_password: {}", "- {}"]
 )

@@ -74,6 +74,10 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
             "KAFKASSE_KAFKA_SSL_CAFIEL is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?",
         ),
         ("KAFKASSE_PORT", "KAFKASSE_PORT is not a setting"),
+        (
+            "KAFKASSE_KAFKA_TIMEOUT",
+            "KAFKASSE_KAFKA_TIMEOUT is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?",
+        ),
     ],
 )
 def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, problem: str) -> None:
@@ -146,7 +150,7 @@ def test_old_names_of_a_route(problems: Problems) -> None:
 
 def test_variables_that_are_no_settings_are_accepted() -> None:
     """Other parts of kafkasse read them."""
-    Config.load(dict.fromkeys(names.OTHER_VARIABLES, ""))
+    Config.load({name: "a:1" if "SERVERS" in name else "" for name in names.OTHER_VARIABLES})
 
 
 @pytest.mark.parametrize(
@@ -198,6 +202,7 @@ def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, value: str
     ("text", "problem"),
     [
         ("max_streams: 1\nmax_streams: 2", ", line 2: max_streams is set twice, first in line 1. Remove one."),
+        ("{max_streams: 1, max_streams: 2}", ", line 1: max_streams is set twice, first in line 1. Remove one."),
         ("- a", ": the file must be a mapping of settings."),
         ("5", ": the file must be a mapping of settings."),
         ("a: [", ", line 1: this is not valid YAML: "),
@@ -223,10 +228,10 @@ def test_a_file_that_does_not_exist(problems: Problems, path: str) -> None:
 
 
 def test_aliases_of_a_file_are_read(write: Write) -> None:
-    """An anchor may be used again, even inside itself."""
-    file = write("allowed_topics: &topics [a]\ncors_origins: *topics\n")
+    """An anchor may be used again."""
+    file = write("routes:\n  a: {path: /a, topics: &topics [t]}\n  b: {path: /b, topics: *topics}\n")
 
-    assert ("a",) == Config.load({}, file).web.cors_origins
+    assert ("t",) == Config.load({}, file).routes[1].topics
 
 
 def test_all_problems_are_reported_at_once(problems: Problems, write: Write) -> None:
@@ -236,6 +241,13 @@ def test_all_problems_are_reported_at_once(problems: Problems, write: Write) -> 
     assert 4 == len(problems({"KAFKASSE_FOO": "1"}, file, max_streams=0))
     found = problems({f"KAFKASSE_FOO{n}": "1" for n in range(50)})
     assert (21, "There are 30 more problems.") == (len(found), found[-1])
+
+
+def test_a_variable_does_not_hide_a_mistake_in_the_file(problems: Problems, write: Write) -> None:
+    """`kafka` must be a mapping even if a variable sets one of its settings."""
+    (found,) = problems({"KAFKASSE_BOOTSTRAP_SERVERS": "a:1"}, write("kafka: 5"))
+
+    assert "line 1: kafka must be a mapping of client settings, not 5." in found
 
 
 def test_a_problem_never_has_two_lines(problems: Problems) -> None:
