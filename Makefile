@@ -4,15 +4,22 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo setup test lint bench soak chaos fuzz audit
+.PHONY: help demo setup test test-fast lint bench soak chaos fuzz audit
 
 demo: setup
 	@$(VENV)/bin/kafkasse demo
 
 setup: $(VENV)/ready
 
+# The whole suite: needs a few GB of memory, and Chromium and chromedriver for the page. A test that waits leaves its core
+# to another one, so there are more processes than cores.
+PROCESSES ?= 3
 test: setup
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
+
+# The tests that start no process (broker, browser, Spark, server) and use no network. See tests/support/guard.py.
+test-fast: setup
+	$(VENV)/bin/pytest -n 2 -m "not processes" --hypothesis-profile=fast -q $(TEST)
 
 lint: setup
 	$(VENV)/bin/ruff check

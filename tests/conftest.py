@@ -1,44 +1,63 @@
-"""What all tests share. gevent patches first, as it does in a server: before anything imports sockets, ssl or kafka."""
+"""Fixtures and pytest plugins for all tests.
+
+gevent patches first, as in a server: before any module imports sockets, ssl or kafka. The variables that configure
+kafkasse are removed, so that the developer's shell does not change what the tests see.
+"""
+
+import os
 
 from gevent import monkey
 
 monkey.patch_all()
 
+MACHINE = {"KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS"}  # where this machine gets its jars from
+for name in [name for name in os.environ if name.startswith(("KAFKASSE_", "KAFKA_")) and name not in MACHINE]:
+    del os.environ[name]
+
 import secrets  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from contextlib import closing  # noqa: E402
 
-import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
+from tests.support.examples import register_profiles  # noqa: E402
+from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
 from tests.support.report import Report  # noqa: E402
+from tests.support.schedule import Schedule  # noqa: E402
 
-hypothesis.settings.register_profile("kafkasse", deadline=None)  # no test judges by the clock
-hypothesis.settings.load_profile("kafkasse")
+register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the controller
-        config.pluginmanager.register(Report(config))
+    schedule = Schedule(config)
+    config.pluginmanager.register(Guard())
+    config.pluginmanager.register(schedule)
+    if not hasattr(config, "workerinput"):  # pytest-xdist's processes report to the controller
+        config.pluginmanager.register(Report(config, schedule))
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[EmbeddedBroker]:
-    """A real Kafka, one for the whole run. Tests keep apart by topics with fresh names."""
+def processes() -> None:
+    """Requested by fixtures that start processes. `make test-fast` leaves out the tests that use them."""
+
+
+@pytest.fixture(scope="session")
+def broker(processes: None) -> Iterator[EmbeddedBroker]:
+    """A Kafka broker for all tests of this process. Each test uses topics of its own, see fresh_name."""
     with EmbeddedBroker() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    """Writes to the broker."""
+    """Creates topics on the broker and writes to them."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def fresh_name() -> str:
-    """A name that no other test uses."""
+    """A topic name that no other test uses."""
     return f"t-{secrets.token_hex(6)}"

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.attacks import targets
+from tests.support.examples import examples
 
-EXAMPLES_MAX = 300
-bounded = settings(max_examples=EXAMPLES_MAX, deadline=None, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 
 FIELDS = [
     "topic",

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench import capacity, report
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.processes
 def test_a_quick_run_prints_tables_and_keeps_the_results():
     """A quick run starts a broker, a server and clients, prints its tables and does not change results.json."""
     before = report.DATA.read_bytes()

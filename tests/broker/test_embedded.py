@@ -15,6 +15,8 @@ from kafkasse.broker import EmbeddedBroker, embedded
 from kafkasse.errors import CommandError
 from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
 
+pytestmark = pytest.mark.processes
+
 UNPATCHED = """
 import sys
 from kafkasse.broker import EmbeddedBroker

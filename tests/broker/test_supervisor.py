@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kafkasse.broker.supervisor import SupervisedProcess
 from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
+
+pytestmark = pytest.mark.processes
 
 
 def test_removes_the_scratch_directory_of_a_killed_parent(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.chaos.scene import Scene
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[EmbeddedCluster]:
+def kafka(processes: None) -> Iterator[EmbeddedCluster]:
     """A cluster of three nodes. A test that makes a node fail must heal it."""
     with EmbeddedCluster() as kafka:
         yield kafka

@@ -34,6 +34,8 @@ from hypothesis import strategies as st
 
 from kafkasse.commands import cat, main
 
+pytestmark = pytest.mark.processes
+
 TIMEOUT_S = 60  # for a whole run of the command, so that a hang becomes a failure
 RETRY_SOON = b"retry: 1\n\n"  # otherwise the client waits a second before it reconnects
 ID = '[{"topic":"t","partition":0,"offset":%d}]'

@@ -130,6 +130,7 @@ def test_ctrl_c_is_exit_code_130(run: Run, command: Callable[[BaseException], No
         (["load", "--help"], {"kafka", "yaml"}),
     ],
 )
+@pytest.mark.processes
 def test_imports_only_what_the_command_needs(args: list[str], allowed: set[str]) -> None:
     """A command imports no other command's module and no package that it does not use."""
     script = (
@@ -156,6 +157,7 @@ def test_lists_every_command() -> None:
     ("words", "expected"),
     [("kafkasse de", "demo"), ("kafkasse cat --last", "--last-event-id"), ("kafkasse cat --format i", "id")],
 )
+@pytest.mark.processes
 def test_completes_commands_and_options(words: str, expected: str) -> None:
     """The line in the help that enables completion works: click completes commands, options and values."""
     position = str(len(words.split()) - 1)

@@ -25,6 +25,8 @@ from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.demo import CONFIG, Processes
 from kafkasse.errors import CommandError
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
 RETRIES_FOREVER = "cat", "http://127.0.0.1:1/"  # a command that runs until it is stopped, and starts quickly

@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.pipelines.countries import country, top
 from tests.pipelines.topics import Topics
+
+pytestmark = pytest.mark.processes
 
 EXIT_TIMEOUT_S = 120
 

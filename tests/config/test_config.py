@@ -192,6 +192,7 @@ def test_settings_of_the_open_route_from_the_environment() -> None:
     assert (("a", "events.*"), True, IdType.BOTH) == (route.allowed, route.compact_ids, route.id_type)
 
 
+@pytest.mark.processes
 def test_reading_the_configuration_imports_neither_encoder_nor_web_server() -> None:
     """`kafkasse load` needs Kafka's settings, and must not pay for msgspec, Flask, gevent or kafkasse's own web part."""
     program = "import sys; from kafkasse.config import Config; Config.load({}).kafka_settings(); print(*sys.modules)"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "gunicorn", "--check-config", "-c", "gunicorn.conf.py", "wsgi:app"]
 

@@ -19,6 +19,7 @@ from kafkasse.log import Partition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
+from tests.support.examples import examples
 
 PARTITIONS = 3
 EVENT = re.compile(rb"(?:event: (\w+)\n)?(?:id: (.*)\n)?(?:data: (.*)\n)?\n")
@@ -187,7 +188,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, max_ring_records=st.integers(1, 12), filtered=st.booleans())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_each_client_receives_exactly_the_records_in_any_interleaving(steps, max_ring_records, filtered):
     """Writes, fetches, opens, reads, heartbeats and cuts at any byte, in any order: no record is lost or duplicated."""
     world = World(max_ring_records, filtered)
@@ -199,7 +200,7 @@ def test_each_client_receives_exactly_the_records_in_any_interleaving(steps, max
 
 
 @given(steps=STEPS, max_ring_records=st.integers(1, 12))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_event_ids_on_the_last_frame_of_a_run_lose_nothing(steps, max_ring_records):
     """With id_frequency=run, a client that is cut off resumes after the last event ID that it received."""
     world = World(max_ring_records, filtered=False, sparse_ids=True)

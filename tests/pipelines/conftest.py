@@ -14,7 +14,7 @@ __all__ = ["topics"]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(processes: None) -> Iterator[SparkSession]:
     """The same kind of session as `kafkasse pipeline run` uses."""
     with session("kafkasse tests") as running:
         yield running

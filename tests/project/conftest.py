@@ -25,7 +25,7 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def run() -> Callable[..., str]:
+def run(processes: None) -> Callable[..., str]:
     """Runs a command to its end and returns its output. Fails with all that it said."""
 
     def run(*command: object, cwd: Path = ROOT) -> str:
@@ -68,7 +68,7 @@ class Deployed(Server):
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Server]]:
+def start(processes: None) -> Iterator[Callable[..., Server]]:
     """Starts a server: start(command, cwd, home, NAME=value, …). All that were started are stopped at the end.
 
     Its whole environment is what a platform sets, a PATH that begins with the virtual environment `home` and a PORT (0,

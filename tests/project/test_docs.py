@@ -64,7 +64,7 @@ def test_example_file_is_a_configuration(root: Path, tmp_path: Path) -> None:
     (block,) = _blocks(root / "docs/configuration.md", "yaml")
     (tmp_path / "kafkasse.yaml").write_text(block)
 
-    config = kafkasse.Config.load({}, tmp_path / "kafkasse.yaml")
+    config = kafkasse.Config.load({"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "secret"}, tmp_path / "kafkasse.yaml")
 
     assert ["/prices", "/audit", "/<topics>"] == [route.path for route in config.routes]
 
@@ -112,7 +112,7 @@ class TestHooks:
         response.close()
 
         said = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
-        assert ["opened", "skipped countries/0 offset 1", "ended"] == said
+        assert ["opened", "Skipped countries/0 offset 1", "ended"] == said
 
 
 def test_readme_mounts_the_streams(

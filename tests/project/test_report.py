@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.report import named_tests
+import pytest
+
+from tests.support.report import named_tests, short_name
 
 
 def test_finds_the_tests_that_a_page_names(tmp_path: Path) -> None:
-    """Names in backquotes count, with or without a class; other code does not."""
+    """Names in backquotes count; other code does not."""
     page = tmp_path / "page.md"
-    page.write_text(
-        "| a | `kafka/test_log.py::test_reads`, `server/test_caps.py::TestCursors::test_full` | `kafka/log.py` |"
-    )
+    page.write_text("| a | `kafka/test_log.py::test_reads`, `test_app.py::test_health` | `kafka/log.py` |")
 
-    assert {"kafka/test_log.py::test_reads", "server/test_caps.py::TestCursors::test_full"} == named_tests([page])
+    assert {"kafka/test_log.py::test_reads", "test_app.py::test_health"} == named_tests([page])
+
+
+@pytest.mark.parametrize("test", ["test_full", "test_full[max_streams]", "TestCursors::test_full[a::b]"])
+def test_calls_a_test_what_the_docs_call_it(test: str) -> None:
+    """The docs name neither classes nor parameters."""
+    assert "server/test_caps.py::test_full" == short_name(f"tests/server/test_caps.py::{test}")

@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker(processes: None) -> Iterator[EmbeddedBroker]:
     """A Kafka of our own, which may be harmed."""
     with EmbeddedBroker() as running:
         yield running

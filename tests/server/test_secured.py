@@ -26,7 +26,7 @@ def ports() -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def broker(authority: Authority, ports: dict[str, int]) -> Iterator[EmbeddedBroker]:
+def broker(processes: None, authority: Authority, ports: dict[str, int]) -> Iterator[EmbeddedBroker]:
     with secured_broker(authority, ports) as running:
         yield running
 

@@ -17,7 +17,7 @@ FLAGS = (
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+def browser(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     """Debian's Chromium with a new profile. In CI it must be installed; elsewhere its tests are skipped."""
     if not (CHROMIUM.exists() and CHROMEDRIVER.exists()):
         missing = "CHROMIUM IS MISSING: the page is NOT tested. Install the packages chromium and chromium-driver."
