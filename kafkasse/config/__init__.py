@@ -98,9 +98,8 @@ class Config:
     @cached_property
     def routes(self) -> tuple[Route, ...]:
         """The named routes and then the open route, /{topics}."""
-        from kafkasse.config.routes import (
-            routes,  # here, because `kafkasse load` needs no routes and none of their imports
-        )
+        # Imported here, because `kafkasse load` needs neither the routes nor their imports.
+        from kafkasse.config.routes import routes
 
         return routes(self.route)
 

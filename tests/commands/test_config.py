@@ -69,3 +69,12 @@ def test_refuses_a_configuration_that_is_not_valid(
     assert 1 == main(["config"])
 
     assert 2 == capsys.readouterr().err.count("\n")
+
+
+def test_the_help_of_serve_mentions_check_and_config(capsys: pytest.CaptureFixture[str]) -> None:
+    """Someone who starts a server learns how to look at its configuration first."""
+    main(["serve", "--help"])
+
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "kafkasse check" in help_text
+    assert "kafkasse config" in help_text
