@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kafkasse.frame.json_text import dumps, is_json, is_utf8, loads, may_have_long_number, without_member
+from kafkasse.frame.json_text import (
+    MAX_NUMBER_DIGITS,
+    dumps,
+    is_json,
+    is_utf8,
+    loads,
+    may_have_long_number,
+    without_member,
+)
 from kafkasse.log import Record
 
 _OPENING_BRACE, _CLOSING_BRACE, _SPACE = b"{} "
@@ -158,7 +166,7 @@ def can_append_member(value: bytes) -> bool:
         and b"\n" not in value
         and b"\r" not in value
         and (value.isascii() or is_utf8(value))
-        and not may_have_long_number(value)
+        and (len(value) <= MAX_NUMBER_DIGITS or not may_have_long_number(value))  # the first test saves a call
     )
 
 
