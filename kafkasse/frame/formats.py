@@ -40,7 +40,7 @@ Format = Callable[[str, int, Record], Payload]
 
 
 def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
-    """KafkaSSE's format: a JSON object with the member `_kafka` added. Any other JSON value is sent as it is.
+    """KafkaSSE's format: a JSON object with the member `_kafka` added. Any other JSON value is sent unchanged.
 
     A `_kafka` member in the value is removed, so that a producer cannot forge the position of its record.
     """
@@ -59,7 +59,7 @@ def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
 
 
 def as_value(topic: str, partition: int, record: Record) -> Payload:
-    """The value as it is, or in base64 with the event name `base64` if SSE cannot carry it."""
+    """The value unchanged, or in base64 with the event name `base64` if SSE cannot carry it."""
     value = record.value
     if value is None:
         return Payload("delete", dumps(_text_member("key", record.key)))
@@ -186,7 +186,7 @@ def _encoding(value: bytes | None) -> str:
 
 
 def _embedded(value: bytes | None, encoding: str) -> bytes:
-    """Return a value as JSON that can stand inside an object."""
+    """Return a value as JSON text that can be embedded in an object."""
     if value is None:
         return b"null"
     match encoding:

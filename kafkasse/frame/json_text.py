@@ -117,5 +117,5 @@ def member_name(member: bytes) -> str:
 
 
 def without_member(value: bytes, name: str) -> bytes:
-    """Return a JSON object without its members called `name`. The text of the other members stays as it is."""
+    """Return a JSON object without its members called `name`. The text of the other members does not change."""
     return b"{" + b",".join(member for member in members(value) if member_name(member) != name) + b"}"

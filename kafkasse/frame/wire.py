@@ -52,7 +52,7 @@ class Wire(Protocol):
         ...
 
     def retry(self, retry_ms: int) -> bytes:
-        """Return the field that tells the client to wait `retry_ms` milliseconds before it reconnects."""
+        """Return the field that makes the client wait `retry_ms` milliseconds before it reconnects."""
         ...
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
@@ -153,7 +153,7 @@ def _has_reserved_event(data: bytes) -> bool:
 
 
 def gap(wire: Wire, gap: Gap, position_id: str) -> bytes:
-    """Return the event that tells a client which records it lost."""
+    """Return the event that reports lost records to a client."""
     topic, partition = gap.partition
     data = {"topic": topic, "partition": partition, "from": gap.start, "to": gap.end, "reason": gap.reason}
     return wire.report("gap", data, position_id)

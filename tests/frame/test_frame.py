@@ -180,7 +180,7 @@ def test_one_record_is_one_event(raw: bytes, format: str) -> None:
 
 @given(st.lists(st.binary() | json_text().map(lambda written: written[0].encode()), max_size=5))
 def test_split_undoes_frame(values: list[bytes]) -> None:
-    """split() returns the events and bodies that concatenated frames were made of, in both wire formats."""
+    """split() returns the event names and bodies of concatenated frames, in both wire formats."""
     for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
         bodies = [body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in encoded[1:]]
