@@ -47,7 +47,7 @@ class Layer:
     longest prefix.
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict, repr=False)  # they can be secrets
     sources: dict[SettingPath, Source] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -212,7 +212,8 @@ def _unknown_variable(variable: str, name: str, properties: Mapping[str, Any]) -
     if name in ("kafka", "routes"):
         return f"{variable} is not a setting: {name} can be set only in a file or in code."
     others = (each.removeprefix(names.PREFIX).lower() for each in names.OTHER_VARIABLES)
-    known = [*(each for each in properties if each not in ("kafka", "routes")), *others]
+    client = (f"kafka_{each}" for each in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"])
+    known = [*(each for each in properties if each not in ("kafka", "routes")), *others, *client]
     return f"{variable} is not a setting{names.suggestion(name, known, names.PREFIX)}"
 
 

@@ -73,6 +73,10 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
             "KAFKASSE_KAFKA_SSL_CAFIEL",
             "KAFKASSE_KAFKA_SSL_CAFIEL is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?",
         ),
+        (
+            "KAFKASSE_SASL_PLAIN_PASSWORD",
+            "KAFKASSE_SASL_PLAIN_PASSWORD is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?",
+        ),
         ("KAFKASSE_PORT", "KAFKASSE_PORT is not a setting"),
         (
             "KAFKASSE_KAFKA_TIMEOUT",
