@@ -49,7 +49,7 @@ def server(serve: Callable[..., Server]) -> Server:
 
 
 @pytest.fixture
-def many() -> Iterator[ExitStack]:
+def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
@@ -83,9 +83,9 @@ def _trickle(connection: socket.socket, text: bytes) -> None:
         gevent.sleep(0.01)
 
 
-def test_closes_idle_connections(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
+def test_closes_idle_connections(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
     """Hundreds of idle connections are closed and delay no other client."""
-    silent = [many.enter_context(connect(server.port)) for _ in range(IDLE)]
+    silent = [stack.enter_context(connect(server.port)) for _ in range(IDLE)]
 
     unharmed.serves()
 
@@ -93,12 +93,12 @@ def test_closes_idle_connections(server: Server, unharmed: Unharmed, many: ExitS
 
 
 def test_a_slow_client_does_not_delay_others(
-    server: Server, unharmed: Unharmed, cluster: Cluster, many: ExitStack
+    server: Server, unharmed: Unharmed, cluster: Cluster, stack: ExitStack
 ) -> None:
     """A client that reads byte by byte does not delay others, and costs little memory."""
     values = (b'{"n":%d,"x":"%b"}' % (n, b"x" * LARGE_RECORD_BYTES) for n in range(LARGE_RECORDS))
-    slow = many.enter_context(Client(server.port, "/exhausted", receive_buffer=4096)).ready()
-    fast = many.enter_context(Client(server.port, "/exhausted")).ready()
+    slow = stack.enter_context(Client(server.port, "/exhausted", receive_buffer=4096)).ready()
+    fast = stack.enter_context(Client(server.port, "/exhausted")).ready()
     before = server.memory_bytes()
     reading = gevent.spawn(_drip, slow.socket)
 
@@ -117,9 +117,9 @@ def _drip(connection: socket.socket) -> None:
             gevent.sleep(0.01)
 
 
-def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
+def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
     """A client that requests pages without reading them is closed. Its other requests are not answered."""
-    connection = many.enter_context(socket.socket())
+    connection = stack.enter_context(socket.socket())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((HOST, server.port))
     connection.settimeout(0.2)
@@ -181,9 +181,9 @@ def test_pipelined_requests_take_turns(server: Server, unharmed: Unharmed) -> No
 # Many clients.
 
 
-def test_rejects_streams_above_max_streams(server: Server, unharmed: Unharmed, many: ExitStack) -> None:
+def test_rejects_streams_above_max_streams(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
     """The next client gets 503 with Retry-After, from any address. Open streams continue."""
-    open_streams = [many.enter_context(_from(server, f"10.0.0.{n}")) for n in range(STREAMS_MAX)]
+    open_streams = [stack.enter_context(_from(server, f"10.0.0.{n}")) for n in range(STREAMS_MAX)]
 
     late = ask(server.port, "/exhausted", X_Forwarded_For="10.9.9.9")
 
@@ -195,18 +195,18 @@ def test_rejects_streams_above_max_streams(server: Server, unharmed: Unharmed, m
 
 @pytest.mark.parametrize("spoofed", ["10.1.1.1", "10.2.2.2, 10.1.1.1", "garbage, ::1, 10.1.1.1", "10.1.1.1,,\t,"])
 def test_rejects_streams_above_max_streams_per_client(
-    server: Server, unharmed: Unharmed, many: ExitStack, spoofed: str
+    server: Server, unharmed: Unharmed, stack: ExitStack, spoofed: str
 ) -> None:
     """The client gets 429, whatever it puts before the address that our proxy adds. Another client is served."""
     eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)  # the streams of the previous case
     for n in range(PER_CLIENT_MAX):
-        many.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
+        stack.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
 
     refusal = ask(server.port, "/exhausted", X_Forwarded_For=spoofed)
 
     assert (429, "TooManyStreamsError") == (refusal.status, refusal.json["name"])
     assert int(refusal.headers["retry-after"]) > 0
-    many.enter_context(_from(server, "10.3.3.3"))
+    stack.enter_context(_from(server, "10.3.3.3"))
 
 
 def _from(server: Server, address: str) -> Client:
