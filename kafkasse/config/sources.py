@@ -127,7 +127,9 @@ def file(path: Path) -> Layer:
         layer.problems.append(f"{path}: the lists and mappings are nested too deeply.")
     else:
         if isinstance(values, dict):
-            layer.values = values
+            layer.values = {name: value for name, value in values.items() if isinstance(name, str)}
+            for name in values.keys() - layer.values.keys():  # YAML reads 5, true and 2026-01-01 as other types
+                layer.problems.append(f"{path}: {names.shown(str(name))} is not a setting: a name must be text.")
             _find_code_only(layer)
         elif values is not None:
             layer.problems.append(f"{path}: the file must be a mapping of settings. Example: allowed_topics: [orders]")
