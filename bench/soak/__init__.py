@@ -1,10 +1,10 @@
-"""A server under many clients of all manners for as long as one likes: is it in the end what it was at the start?
+"""A soak test: many different clients use a server for a long time. At the end the server must not hold more than before.
 
-writer.py   records at a steady rate, numbered in each partition
-clients.py  who comes, reads, stalls, goes and comes back
-progress.py what one client has had: nothing lost, nothing twice
-watch.py    what the worker holds, every few seconds
-verdict.py  whether that has grown
-report.py   lines, a picture, a page
-app.py      what gunicorn serves
+writer.py        writes numbered records at a steady rate
+clients.py       the clients: they connect, read, stall, disconnect and reconnect
+stream_check.py  checks what one client receives: no record is lost or duplicated
+sampler.py       samples the resources that the worker holds, every few seconds
+growth.py        decides whether a resource has grown
+report.py        prints lines, draws a chart and writes the page
+app.py           the app that gunicorn serves
 """

@@ -1,4 +1,4 @@
-"""What gunicorn serves in a soak: kafkasse as wsgi.py has it, once more behind a filter, and a look inside."""
+"""The app for a soak test: the app of wsgi.py, the same streams with a filter, and a page with internal counts."""
 
 from gevent import monkey
 
@@ -19,15 +19,15 @@ TYPES_SHOWN_MAX = 40
 
 
 def create() -> Flask:
-    """The app; `/-/inside` shows what no metric of kafkasse's does."""
+    """Create the app. `/-/internals` shows counts that kafkasse's metrics lack."""
     app = create_app()
     app.register_blueprint(kafkasse.blueprint(Config.load(filterer=shows), name="filtered"), url_prefix="/filtered")
-    app.add_url_rule("/-/inside", view_func=inside)
+    app.add_url_rule("/-/internals", view_func=internals)
     return app
 
 
-def inside() -> object:
-    """Greenlets that live, and the objects that the garbage collector knows, by type: a leak is one of these."""
+def internals() -> object:
+    """Return the number of live greenlets, and of the objects that the garbage collector tracks, by type."""
     objects = gc.get_objects()
     types = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in objects)
     greenlets = sum(isinstance(each, greenlet) and not each.dead for each in objects)

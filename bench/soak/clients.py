@@ -1,7 +1,7 @@
-"""Who comes in a soak. Each client has one manner for the whole run, so that the load does not change.
+"""The clients of a soak test. Each client has one behavior for the whole run, so that the load is constant.
 
-A client is a greenlet. It opens one connection after the other, reads in its manner, goes, and comes back with its last
-id. All that it was sent goes through its Progress; what is wrong is told to the crowd, which goes on.
+A client is a greenlet. It opens one connection after another: it connects, reads, disconnects, and reconnects with its last
+event ID. A StreamCheck checks everything that the client receives. The pool records errors, and the client continues.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from threading import Barrier
 import gevent
 from gevent.event import Event
 
-from bench.soak.progress import Progress, Wrong
-from bench.soak.records import Place, first_shown, value
+from bench.soak.records import Partition, first_shown, value
+from bench.soak.stream_check import DeliveryError, StreamCheck
 from bench.soak.writer import Writer
 from tests.support.kafka import Cluster
 
-SILENCE_S_MAX = (
-    30.0  # heartbeats come more often; so much longer than the server's deadline it may need on a busy machine
+SILENCE_TIMEOUT_S = (
+    30.0  # longer than the heartbeat interval, and the tolerance for the write timeout on a busy machine
 )
 READ_BYTES_MAX = 65_536
 SLOW_BYTES, SLOW_PAUSE_S = 1_024, 0.05
-SLOW_SHARE, STALLED_SHARE = 0.6, 1.5  # of the write deadline: a slow reader stays within it, a stalled one goes beyond
+SLOW_SHARE, STALLED_SHARE = 0.6, 1.5  # of the write timeout: a slow client stays below it, a stalled one exceeds it
 SMALL_BUFFER_BYTES = 32_768
-OLD_S = 150.0  # how far back those go who begin in the past
-LATE_AFTER_LIVES = 6
-COMPLAINTS_MAX = 50
-BRIEF_RECORDS, BRIEF_READERS, BRIEF_PARTITIONS = 20, 4, 2
+PAST_S = 150.0  # how far in the past a client starts that requests older records
+LATE_AFTER_CONNECTIONS = 6
+ERRORS_MAX = 50
+TEMPORARY_RECORDS, TEMPORARY_READERS, TEMPORARY_PARTITIONS = 20, 4, 2
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A stream: its path, and the first record from the n-th on that it shows."""
+    """A stream: its path, and a function that returns the first record, from n on, that its filter passes."""
 
     path: str
     first_shown: Callable[[int], int] = lambda n: n
 
 
 PARTITIONS = 3
-TOPICS = ("plain", "other", "hidden", "values")  # all are written to at one rate
-QUIET = "quiet"  # nobody writes here
+TOPICS = ("plain", "other", "hidden", "values")  # the writer appends to all of them at the same rate
+QUIET = "quiet"  # a topic without new records
 KINDS = Kind("/plain"), Kind("/other"), Kind("/plain,other"), Kind("/filtered/hidden", first_shown), Kind("/by-value")
 VALUES_ROUTE = {"path": "/by-value", "topics": ["values"], "format": "value"}
 
 BAD_REQUESTS: Sequence[tuple[str, str, dict[str, str], int]] = (
     ("HEAD", "/plain", {}, 200),
-    ("GET", "/nothing-of-the-kind", {}, 404),
+    ("GET", "/does-not-exist", {}, 404),
     ("GET", "/plain", {"Last-Event-ID": "garbage"}, 400),
     ("GET", "/plain", {"Last-Event-ID": '[{"topic":"plain","partition":99,"offset":0}]'}, 400),
     ("GET", "/plain", {"Last-Event-ID": "[" * 20_000}, 400),
@@ -64,10 +64,10 @@ BAD_REQUESTS: Sequence[tuple[str, str, dict[str, str], int]] = (
 
 
 class Connection:
-    """One request and its response. Ends like a client that closes its socket, or is switched off.
+    """One request and its response. It ends with a FIN, or abruptly with an RST.
 
     Attributes:
-        status: of the response.
+        status: the status of the response.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Connection:
         self.socket = self._http.sock = socket.socket()
         if buffer_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-        self.socket.settimeout(SILENCE_S_MAX)
+        self.socket.settimeout(SILENCE_TIMEOUT_S)
         self.socket.connect(("127.0.0.1", port))
         self._http.request(method, path, headers=dict(headers))
         self._response = self._http.getresponse()
         self.status = self._response.status
 
     def read(self, within_s: float, bytes_max: int = READ_BYTES_MAX) -> bytes:
-        """What comes next; b"" where the server has ended the response, in whatever way.
+        """Return the next bytes, or b"" if the server has ended the response in any way.
 
         Raises:
-            TimeoutError: nothing came. The connection can only be closed then.
+            TimeoutError: nothing arrived in time. The connection cannot be used any more.
         """
         self.socket.settimeout(within_s)
         try:
@@ -98,25 +98,26 @@ class Connection:
             return b""
 
     def close(self, abruptly: bool = False) -> None:
+        """Close the connection, with an RST if `abruptly`."""
         if abruptly:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._response.close()  # it holds the socket too
+        self._response.close()  # the response refers to the socket too
         self._http.close()
 
 
-class Crowd:
+class ClientPool:
     """All clients of a run.
 
     Args:
-        port: of the server.
-        writer: who says how far the topics go.
-        cluster: where brief topics are made.
-        write_timeout_s: the server's.
+        port: the server's port.
+        writer: knows the end of each topic.
+        cluster: creates and deletes temporary topics.
+        write_timeout_s: the server's setting.
 
     Attributes:
-        over: set when all are to come to the end.
-        complaints: what was wrong.
-        counts: what was done, by name.
+        over: set when the clients should read to the end and disconnect.
+        errors: the first errors that the clients found.
+        counts: the number of events such as connections and errors, by name.
     """
 
     def __init__(self, port: int, writer: Writer, cluster: Cluster, write_timeout_s: float) -> None:
@@ -124,39 +125,41 @@ class Crowd:
         self.writer = writer
         self.write_timeout_s = write_timeout_s
         self.over = Event()
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._greenlets: list[gevent.Greenlet] = []
 
-    def come(self, manners: Mapping[str, int]) -> None:
-        """So many clients of each manner, and besides who asks for nonsense and who makes and deletes topics."""
+    def start(self, behaviors: Mapping[str, int]) -> None:
+        """Start clients by behavior, a client that sends bad requests, and one that creates and deletes topics."""
         number = 0
-        for manner, many in manners.items():
-            for _ in range(many):
-                self._spawn(Client(self, number, MANNERS[manner]).run, f"{manner} {number}")
+        for behavior, clients in behaviors.items():
+            for _ in range(clients):
+                self._spawn(Client(self, number, BEHAVIORS[behavior]).run, f"{behavior} {number}")
                 number += 1
-        self._spawn(self._ask_nonsense, "nonsense")
-        self._spawn(self._make_and_delete, "brief topics")
+        self._spawn(self._send_bad_requests, "bad requests")
+        self._spawn(self._create_and_delete_topics, "temporary topics")
 
     def end(self, within_s: float) -> None:
-        """Let each come to the end of its stream, and leave. The writer must have stopped."""
+        """Let each client read to the end of its stream and disconnect. The writer must have stopped."""
         self.over.set()
         gevent.joinall(self._greenlets, within_s)
         for each in self._greenlets:
             if not each.dead:
-                self.complain(each.name, f"did not come to the end within {within_s:.0f} s")
+                self.report_error(each.name, f"did not receive all records within {within_s:.0f} s")
         gevent.killall(self._greenlets)
 
-    def complain(self, who: str, what: object) -> None:
-        self.counts["complaints"] += 1
-        if len(self.complaints) < COMPLAINTS_MAX:
-            self.complaints.append(f"{who}: {what}")
-            print(self.complaints[-1], flush=True)  # at once: it may be worth a look while all is still running
+    def report_error(self, client: str, error: object) -> None:
+        """Record an error and print it at once, while the state of the server can still be inspected."""
+        self.counts["errors"] += 1
+        if len(self.errors) < ERRORS_MAX:
+            self.errors.append(f"{client}: {error}")
+            print(self.errors[-1], flush=True)
 
-    def connect(self, path: str, headers: Mapping[str, str], **how: object) -> Connection:
+    def connect(self, path: str, headers: Mapping[str, str], **options: object) -> Connection:
+        """Open a connection and count it."""
         self.counts["connections"] += 1
-        return Connection(self.port, path, headers, **how)  # type: ignore[arg-type]
+        return Connection(self.port, path, headers, **options)  # type: ignore[arg-type]
 
     def _spawn(self, run: Callable[[], object], name: str) -> gevent.Greenlet:
         def guarded() -> None:
@@ -164,8 +167,8 @@ class Crowd:
                 try:
                     run()
                     return
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak is for
-                    self.complain(name, f"{type(error).__name__}: {error}")
+                except Exception as error:  # noqa: BLE001 - the soak test reports every error
+                    self.report_error(name, f"{type(error).__name__}: {error}")
                     if self.over.wait(1.0):
                         return
 
@@ -174,174 +177,176 @@ class Crowd:
         self._greenlets.append(greenlet)
         return greenlet
 
-    def _ask_nonsense(self) -> None:
+    def _send_bad_requests(self) -> None:
         while not self.over.wait(0.5):
             for method, path, headers, status in BAD_REQUESTS:
-                answer = self.connect(path, headers, method=method)
-                answer.close()
-                self.counts["heads and bad requests"] += 1
-                if answer.status != status:
-                    raise Wrong(f"{method} {path} {headers} was answered {answer.status} in place of {status}")
+                response = self.connect(path, headers, method=method)
+                response.close()
+                self.counts["HEAD and bad requests"] += 1
+                if response.status != status:
+                    raise DeliveryError(f"{method} {path} {headers}: received {response.status}, expected {status}")
 
-    def _make_and_delete(self) -> None:
+    def _create_and_delete_topics(self) -> None:
         while not self.over.wait(5.0):
-            name = f"brief-{time.monotonic_ns()}"
-            self._cluster.create(name, BRIEF_PARTITIONS)
-            ends = {(name, each): BRIEF_RECORDS for each in range(BRIEF_PARTITIONS)}
-            for place, end in ends.items():
-                self._cluster.send(name, *(value(place, n) for n in range(end)), partition=place[1])
-            having_all = Barrier(BRIEF_READERS + 1)
-            readers = [gevent.spawn(self._read_to_its_end, name, ends, having_all) for _ in range(BRIEF_READERS)]
+            name = f"temporary-{time.monotonic_ns()}"
+            self._cluster.create(name, TEMPORARY_PARTITIONS)
+            ends = {(name, each): TEMPORARY_RECORDS for each in range(TEMPORARY_PARTITIONS)}
+            for partition, end in ends.items():
+                self._cluster.send(name, *(value(partition, n) for n in range(end)), partition=partition[1])
+            all_received = Barrier(TEMPORARY_READERS + 1)
+            readers = [gevent.spawn(self._read_to_its_end, name, ends, all_received) for _ in range(TEMPORARY_READERS)]
             try:
-                having_all.wait(SILENCE_S_MAX)
+                all_received.wait(SILENCE_TIMEOUT_S)
                 self._cluster.delete(name)
                 gevent.joinall(readers, raise_error=True)
             finally:
                 gevent.killall(readers)
-            self.counts["topics made and deleted"] += 1
+            self.counts["topics created and deleted"] += 1
 
-    def _read_to_its_end(self, topic: str, ends: Mapping[Place, int], having_all: Barrier) -> None:
-        progress = Progress()
+    def _read_to_its_end(self, topic: str, ends: Mapping[Partition, int], all_received: Barrier) -> None:
+        check = StreamCheck()
         connection = self.connect(f"/{topic}?timestamp=0", {})
-        while not progress.has_all(ends):
-            if not (data := connection.read(SILENCE_S_MAX)):
-                raise Wrong(f"{topic}: its reader was ended at {progress.next}: {progress.error}")
-            progress.take(data)
-        having_all.wait(SILENCE_S_MAX)
-        while data := connection.read(SILENCE_S_MAX):
-            progress.take(data)
+        while not check.has_all(ends):
+            if not (data := connection.read(SILENCE_TIMEOUT_S)):
+                raise DeliveryError(f"{topic}: the server ended the stream at {check.next}: {check.error}")
+            check.receive(data)
+        all_received.wait(SILENCE_TIMEOUT_S)
+        while data := connection.read(SILENCE_TIMEOUT_S):
+            check.receive(data)
         connection.close()
-        if progress.error.get("status") != 410:
-            raise Wrong(f"{topic} was deleted, and its reader was told {progress.error}")
+        if check.error.get("status") != 410:
+            raise DeliveryError(f"{topic} was deleted, expected the error 410, received {check.error}")
 
 
 class Client:
-    """One client. `manner` is one of its methods, one connection each time it is called."""
+    """One client. `behavior` is one of its methods; each call handles one connection."""
 
-    def __init__(self, crowd: Crowd, number: int, manner: Callable[[Client], None]) -> None:
-        self._crowd = crowd
-        self._manner = manner
+    def __init__(self, pool: ClientPool, number: int, behavior: Callable[[Client], None]) -> None:
+        self._pool = pool
+        self._manner = behavior
         self._random = random.Random(number)
-        self._kind = KINDS_OF.get(manner, KINDS[number % len(KINDS)])
-        self._progress = Progress(self._kind.first_shown)
-        self._past: deque[Progress] = deque(maxlen=LATE_AFTER_LIVES)
+        self._kind = KINDS_OF.get(behavior, KINDS[number % len(KINDS)])
+        self._check = StreamCheck(self._kind.first_shown)
+        self._past: deque[StreamCheck] = deque(maxlen=LATE_AFTER_CONNECTIONS)
 
     def run(self) -> None:
-        """Come, in its manner, again and again; in the end read all that there is."""
-        self._crowd.over.wait(self._random.uniform(0, 2))  # not all at the same moment
-        while not self._crowd.over.is_set():
+        """Repeat the behavior until the soak test is over; then read all remaining records."""
+        self._pool.over.wait(self._random.uniform(0, 2))  # so that not all clients connect at the same moment
+        while not self._pool.over.is_set():
             try:
                 self._manner(self)
-            except Wrong:
-                self._progress = Progress(self._kind.first_shown)  # or each record from now on would be wrong
+            except DeliveryError:
+                self._check = StreamCheck(self._kind.first_shown)  # otherwise each further record would be an error
                 raise
-        self._read(self._connect(), SILENCE_S_MAX, lambda: self._progress.has_all(self._crowd.writer.ends))
-        if not self._progress.has_all(self._crowd.writer.ends):
-            raise Wrong(f"lost: it stands at {self._progress.next}, the topics end at {self._crowd.writer.ends}")
+        self._read(self._connect(), SILENCE_TIMEOUT_S, lambda: self._check.has_all(self._pool.writer.ends))
+        if not self._check.has_all(self._pool.writer.ends):
+            raise DeliveryError(
+                f"lost: received records up to {self._check.next}, the topics end at {self._pool.writer.ends}"
+            )
 
-    # Manners.
+    # Behaviors.
 
     def idle(self) -> None:
-        """Stays for long, where nothing is written."""
+        """Stay connected for a long time to a topic without new records."""
         self._read(self._connect(), self._random.uniform(20, 60))
-        self._away(1)
+        self._pause(1)
 
     def steady(self) -> None:
-        """Reads for a while, goes, and comes back."""
+        """Read for a while, disconnect, and reconnect."""
         self._read(self._connect(), self._random.uniform(10, 40))
-        self._away(self._random.uniform(0, 10))
+        self._pause(self._random.uniform(0, 10))
 
     def cutting(self) -> None:
-        """Is cut at any moment, in the middle of an event too, and is back at once."""
+        """Disconnect at any moment, even in the middle of an event, and reconnect at once."""
         self._read(self._connect(), self._random.uniform(0.1, 4), abruptly=self._random.random() < 0.5)
 
     def slow(self) -> None:
-        """Takes less than is written, falls behind, then reads on as fast as it can."""
-        query = "" if self._progress.id else f"?timestamp={self._long_ago_ms()}"
+        """Read more slowly than the writer writes, fall behind, then read as fast as possible."""
+        query = "" if self._check.id else f"?timestamp={self._past_ms()}"
         connection = self._connect(query, SMALL_BUFFER_BYTES)
-        until = time.monotonic() + self._crowd.write_timeout_s * SLOW_SHARE
-        while time.monotonic() < until and not self._crowd.over.is_set():
-            self._take(connection.read(SILENCE_S_MAX, SLOW_BYTES))
-            self._away(SLOW_PAUSE_S)
+        until = time.monotonic() + self._pool.write_timeout_s * SLOW_SHARE
+        while time.monotonic() < until and not self._pool.over.is_set():
+            self._receive(connection.read(SILENCE_TIMEOUT_S, SLOW_BYTES))
+            self._pause(SLOW_PAUSE_S)
         self._read(connection, self._random.uniform(5, 10))
-        self._away(self._random.uniform(30, 60))
+        self._pause(self._random.uniform(30, 60))
 
     def stalled(self) -> None:
-        """Asks for much, takes nothing, and must be closed by the deadline. What its socket holds then, it reads."""
-        self._progress = Progress(self._kind.first_shown)
-        connection = self._connect(f"?timestamp={self._long_ago_ms()}", SMALL_BUFFER_BYTES)
-        self._away(self._crowd.write_timeout_s * STALLED_SHARE)
-        deadline = time.monotonic() + SILENCE_S_MAX
-        while not self._crowd.over.is_set() and time.monotonic() < deadline:
-            if not (data := connection.read(SILENCE_S_MAX)):
-                self._crowd.counts["stalled readers closed"] += 1
+        """Request many old records and read nothing until the server closes the connection. Then read the buffer."""
+        self._check = StreamCheck(self._kind.first_shown)
+        connection = self._connect(f"?timestamp={self._past_ms()}", SMALL_BUFFER_BYTES)
+        self._pause(self._pool.write_timeout_s * STALLED_SHARE)
+        deadline = time.monotonic() + SILENCE_TIMEOUT_S
+        while not self._pool.over.is_set() and time.monotonic() < deadline:
+            if not (data := connection.read(SILENCE_TIMEOUT_S)):
+                self._pool.counts["stalled readers closed"] += 1
                 break
-            self._progress.take(data)
+            self._check.receive(data)
         else:
-            if not self._crowd.over.is_set():
-                raise Wrong("it took not a byte, and was not closed")
-        self._over(connection)
+            if not self._pool.over.is_set():
+                raise DeliveryError("the client read nothing, and the server did not close it")
+        self._disconnect(connection)
 
     def late(self) -> None:
-        """Comes back with an id of long ago, or begins in the past."""
-        if len(self._past) == LATE_AFTER_LIVES:
-            self._progress = self._past.popleft()
+        """Reconnect with an old event ID, or start in the past."""
+        if len(self._past) == LATE_AFTER_CONNECTIONS:
+            self._check = self._past.popleft()
             self._read(self._connect(), self._random.uniform(10, 30))
         else:
-            self._progress = Progress(self._kind.first_shown)
-            self._read(self._connect(f"?timestamp={self._long_ago_ms()}"), self._random.uniform(10, 30))
-        self._past.append(self._progress.copy())
+            self._check = StreamCheck(self._kind.first_shown)
+            self._read(self._connect(f"?timestamp={self._past_ms()}"), self._random.uniform(10, 30))
+        self._past.append(self._check.copy())
 
-    # What they have in common.
+    # Shared by all behaviors.
 
     def _connect(self, query: str = "", buffer_bytes: int = 0) -> Connection:
-        headers = {"Last-Event-ID": self._progress.id} if self._progress.id else {}
-        self._crowd.counts["resumes"] += bool(headers)
-        connection = self._crowd.connect(self._kind.path + query, headers, buffer_bytes=buffer_bytes)
+        headers = {"Last-Event-ID": self._check.id} if self._check.id else {}
+        self._pool.counts["resumes"] += bool(headers)
+        connection = self._pool.connect(self._kind.path + query, headers, buffer_bytes=buffer_bytes)
         if connection.status != 200:
             connection.close()
-            raise Wrong(f"was answered {connection.status}")
+            raise DeliveryError(f"received status {connection.status}, expected 200")
         return connection
 
     def _read(
         self,
         connection: Connection,
         seconds: float,
-        enough: Callable[[], bool] | None = None,
+        until: Callable[[], bool] | None = None,
         abruptly: bool = False,
     ) -> None:
-        """Read for so long or until it is enough, which it is by default when the soak is over; then leave."""
-        enough = enough or self._crowd.over.is_set
+        """Read for `seconds` or until the condition is met (by default: the soak test is over). Then disconnect."""
+        until = until or self._pool.over.is_set
         deadline = time.monotonic() + seconds
         try:
-            while not enough() and (left_s := deadline - time.monotonic()) > 0:
+            while not until() and (left_s := deadline - time.monotonic()) > 0:
                 try:
-                    self._take(connection.read(min(left_s, SILENCE_S_MAX)))
+                    self._receive(connection.read(min(left_s, SILENCE_TIMEOUT_S)))
                 except TimeoutError:
-                    if left_s > SILENCE_S_MAX:
-                        raise Wrong("silence, without a heartbeat") from None
+                    if left_s > SILENCE_TIMEOUT_S:
+                        raise DeliveryError(f"no heartbeat within {SILENCE_TIMEOUT_S:.0f} s") from None
         finally:
-            self._over(connection, abruptly)
+            self._disconnect(connection, abruptly)
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         if not data:
-            raise Wrong(f"its stream was ended by the server: {self._progress.error}")
-        before = self._progress.records
-        self._progress.take(data)
-        self._crowd.counts["records"] += self._progress.records - before
+            raise DeliveryError(f"the server ended the stream: {self._check.error}")
+        before = self._check.records
+        self._check.receive(data)
+        self._pool.counts["records"] += self._check.records - before
 
-    def _over(self, connection: Connection, abruptly: bool = False) -> None:
+    def _disconnect(self, connection: Connection, abruptly: bool = False) -> None:
         connection.close(abruptly)
-        self._progress.cut()
+        self._check.disconnect()
 
-    def _away(self, seconds: float) -> None:
-        self._crowd.over.wait(seconds)
+    def _pause(self, seconds: float) -> None:
+        self._pool.over.wait(seconds)
 
-    def _long_ago_ms(self) -> int:
-        return int((time.time() - OLD_S) * 1000)
+    def _past_ms(self) -> int:
+        return int((time.time() - PAST_S) * 1000)
 
 
-MANNERS: dict[str, Callable[[Client], None]] = {
+BEHAVIORS: dict[str, Callable[[Client], None]] = {
     "idle": Client.idle,
     "steady": Client.steady,
     "cutting": Client.cutting,
@@ -349,4 +354,4 @@ MANNERS: dict[str, Callable[[Client], None]] = {
     "stalled": Client.stalled,
     "late": Client.late,
 }
-KINDS_OF = {Client.idle: Kind(f"/{QUIET}"), Client.stalled: Kind("/plain,other")}  # of others: one of KINDS
+KINDS_OF = {Client.idle: Kind(f"/{QUIET}"), Client.stalled: Kind("/plain,other")}  # the others use one of KINDS

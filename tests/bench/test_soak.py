@@ -1,4 +1,4 @@
-"""The soak works, and finds what it is for: a client that was wronged, and a worker that grows."""
+"""The soak test detects lost and duplicate records, and a worker whose resources grow."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from bench.soak import verdict
-from bench.soak.progress import Progress, Wrong
+from bench.soak import growth
+from bench.soak.growth import FIGURES, WARM_UP_S, Sample
 from bench.soak.records import first_shown, value
 from bench.soak.report import PAGE
-from bench.soak.verdict import FIGURES, WARM_S, Sample
+from bench.soak.stream_check import DeliveryError, StreamCheck
 
 ROOT = Path(__file__).parents[2]
-LONG_S = WARM_S * 5
+LONG_S = WARM_UP_S * 5
 STEADY = Sample(0, 200, 300, 20, 200, 250, 60_000, 0)
 
 
 @pytest.mark.processes
-def test_soaks_for_a_moment():
-    """Clients of all manners come, stall, go and come back for some seconds, nobody is wronged, no page is written."""
+def test_a_short_soak_finds_no_errors():
+    """Clients of all behaviors connect, stall and reconnect for some seconds. The page is not written."""
     before = PAGE.read_bytes()
     command = [sys.executable, "-m", "bench.soak", "--minutes", "0.25"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert "Complaints of clients: 0." in done.stdout
+    assert "Errors found by clients: 0." in done.stdout
     assert "| streams |" in done.stdout
     assert before == PAGE.read_bytes()
 
@@ -39,53 +39,53 @@ def event(n: int, partition: int = 0, id: str = "x") -> bytes:
 
 
 @pytest.fixture
-def progress() -> Progress:
-    """A client that was told that it begins at record 5 of one partition and 0 of another."""
-    progress = Progress()
-    progress.take(b':ok\n\nid: [{"topic":"t","partition":0,"offset":5},{"topic":"t","partition":1,"offset":0}]\n\n')
-    return progress
+def check() -> StreamCheck:
+    """A client whose stream starts at record 5 of one partition and record 0 of another."""
+    check = StreamCheck()
+    check.receive(b':ok\n\nid: [{"topic":"t","partition":0,"offset":5},{"topic":"t","partition":1,"offset":0}]\n\n')
+    return check
 
 
-def test_is_content_with_what_is_right(progress: Progress) -> None:
-    """Each record once, in order in its partition, over a cut in the middle of an event."""
-    progress.take(event(5) + event(0, 1) + event(6)[:50])
-    progress.cut()
-    progress.take(event(6, id="y"))
+def test_accepts_each_record_once_and_in_order(check: StreamCheck) -> None:
+    """A connection that ends in the middle of an event is no error."""
+    check.receive(event(5) + event(0, 1) + event(6)[:50])
+    check.disconnect()
+    check.receive(event(6, id="y"))
 
     assert ("y", 3, True, False) == (
-        progress.id,
-        progress.records,
-        progress.has_all({("t", 0): 7, ("t", 1): 1}),
-        progress.has_all({("t", 0): 8, ("t", 1): 1}),
+        check.id,
+        check.records,
+        check.has_all({("t", 0): 7, ("t", 1): 1}),
+        check.has_all({("t", 0): 8, ("t", 1): 1}),
     )
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "error"),
     [
-        (event(6), "lost: record 6 of t/0 came where 5 was next"),
-        (event(5) + event(5), "twice: record 5 of t/0 came where 6 was next"),
+        (event(6), "lost: received record 6 of t/0, expected 5"),
+        (event(5) + event(5), "duplicate: received record 5 of t/0, expected 6"),
         (event(5) + event(7), "lost"),
-        (event(0, 2), "twice"),
-        (b"event: gap\ndata: {}\n\n", "an event 'gap'"),
+        (event(0, 2), "duplicate"),
+        (b"event: gap\ndata: {}\n\n", "unexpected event 'gap'"),
     ],
 )
-def test_complains_of_what_is_wrong(progress: Progress, data: bytes, said: str) -> None:
-    """A record that is lost, one that comes twice or from elsewhere, and a hole that nothing has made."""
-    with pytest.raises(Wrong, match=said):
-        progress.take(data)
+def test_rejects_wrong_events(check: StreamCheck, data: bytes, error: str) -> None:
+    """A lost record, a duplicate, a record of another partition, and a gap event are errors."""
+    with pytest.raises(DeliveryError, match=error):
+        check.receive(data)
 
 
-def test_knows_the_filter() -> None:
-    """Behind a filter the next record that it shows must come, and no other."""
-    progress = Progress(first_shown)
-    progress.take(b'id: [{"topic":"t","partition":0,"offset":4}]\n\n' + event(6) + event(9))
-    with pytest.raises(Wrong, match="lost"):
-        progress.take(event(15))
+def test_expects_only_the_records_that_pass_the_filter() -> None:
+    """With a filter, the next record that passes it must follow."""
+    check = StreamCheck(first_shown)
+    check.receive(b'id: [{"topic":"t","partition":0,"offset":4}]\n\n' + event(6) + event(9))
+    with pytest.raises(DeliveryError, match="lost"):
+        check.receive(event(15))
 
 
 def run(seconds: float, **growing: float) -> list[Sample]:
-    """A hundred samples of a worker, of which the named figures grow so much in all."""
+    """A hundred samples of a worker whose named figures grow by the given amounts in total."""
     at = [share / 99 for share in range(100)]
     return [
         replace(
@@ -97,24 +97,24 @@ def run(seconds: float, **growing: float) -> list[Sample]:
     ]
 
 
-def test_a_steady_worker_has_not_grown() -> None:
-    """Nor has one that holds more only while it warms up."""
+def test_a_steady_worker_passes() -> None:
+    """So does a worker whose memory grows only during the warm-up."""
     warming = [replace(each, memory_mib=each.memory_mib / 2) for each in run(LONG_S)[:25]] + run(LONG_S)[25:]
 
-    assert [] == [each for each in verdict.judge(run(LONG_S)) if each.grew]
-    assert [] == [each for each in verdict.judge(warming) if each.grew]
+    assert [] == [each for each in growth.check_growth(run(LONG_S)) if each.grew]
+    assert [] == [each for each in growth.check_growth(warming) if each.grew]
 
 
 @pytest.mark.parametrize("name", [each.name for each in FIGURES])
-def test_a_worker_that_grows_by_a_third_is_found(name: str) -> None:
-    """Each figure by itself."""
+def test_growth_by_a_third_is_detected(name: str) -> None:
+    """Each figure is checked separately."""
     grown = run(LONG_S, **{name: getattr(STEADY, name) / 3 + 30})
 
-    assert [name] == [each.figure.name for each in verdict.judge(grown) if each.grew]
+    assert [name] == [each.figure.name for each in growth.check_growth(grown) if each.grew]
 
 
-def test_a_short_run_says_nothing_of_memory() -> None:
-    """Rings fill for two minutes; but streams and descriptors are judged at once."""
+def test_memory_is_not_checked_in_a_short_run() -> None:
+    """Rings take two minutes to fill. Streams and descriptors are checked in any run."""
     grown = run(30, memory_mib=300, descriptors=300)
 
-    assert ["descriptors"] == [each.figure.name for each in verdict.judge(grown) if each.grew]
+    assert ["descriptors"] == [each.figure.name for each in growth.check_growth(grown) if each.grew]

@@ -1,4 +1,4 @@
-"""What a worker holds, from outside and, for what only it knows, by the page of the soak's app."""
+"""Sample the resources of a worker, from /proc and from the page /-/internals of the soak test's app."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from gevent.event import Event
 
 from bench.servers import Server as Processes
-from bench.soak.verdict import Sample
+from bench.soak.growth import Sample
 from tests.support.server import Server
 
-ANSWER_S_MAX = 60.0
+RESPONSE_TIMEOUT_S = 60.0
 
 
-class Watch:
+class Sampler:
     """Takes samples of a server's worker.
 
     Attributes:
-        samples: so far.
+        samples: the samples so far.
     """
 
     def __init__(self, server: Server, kafka_port: int) -> None:
@@ -33,26 +33,27 @@ class Watch:
         self._began = time.monotonic()
 
     def run(self, every_s: float, over: Event) -> None:
-        """Take one every so many seconds until it is over."""
+        """Take a sample every `every_s` seconds until `over` is set."""
         while not over.wait(every_s):
-            self.samples.append(self.look())
+            self.samples.append(self.sample())
 
-    def look(self) -> Sample:
-        inside = self._ask("/-/inside")
+    def sample(self) -> Sample:
+        """Return the resources that the worker holds now."""
+        internals = self._get("/-/internals")
         return Sample(
             round(time.monotonic() - self._began, 1),
             self._worker.memory_bytes() / 2**20,
             len(list(Path(f"/proc/{self._server.worker}/fd").iterdir())),
             self._worker.sockets_to(self._kafka_port),
-            self._ask("/-/health")["streams"],
-            inside["greenlets"],
-            inside["objects"],
+            self._get("/-/health")["streams"],
+            internals["greenlets"],
+            internals["objects"],
             self._worker.cpu_s(),
-            Counter(inside["types"]),
+            Counter(internals["types"]),
         )
 
-    def _ask(self, path: str) -> Any:
-        http = HTTPConnection("127.0.0.1", self._server.port, timeout=ANSWER_S_MAX)
+    def _get(self, path: str) -> Any:
+        http = HTTPConnection("127.0.0.1", self._server.port, timeout=RESPONSE_TIMEOUT_S)
         try:
             http.request("GET", path)
             return json.loads(http.getresponse().read())
