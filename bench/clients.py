@@ -86,7 +86,7 @@ class _Client:
     socket: socket.socket
     request: Request
     sampled: bool
-    begun: int
+    began: int
     opened: int = 0
     head: bytes = b""
     tail: bytes = b""
@@ -109,7 +109,7 @@ class ClientProcess:
         """Open all streams at the same time. Returns the seconds until each was open, without those that failed."""
         clients = [self._connect(request) for request in requests]
         self._until(lambda: all(client.opened for client in clients), OPEN_TIMEOUT_S)
-        return [(client.opened - client.begun) / 1e9 for client in clients if client.opened]
+        return [(client.opened - client.began) / 1e9 for client in clients if client.opened]
 
     def stall(self, count: int) -> None:
         """Let `count` of the clients stop reading for good."""
@@ -137,8 +137,8 @@ class ClientProcess:
         done = Delivered()
         self._latencies = done.latencies if timed else None
         began_cpu_s = time.process_time()
-        everyone = list(self._clients.values())
-        waiting = {client for client in everyone if client.records < records}
+        clients = list(self._clients.values())
+        waiting = {client for client in clients if client.records < records}
         deadline = time.monotonic() + within_s
         while waiting and self._clients and time.monotonic() < deadline:
             for client, received in self._read():
@@ -147,12 +147,12 @@ class ClientProcess:
                     done.began = done.began or done.ended
                     if client.records >= records:
                         waiting.discard(client)
-        if any(client.records > records for client in everyone):
+        if any(client.records > records for client in clients):
             raise RuntimeError(f"clients received more than the {records} records that were sent")
-        done.records = sum(client.records for client in everyone)
+        done.records = sum(client.records for client in clients)
         done.cpu_s = time.process_time() - began_cpu_s
-        done.complete = len(everyone) - len(waiting)
-        for client in everyone:
+        done.complete = len(clients) - len(waiting)
+        for client in clients:
             client.records = 0
         return done
 
@@ -170,11 +170,11 @@ class ClientProcess:
         return closed
 
     def _connect(self, request: Request) -> _Client:
-        begun = time.monotonic_ns()
+        began = time.monotonic_ns()
         connected = socket.create_connection(("127.0.0.1", request.port), OPEN_TIMEOUT_S)
         connected.sendall(request.encoded)
         connected.setblocking(False)
-        client = _Client(connected, request, len(self._clients) < SAMPLED_MAX, begun)
+        client = _Client(connected, request, len(self._clients) < SAMPLED_MAX, began)
         self._clients[connected.fileno()] = client
         self._poll.register(connected, select.EPOLLIN)
         return client

@@ -1,4 +1,4 @@
-// KafkaSSE behind node's own HTTP server. Arguments: the folder with its node_modules, and the brokers.
+// A baseline: KafkaSSE with Node's HTTP server. Arguments: the folder with node_modules, and the brokers.
 'use strict';
 
 const [modules, brokers] = process.argv.slice(2);

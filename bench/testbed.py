@@ -119,21 +119,22 @@ class Testbed:
         self.scale = scale
         self._kafka_sse = kafka_sse
         self._names = count()
-        self._stack = ExitStack()
 
     def __enter__(self) -> Testbed:
         _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-        broker = self._stack.enter_context(EmbeddedBroker())
-        self.bootstrap_servers = broker.bootstrap_servers
-        self._broker = Server("broker", 0, (broker.pid,), b"")
-        self.broker_port = int(self.bootstrap_servers.rpartition(":")[2])
-        self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
-        self._stack.callback(self._admin.close)
-        self.producer = self._stack.enter_context(Remote(Producer, self.bootstrap_servers))
-        self.clients = self._stack.enter_context(Clients())
-        self.one_client = self._stack.enter_context(Clients(1))
-        self._warm_up()
+        with ExitStack() as stack:  # if this method fails, everything that it has started is stopped
+            broker = stack.enter_context(EmbeddedBroker())
+            self.bootstrap_servers = broker.bootstrap_servers
+            self._broker = Server("broker", 0, (broker.pid,), b"")
+            self.broker_port = int(self.bootstrap_servers.rpartition(":")[2])
+            self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+            stack.callback(self._admin.close)
+            self.producer = stack.enter_context(Remote(Producer, self.bootstrap_servers))
+            self.clients = stack.enter_context(Clients())
+            self.one_client = stack.enter_context(Clients(1))
+            self._warm_up()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:

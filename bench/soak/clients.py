@@ -223,7 +223,7 @@ class Client:
 
     def __init__(self, pool: ClientPool, number: int, behavior: Callable[[Client], None]) -> None:
         self._pool = pool
-        self._manner = behavior
+        self._behavior = behavior
         self._random = random.Random(number)
         self._kind = KINDS_OF.get(behavior, KINDS[number % len(KINDS)])
         self._check = StreamCheck(self._kind.first_shown)
@@ -234,7 +234,7 @@ class Client:
         self._pool.over.wait(self._random.uniform(0, 2))  # so that not all clients connect at the same moment
         while not self._pool.over.is_set():
             try:
-                self._manner(self)
+                self._behavior(self)
             except DeliveryError:
                 self._check = StreamCheck(self._kind.first_shown)  # otherwise each further record would be an error
                 raise

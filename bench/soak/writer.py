@@ -28,8 +28,8 @@ class Writer:
 
     def fill(self, each: int) -> None:
         """Append `each` records to each partition."""
-        for begun in range(0, each, PREFILL_BATCH):
-            self._append(list(self.ends), min(PREFILL_BATCH, each - begun))
+        for start in range(0, each, PREFILL_BATCH):
+            self._append(list(self.ends), min(PREFILL_BATCH, each - start))
 
     def run(self, per_s: float, over: Event) -> None:
         """Append `per_s` records per second, to all partitions in turn, until `over` is set."""

@@ -1,9 +1,9 @@
-"""How long a country takes from Kafka to a Top 3 in Kafka, and a pipeline from its start to ready.
+"""Measure the latency from a country's record in Kafka to the Top 3 in Kafka, and the start of the pipeline.
 
     .venv/bin/python -m tests.pipelines.latency [UPDATES] [PAUSE_S]
 
-An embedded broker and `kafkasse pipeline run topn` beside it; each update makes some country the largest of its
-continent, is acknowledged before the next, and is timed until the Top 3 that shows it comes out.
+Runs an embedded broker and `kafkasse pipeline run topn`. Each update makes a country the largest of its continent. The
+latency is the time until the sink contains the new Top 3; only then the next update is sent.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.support.kafka import Cluster
 
 SOURCE, SINK, SOURCE_PARTITIONS = "countries", "topn", 3
 WARM_UP = 20
-PATIENCE_MS = 30_000
+RESULT_TIMEOUT_MS = 30_000
 CONTINENTS = ("Africa", "Antarctica", "Asia", "Europe", "North America", "Oceania", "South America")
 
 
 def main(updates: int, pause_s: float) -> None:
-    """Measure and print."""
+    """Measure and print the latencies."""
     with EmbeddedBroker() as broker:
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create(SOURCE, SOURCE_PARTITIONS)
@@ -39,16 +39,16 @@ def main(updates: int, pause_s: float) -> None:
             assert pipeline.stdout
             pipeline.stdout.readline()
             print(f"ready after {time.perf_counter() - began_s:.1f} s")
-            seen_ms = list(latencies_ms(broker.bootstrap_servers, updates + WARM_UP, pause_s))
-            print(f"the first {seen_ms[0]:.0f} ms")
-            tell(sorted(seen_ms[WARM_UP:]))
+            measured_ms = list(latencies_ms(broker.bootstrap_servers, updates + WARM_UP, pause_s))
+            print(f"first update: {measured_ms[0]:.0f} ms")
+            print_percentiles(sorted(measured_ms[WARM_UP:]))
             pipeline.terminate()
 
 
 def latencies_ms(servers: str, updates: int, pause_s: float) -> Iterator[float]:
-    """Of each update, milliseconds."""
+    """Yield the latency of each update in milliseconds."""
     producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=0)
-    consumer = KafkaConsumer(bootstrap_servers=servers, consumer_timeout_ms=PATIENCE_MS)
+    consumer = KafkaConsumer(bootstrap_servers=servers, consumer_timeout_ms=RESULT_TIMEOUT_MS)
     consumer.assign([TopicPartition(SINK, 0)])
     consumer.seek_to_beginning()
     for size in range(1, updates + 1):
@@ -61,12 +61,14 @@ def latencies_ms(servers: str, updates: int, pause_s: float) -> Iterator[float]:
         time.sleep(pause_s)
 
 
-def tell(sorted_ms: list[float]) -> None:
-    """The usual percentiles."""
-    at = {name: sorted_ms[int(len(sorted_ms) * part)] for name, part in (("median", 0.5), ("p90", 0.9), ("p99", 0.99))}
+def print_percentiles(sorted_ms: list[float]) -> None:
+    """Print the median, p90, p99 and the maximum."""
+    percentiles = {
+        name: sorted_ms[int(len(sorted_ms) * share)] for name, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99))
+    }
     print(
         f"{len(sorted_ms)} updates:",
-        *(f"{name} {ms:.0f} ms," for name, ms in at.items()),
+        *(f"{name} {ms:.0f} ms," for name, ms in percentiles.items()),
         f"max {sorted_ms[-1]:.0f} ms",
     )
 
