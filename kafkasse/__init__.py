@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Config", "EmbeddedBroker", "__version__", "blueprint"]
 
-_HOMES = {"Config": "kafkasse.config", "EmbeddedBroker": "kafkasse.broker", "blueprint": "kafkasse.app"}
+_MODULES = {"Config": "kafkasse.config", "EmbeddedBroker": "kafkasse.broker", "blueprint": "kafkasse.app"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'kafkasse' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""The composition: which log, feeds and web routes work together. Users call blueprint(); wsgi.py serves create_app()."""
+"""Composition: connects the routes of kafkasse/web to a log. Users call blueprint(); wsgi.py serves create_app()."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kafkasse.web.registry import StreamRegistry
 
 
 def blueprint(config: Config | None = None, log: Log | None = None, name: str = "kafkasse") -> Blueprint:
-    """Create the streams as a Flask blueprint, which can be registered at any prefix of any app.
+    """Create a Flask blueprint that serves the streams. It can be registered at any prefix of any app.
 
     Args:
         config: settings and hooks; loaded from the environment if omitted.
-        log: the log to read, such as a memory_log.MemoryLog; the Kafka cluster of the configuration if omitted.
+        log: the log to read, such as a memory_log.MemoryLog; if omitted, the Kafka cluster that `config` names.
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:
@@ -34,7 +34,13 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 
 
 def open_kafka_log(config: Config) -> Log:
-    """Open the Kafka cluster of the configuration. Imports kafka-python, which hangs if gevent has not patched before."""
+    """Open the Kafka cluster that `config` names.
+
+    kafka-python is imported only here, because it hangs if it is imported before gevent patches the standard library.
+
+    Raises:
+        ConfigurationError: gevent has not patched, or kafka-python does not have one of the settings.
+    """
     from kafkasse.kafka.log import KafkaLog, check_patched
 
     check_patched()
@@ -45,7 +51,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     """Create a Flask app that serves /{topics}, the named routes, /-/health, /-/metrics and, if configured, the demo pages.
 
     Raises:
-        ConfigurationError: a setting is not valid.
+        ConfigurationError: a setting is not valid, or there is nothing to serve.
     """
     config = config or Config.load()
     app = Flask("kafkasse", static_folder=None)
@@ -60,7 +66,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
 
 
 def health(service: StreamService) -> Response:
-    """Report that the process responds. It is healthy without Kafka too, because restarting it would not help."""
+    """Report that the process responds. It is healthy even while Kafka is away, because a restart would not help."""
     streams = len(StreamRegistry.of(request.environ, service.registry))
     return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
 
@@ -71,7 +77,7 @@ def metrics(service: StreamService) -> Response:
 
 
 def as_problem(error: HTTPException) -> Response:
-    """Convert Flask's own errors to our JSON body, because the clients of this app parse JSON."""
+    """Convert one of Flask's own errors, such as 404 for an unknown path, to the JSON body of kafkasse's errors."""
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
     response.headers.update(NO_SNIFFING)

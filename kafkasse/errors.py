@@ -180,6 +180,6 @@ class CommandError(KafkasseError):
 
 
 def problem_type(class_name: str) -> str:
-    """Return the `type` of an error class: urn:kafkasse:problem:not-found for NotFound."""
+    """Return the `type` of an error class: "urn:kafkasse:problem:bad-request" for BadRequest."""
     words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in class_name)
     return f"urn:kafkasse:problem:{words.lstrip('-')}"

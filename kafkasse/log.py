@@ -1,8 +1,8 @@
 """The contract between kafkasse and the log that it reads: partitions, offsets, records and cursors.
 
 A log is a Kafka cluster (kafkasse/kafka) or a log in memory (kafkasse/memory_log.py). tests/kafka/test_log_contract.py runs
-the same tests against both. A log does not know about clients, event IDs or frames. A call may block the calling greenlet,
-never the process, and no call blocks longer than its timeout.
+the same tests against both. A log does not know about clients, event IDs or frames. A call may block its greenlet, but
+never the process, and never longer than its timeout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ class Record(Protocol):
 
 
 class Topic(NamedTuple):
-    """An existing topic: its number of partitions, and the start of its topic ID ("" if the cluster has no topic IDs)."""
+    """An existing topic.
+
+    Attributes:
+        partitions: the number of partitions.
+        topic_id: the first characters of the topic ID, enough to recognize a recreated topic; "" if the cluster has no
+            topic IDs.
+    """
 
     partitions: int
     topic_id: str
@@ -70,9 +76,9 @@ class Batch(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets `[start, end)` that a client asked for and that the log no longer holds.
+    """Offsets `[start, end)` that a client needs and that the log no longer holds.
 
-    If the log was truncated, `end` is less than `start`: the log holds other records from `end` on.
+    If the log was truncated, `end` is less than `start`: from `end` on, the log holds other records than the client read.
     """
 
     partition: Partition
@@ -90,7 +96,7 @@ class Gap(NamedTuple):
         return None
 
     def from_offset(self, offset: int) -> Gap | None:
-        """Return the part of this gap that affects a reader at `offset`, or None."""
+        """Return the part of this gap that affects a reader at `offset`, or None if the reader is already past it."""
         if self.end < self.start:  # truncated
             return self._replace(start=offset) if offset > self.end else None
         return self._replace(start=max(self.start, offset)) if offset < self.end else None
@@ -101,8 +107,9 @@ class OffsetOutOfRange(Exception):
 
     Args:
         partitions: the partitions that the cursor cannot read until seek() moves it.
-        diverged_at: for truncated partitions, if known: the first offset whose record differs from the one read before.
-        unreadable: for partitions with a batch that cannot be read: the offset after that batch, and the reason.
+        diverged_at: for each truncated partition where it is known, the first offset whose record differs from the record
+            that the cursor read there.
+        unreadable: for each partition with a batch that cannot be read, the offset after that batch and the reason.
     """
 
     def __init__(
@@ -117,7 +124,7 @@ class OffsetOutOfRange(Exception):
         super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
 
     def gap(self, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
-        """Return the records that a reader at `offset` of `partition` lost, or None if it can continue at `offset`."""
+        """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
         if partition in self.unreadable:
             return Gap(partition, offset, *self.unreadable[partition])
         if (diverged_at := self.diverged_at.get(partition, offset)) < offset:
@@ -126,17 +133,17 @@ class OffsetOutOfRange(Exception):
 
 
 class Cursor(Protocol):
-    """Reads some partitions from given offsets on."""
+    """Reads some partitions, each from a given offset."""
 
     def seek(self, offsets: Mapping[Partition, int]) -> None:
         """Continue at these offsets. Partitions that the cursor does not read yet are added."""
 
     def poll(self, timeout_s: float) -> list[Batch]:
-        """Return the next batches, in order. Wait up to `timeout_s` seconds for the first one.
+        """Return the next batches, in offset order. Wait up to `timeout_s` seconds for the first one.
 
         Raises:
             OffsetOutOfRange: some partitions cannot be read until seek() moves the cursor.
-            KafkaUnavailable, TopicNotAvailable: reading is impossible. A broker that is away for a while is not an error.
+            KafkasseError: the cursor cannot continue. While a broker is away, the cursor retries and poll() returns [].
         """
         ...
 
@@ -147,7 +154,8 @@ class Cursor(Protocol):
 class Log(Protocol):
     """A read-only cluster.
 
-    All methods raise errors.KafkaUnavailable if the cluster does not answer within the log's timeout.
+    All methods raise errors.KafkaUnavailable if the cluster does not answer within the log's timeout. The methods for
+    offsets raise errors.TopicNotAvailable if a partition does not exist or we may not read it.
     """
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
@@ -168,7 +176,10 @@ class Log(Protocol):
         Args:
             offsets: where to start in each partition.
             tail: the cursor will stay at the end of its partitions for a long time.
-            shared: many clients depend on the cursor, so it may use the slots that are reserved for such cursors.
+            shared: many clients depend on the cursor. The log reserves some of its capacity for such cursors.
+
+        Raises:
+            ServerFull: the log has too many open cursors.
         """
         ...
 

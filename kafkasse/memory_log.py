@@ -39,7 +39,7 @@ class _PartitionLog:
 
 
 class MemoryLog:
-    """Implements log.Log. Writers call create(), append(), mark(), drop_before() and delete().
+    """Implements log.Log. Writers call create(), append(), append_marker(), drop_before() and delete().
 
     Attributes:
         changed: notified after each change that a cursor may wait for.
@@ -85,8 +85,8 @@ class MemoryLog:
             self.changed.notify_all()
             return partition_log.end - 1
 
-    def mark(self, topic: str, partition: int = 0) -> None:
-        """Use up one offset without a record, as a transaction marker does."""
+    def append_marker(self, topic: str, partition: int = 0) -> None:
+        """Append a transaction marker: it takes up one offset, and readers receive no record for it."""
         with self.changed:
             self._partitions[Partition(topic, partition)].end += 1
             self.changed.notify_all()

@@ -14,7 +14,7 @@ WITHOUT_LABELS = ("streams_opened", "streams_closed")
 
 
 class Metrics:
-    """Counters. Their names are the keys of DESCRIPTIONS."""
+    """The counters of one process. Their names are the keys of DESCRIPTIONS."""
 
     def __init__(self) -> None:
         # Counters without labels start at 0: Prometheus computes no rate for a counter that first appears with 1.
@@ -29,7 +29,7 @@ class Metrics:
         return self._counts[name, tuple(sorted(labels.items()))]
 
     def render(self) -> str:
-        """Return all counters, one per line."""
+        """Return all counters in Prometheus's text format, with a description and a type for each."""
         lines: list[str] = []
         for name, description in DESCRIPTIONS.items():
             lines += [f"# HELP kafkasse_{name}_total {description}", f"# TYPE kafkasse_{name}_total counter"]

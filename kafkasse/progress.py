@@ -34,12 +34,14 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         if self._terminal and self._line:
             sys.stderr.write(f"\r\x1b[K{self._line}\n")
 
     def show(self, done: int, note: str) -> None:
-        """Report that `done` is done. This is cheap enough to call for every record, because it seldom draws."""
+        """Report the amount of work that is `done`. Cheap enough to call for every record, because it seldom draws."""
         fraction = min(done / self._total, 1.0) if self._total else 0.0
         if self._terminal:
             self._draw(fraction, note)
@@ -51,7 +53,7 @@ class Progress:
     def _draw(self, fraction: float, note: str) -> None:
         filled = round(fraction * BAR_WIDTH)
         bar = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {fraction:4.0%} " if self._total else ""
-        # A line that wraps could not be redrawn.
+        # Cut the line: a line that wraps cannot be redrawn in place.
         self._line = f"{self._label} {bar}{note}"[: shutil.get_terminal_size().columns - 1]
         if time.monotonic() - self._drawn_at_s >= REDRAW_INTERVAL_S:
             self._drawn_at_s = time.monotonic()

@@ -1,6 +1,6 @@
-"""Routes: which topics a client may read, and how their records become events.
+"""Routes: which topics a client may read, where it starts, and how records become events.
 
-No I/O: the caller passes in the list of existing topics.
+This module does no I/O: the caller passes in the list of existing topics.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Route:
         name: the name in the configuration.
         path: the URL path below the blueprint's prefix.
         topics: the topics of a named route; None for the open route, /{topics}, whose topics the client chooses.
-        allowed: on the open route, the names and patterns of the topics that clients may read. A pattern is matched by
-            fnmatch, with `*`, `?` and `[abc]`, and its case matters.
+        allowed: on the open route, the names and patterns of the topics that clients may read. A pattern may contain `*`,
+            `?` and `[abc]` (see fnmatch) and is case-sensitive.
         topic_prefix: the prefix that the topics have in Kafka; see the setting of the same name.
-        format: how a record becomes an event; see frame.FORMATS.
+        format: how a record becomes an event: one of frame.FORMATS.
         start: where a client without an event ID starts.
         id_type: what event IDs contain.
-        compact_ids: whether event IDs have the compact form; None means only if the stream has many partitions.
+        compact_ids: whether event IDs have the compact form. None: only those of streams with many partitions.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Route:
         """Check that this route allows each of `topics` and that each exists.
 
         Raises:
-            TopicNotAvailable: names all topics that fail, without saying whether they exist.
+            TopicNotAvailable: names all topics that fail. It does not reveal which of them exist.
         """
         known = set(existing)
         missing = [topic for topic in topics if topic not in known or not self.allows(topic)]

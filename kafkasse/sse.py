@@ -18,7 +18,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(ValueError):
-    """A line or the data of one event exceeds the parser's limit. The parser cannot be used any more."""
+    """A line or the data of one event exceeds the parser's limit. Discard the parser: it cannot continue."""
 
 
 class Event(NamedTuple):
@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 class Parser:
-    """Turns bytes into events.
+    """Converts the bytes of one response to events.
 
     Args:
         last_event_id: the Last-Event-ID of the request. As in a browser, it stays in effect until the stream sets another,
@@ -44,8 +44,8 @@ class Parser:
         max_event_bytes: the maximum size of one line, and of the data of one event.
 
     Attributes:
-        last_event_id: what to send as Last-Event-ID on reconnect. An `id` field without data updates it, although the
-            parser yields no event.
+        last_event_id: the Last-Event-ID to send on reconnect. An `id` field without data updates it, although the parser
+            yields no event.
         retry_ms: how many milliseconds to wait before reconnecting; None until the stream sets it.
     """
 

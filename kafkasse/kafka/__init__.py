@@ -1,12 +1,13 @@
-"""Reads a Kafka cluster behind the contract in kafkasse/log.py. No other part of the web process uses kafka-python.
+"""The Kafka adapter: implements kafkasse/log.py for a Kafka cluster. No other part of the web process uses kafka-python.
 
-    KafkaLog (log) ─▶ Client (client): metadata, offsets, new sockets
-        │                  ▲
-        │           ConnectionPool (connection_pool) ─▶ Connection (connection): frames
-        ▼                  ▲                                  │
-    KafkaCursor (cursor) ─▶ BrokerNode (broker_node) ◀────────┘ fetch_protocol: requests and responses
-        │
-        └─▶ PartitionState (partition_state), batches: records, compression
+    KafkaLog ─────▶ Client            metadata, offsets and new sockets, through kafka-python
+       │              ▲
+       │         ConnectionPool       opens connections and keeps idle ones
+       ▼              ▲
+    KafkaCursor ─▶ BrokerNode ─▶ Connection     one of each per broker; sends Fetch requests (fetch_protocol)
+       │
+       ├─▶ PartitionState             offset and leader of one partition
+       └─▶ batches ─▶ compression     decodes the fetched records
 
-errors translates what goes wrong.
+Each class is in the module of the same name. The module errors translates kafka-python's errors into kafkasse's errors.
 """

@@ -1,7 +1,8 @@
-"""Decodes the record batches of one partition, as a Fetch response holds them, into records.
+"""Decodes one partition's record batches from a Fetch response.
 
-aiokafka's compiled decoder does most of the work. Where it has no wheel, kafka-python's decoder takes its place; it is
-written in Python and takes ten times as long. Both return batches of the same shape. This module does no I/O.
+aiokafka's compiled decoder does most of the work. On platforms for which aiokafka has no wheel, this module uses
+kafka-python's decoder, which is written in Python and takes ten times as long. Both decoders have the same interface. This
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ try:
 except ImportError:  # no wheel for this platform
     CompiledDecoder = None
 
-MAX_RUN_RECORDS = 2_000  # records decoded in one go, so that a large response does not block the event loop for long
+MAX_RUN_RECORDS = 2_000  # decoded at once, so that a large response does not block the event loop for long
 
 _V2 = 2
-# The head of a batch: base offset, length after this field, leader epoch, magic, CRC. Format 2 goes on with attributes,
-# last offset delta, first and last timestamp, and producer ID.
-_HEAD = struct.Struct(">qiibI")
-_HEAD_V2 = struct.Struct(">qiibIhiqqq")
-_BYTES_BEFORE_LENGTH = 12
-_BATCH_HEAD_BYTES = 61
-_CRC_FROM = _ATTRIBUTES_AT = _HEAD.size
+# The start of a batch header: base offset, length of the rest of the batch, leader epoch, magic, CRC. In format 2 (magic 2),
+# these follow: attributes, last offset delta, first and last timestamp, and producer ID.
+_HEADER = struct.Struct(">qiibI")
+_HEADER_V2 = struct.Struct(">qiibIhiqqq")
+_LENGTH_END = 12  # where the length field ends and the bytes that it counts begin
+_HEADER_BYTES_V2 = 61
+_CRC_FROM = _ATTRIBUTES_AT = _HEADER.size
 _LENGTH_AT = 8
 _LENGTH, _ATTRIBUTES = struct.Struct(">i"), struct.Struct(">h")
 _CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
@@ -43,7 +44,7 @@ _ABORT = 0
 
 
 class RecordRun(NamedTuple):
-    """Records in offset order that were written in one leader epoch, and the offset after them."""
+    """Records of one leader epoch in offset order, and the offset after them. `records` may be empty."""
 
     records: Sequence[Record]
     next_offset: int
@@ -60,21 +61,24 @@ class BatchTooLarge(Exception):
 def decode(
     fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int
 ) -> Iterator[RecordRun]:
-    """Decode all records from `offset` on. A run without records moves past transaction markers and hidden records.
+    """Decode all records from `offset` on.
+
+    A run without records moves the reader past offsets that have no record to return: transaction markers, records of
+    aborted transactions, and records that compaction has removed.
 
     Args:
         fetched: the record batches, and the aborted transactions among them.
         offset: the first offset to return. Batches may start before it.
         read_committed: omit the records of aborted transactions.
-        max_decompressed_bytes: the largest decompressed size of a batch.
+        max_decompressed_bytes: the maximum decompressed size of a batch.
 
     Raises:
-        BatchTooLarge: the next batch is too large. All records before it have been returned.
+        BatchTooLarge: the next batch is too large. All records before it have been yielded.
         CorruptRecordError: the checksum of the next batch is wrong, or the batch cannot be decoded. All records before it
-            have been returned.
+            have been yielded.
     """
     run: list[Record] = []
-    begin, returned, epoch = offset, offset, UNKNOWN_EPOCH
+    first_offset, run_start, epoch = offset, offset, UNKNOWN_EPOCH
     aborted = _AbortedTransactions(fetched.aborted) if read_committed else None
     batches = _batches(bytes(fetched.records), aborted, max_decompressed_bytes)
     while True:
@@ -88,12 +92,12 @@ def decode(
         if batch is None:
             break
         records, next_offset, batch_epoch = batch
-        if (batch_epoch != epoch and offset > returned) or len(run) >= MAX_RUN_RECORDS:
+        if (batch_epoch != epoch and offset > run_start) or len(run) >= MAX_RUN_RECORDS:
             yield RecordRun(run, offset, epoch)
-            run, returned = [], offset
+            run, run_start = [], offset
         epoch = batch_epoch
-        if records and records[0].offset < begin:
-            records = [record for record in records if record.offset >= begin]
+        if records and records[0].offset < first_offset:
+            records = [record for record in records if record.offset >= first_offset]
         run += records
         offset = max(offset, next_offset)
     yield RecordRun(run, offset, epoch)
@@ -107,15 +111,15 @@ def _batches(
     decoder = (CompiledDecoder or PythonDecoder)(data)
     at = 0
     while (batch := decoder.next_batch()) is not None:
-        _, length, epoch, magic, checksum = _HEAD.unpack_from(data, at)
-        begin, at = at, at + _BYTES_BEFORE_LENGTH + length
+        _, length, epoch, magic, checksum = _HEADER.unpack_from(data, at)
+        begin, at = at, at + _LENGTH_END + length
         if not (batch.validate_crc() if magic < _V2 else crc32c(view[begin + _CRC_FROM : at]) == checksum):
             raise CorruptRecordError(f"the checksum of the batch at offset {batch.base_offset} is wrong")
         if magic < _V2:
             records = list(batch)
             yield records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH
             continue
-        base, _, _, _, _, attributes, delta, _, _, producer = _HEAD_V2.unpack_from(data, begin)
+        base, _, _, _, _, attributes, delta, _, _, producer = _HEADER_V2.unpack_from(data, begin)
         next_offset = base + delta + 1
         is_aborted = aborted is not None and aborted.hides(batch, attributes, producer, base + delta)
         if is_aborted or attributes & _CONTROL:
@@ -130,15 +134,15 @@ def _batches(
 def _records_of(batch: Any, data: memoryview, attributes: int, max_decompressed_bytes: int) -> list[Any]:
     """Return all records of a batch in format 2. A compressed batch is rewritten as an uncompressed one first."""
     if codec := attributes & _CODEC:
-        decompressed = decompress(codec, data[_BATCH_HEAD_BYTES:], max_decompressed_bytes)
-        head = bytearray(data[:_BATCH_HEAD_BYTES])
-        _LENGTH.pack_into(head, _LENGTH_AT, len(head) + len(decompressed) - _BYTES_BEFORE_LENGTH)
-        _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, attributes & ~_CODEC)
-        rewritten = bytes(head) + decompressed
+        decompressed = decompress(codec, data[_HEADER_BYTES_V2:], max_decompressed_bytes)
+        header = bytearray(data[:_HEADER_BYTES_V2])
+        _LENGTH.pack_into(header, _LENGTH_AT, len(header) + len(decompressed) - _LENGTH_END)
+        _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes & ~_CODEC)
+        rewritten = bytes(header) + decompressed
         data, batch = memoryview(rewritten), (CompiledDecoder or PythonDecoder)(rewritten).next_batch()
     try:
         return list(batch)
-    except Exception:  # noqa: BLE001 - decoders raise many kinds of errors; a batch that is damaged fails here again
+    except Exception:  # noqa: BLE001 - decoders raise many types; if the batch is damaged, the next line raises again
         return lenient_records(data)
 
 
@@ -150,12 +154,12 @@ class _AbortedTransactions:
         self._producers: set[int] = set()
 
     def hides(self, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
-        """Return whether the batch was aborted. Must be called for all batches in order."""
+        """Return whether the batch belongs to an aborted transaction. Call it for all batches, in order."""
         while self._pending and self._pending[0][1] <= last_offset:
             self._producers.add(self._pending.popleft()[0])
         if producer not in self._producers:
             return False
-        # Compaction may have removed the marker from its batch.
+        # A control batch contains one transaction marker, unless compaction has removed it.
         marker = next(iter(batch), None) if attributes & _CONTROL else None
         if marker is not None and _MARKER.unpack_from(marker.key)[1] == _ABORT:
             self._producers.discard(producer)

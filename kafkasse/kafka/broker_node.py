@@ -1,4 +1,4 @@
-"""One broker as a cursor uses it: the cursor's partitions that this broker leads, a connection and a fetch session.
+"""One broker, as one cursor uses it: the partitions that the broker leads, a connection and a fetch session.
 
     fetch ─▶ take a connection ─▶ send ─▶ response ─▶ on_response ─▶ finish_fetch, match
                      └──────────────┴─▶ timeout, error ─▶ on_error
@@ -37,17 +37,18 @@ OnError = Callable[["BrokerNode", Exception, bool], None]
 
 
 class BrokerNode:
-    """Sends Fetch requests to one broker when fetch() is called, and one at a time.
+    """Sends Fetch requests to one broker, one at a time.
 
     Args:
         broker: the broker.
         pool: provides connections to it.
         options: the fields that all requests share.
         use_session: keep a fetch session, so that requests name only partitions that have changed.
-        timeout_s: how late a response may be.
-        on_response: called in the event loop with each response. Must not block.
-        on_error: called with the error that broke the connection, or prevented it, and with whether the connection came
-            from the pool: then the broker may have closed it long ago, and a new one may work at once.
+        timeout_s: how long to wait for a response, in addition to `options.max_wait_ms`.
+        on_response: called in the event loop with each response. It must not block.
+        on_error: called when the connection failed or could not be opened, with the error and with `retry_now`: True if the
+            connection was an idle one from the pool. The broker may have closed such a connection long ago, so a new one may
+            work at once.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class BrokerNode:
         self._options = options
         self._on_response = on_response
         self._on_error = on_error
-        # Without a session each request names all partitions. Those that brought no records come first.
+        # In the order of requests without a session, which name all partitions: those that returned records last come last.
         self._partitions: dict[Partition, PartitionState] = {}
         self._changed: dict[Partition, PartitionState] = {}  # not yet sent to the session, or sent with another offset
-        # By topic and partition as the responses name them: the partition, and the offset that was requested last.
+        # By the topic and partition that responses contain: the partition, and the offset that was requested last.
         self._requested: dict[tuple[bytes, int], tuple[PartitionState, int]] = {}
         self._forgotten: list[tuple[bytes, int]] = []  # to remove from the session
         self._session = NEW_SESSION if use_session else NO_SESSION
@@ -95,11 +96,11 @@ class BrokerNode:
             self._forgotten.append(name)
 
     def offset_changed(self, state: PartitionState) -> None:
-        """Request a partition at its new offset."""
+        """Request a partition at its new offset from now on."""
         self._changed[state.partition] = state
 
     def records_received(self, state: PartitionState) -> None:
-        """Request a partition at its new offset, and after the others, so that each gets its share of a response."""
+        """Request a partition at its new offset, and after all others, so that each gets its share of a response."""
         self._partitions[state.partition] = self._changed[state.partition] = self._partitions.pop(state.partition)
 
     def fetch(self) -> None:
@@ -115,11 +116,11 @@ class BrokerNode:
             gevent.spawn(self._connect)
 
     def finish_fetch(self) -> None:
-        """Allow the next fetch. Not before the response was processed: the same records would be fetched again."""
+        """Allow the next fetch. Call this when a response is processed: an earlier fetch would return the same records."""
         self._is_fetching = False
 
     def match(self, response: FetchResponse) -> Iterator[tuple[PartitionState, PartitionData]]:
-        """Yield the partitions of a response, without those that have moved since the request."""
+        """Yield the partitions of a response whose offset is still the requested one, with their data."""
         for data in response.partitions:
             state, offset = self._requested.get((data.topic, data.partition), (None, 0))
             if state is not None and state.offset == offset:
@@ -128,7 +129,7 @@ class BrokerNode:
     def close(self) -> Mapping[Partition, PartitionState]:
         """Stop reading, and return the partitions. May be called twice.
 
-        A connection with a response in flight goes back to the pool when the response has arrived.
+        If a response is in flight, the connection returns to the pool when the response has arrived.
         """
         self.closed = True
         partitions, self._partitions = self._partitions, {}
@@ -198,7 +199,7 @@ class BrokerNode:
             self._on_response(self, response)
 
     def _fail_later(self, error: Exception) -> None:
-        """_fail() for callers in the event loop, which must not block; the callback may wait for a lock."""
+        """Call _fail() in a new greenlet. Callers in the event loop must not block, and `on_error` may wait for a lock."""
         self._response_timer.stop()
         gevent.spawn(self._fail, error)
 

@@ -1,4 +1,4 @@
-"""kafka-python's client: bootstrap, authentication, metadata, offsets, and sockets that are ready for Fetch requests.
+"""Wraps kafka-python's client: bootstrap, authentication, metadata, offsets, and sockets that are ready for Fetch requests.
 
 This is the only module that uses kafka-python's private names; tests/kafka/test_client.py checks each of them against the
 installed version. The module does not know about cursors and feeds.
@@ -29,7 +29,7 @@ from kafkasse.kafka.errors import PERMANENT_ERRORS, message, tls_error
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
 RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
-# kafka-python reports that it has no node for a request above this number. Its default is 5.
+# Above this number of requests, kafka-python reports that no node is ready. Its default is 5.
 MAX_IN_FLIGHT_REQUESTS = 1_000
 MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
@@ -64,7 +64,7 @@ class TopicMetadata(NamedTuple):
 
 
 class Client:
-    """One kafka-python client, which connects when it is first used. kafka-python runs its I/O on its own greenlet.
+    """One kafka-python client. It connects when it is first used, and does its I/O in a separate greenlet.
 
     Args:
         settings: settings of KafkaAdminClient.
@@ -94,7 +94,7 @@ class Client:
         return str(self._settings["client_id"])
 
     def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
-        """Return those of `topics`, or of all topics if None, that exist and that we may read.
+        """Return those of `topics` that exist and that we may read. None means all topics.
 
         Raises:
             kafka.errors.KafkaError: the cluster does not answer, or rejects us.
@@ -114,11 +114,14 @@ class Client:
         """Look up offsets by timestamp or OffsetSpec. All requests are sent before the first response is awaited.
 
         Args:
-            lookups: each maps the node IDs of leaders to a timestamp (or OffsetSpec) for each partition.
-            isolation_level: Kafka's number.
+            lookups: each lookup maps the node ID of a leader to its partitions, with a timestamp or OffsetSpec for each.
+            isolation_level: 0 for read_uncommitted, 1 for read_committed.
 
         Returns:
             For each lookup, the offset of each partition; -1 if there is none.
+
+        Raises:
+            kafka.errors.KafkaError: the cluster does not answer, or a broker is not the leader of a partition.
         """
         admin = self._bootstrapped()
         build = admin._list_partition_offsets_request
@@ -167,7 +170,7 @@ class Client:
             if self._closed:
                 raise kafka_errors.KafkaConnectionError("The client is closed")
             if self._admin is None:
-                # Callers that waited for the lock share the failure. Otherwise each of them would wait for its own.
+                # Callers that waited for the lock share the failure. Otherwise each would wait for another timeout.
                 if self._failure is not None and self._failures > failures:
                     raise self._failure
                 try:
@@ -222,9 +225,10 @@ def unknown_settings(settings: Iterable[str]) -> list[str]:
 
 
 def lenient_records(batch: memoryview) -> list[Any]:
-    """Decode an uncompressed batch whose header names are not all UTF-8, which Kafka requires but does not check.
+    """Decode an uncompressed batch in which a record header has a name that is not UTF-8.
 
-    One record with such a header must not end the streams of its topic. Bytes that are not UTF-8 appear as `\\xff`.
+    Kafka requires UTF-8 but does not check it. One such record must not end the streams of its topic. A byte that is not
+    UTF-8 appears as `\\xff`.
     """
     records = DefaultRecordBatch(batch)
     records._buffer = _LenientBytes(batch)
@@ -249,7 +253,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python has no t
         super().__init__(net=net, manager=self.manager, **config)
 
     def stop(self) -> None:
-        with suppress(Exception):  # whatever state it failed in, the error that stopped it is the one to report
+        with suppress(Exception):  # it may have failed in any state, and the caller reports the original error
             self.close()
         self._net.stop()
 
@@ -265,7 +269,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         self._connect_errors: dict[Any, Exception] = {}  # by node ID
 
     def connect_failure(self) -> Exception | None:
-        """Return the most informative of the brokers' last failures, or None if no attempt has failed."""
+        """Return the last failure of a broker, preferably a permanent one, or None if no broker has failed."""
         errors = list(self._connect_errors.values())
         permanent = (error for error in errors if isinstance(error, (*PERMANENT_ERRORS, *_SETTINGS_ERRORS)))
         return next(permanent, errors[-1] if errors else None)
@@ -285,7 +289,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
             self.close()
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> KafkaTCPTransport:
-        """Connect and wrap a socket. Unlike the original, this keeps the reason for a failure, and closes the socket."""
+        """Connect and wrap a socket. Unlike the original, this keeps the reason for a failure and then closes the socket."""
         config = self.config
         sock = await create_connection(
             self._net, node.host, node.port, config["socket_options"], config["proxy_url"], timeout_at
@@ -321,7 +325,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
 class _TcpTransport(KafkaTCPTransport):  # type: ignore[misc]  # kafka-python has no type hints
     """KafkaTCPTransport that delivers the last bytes before the end of a connection, and that recognizes a TLS listener.
 
-    A broker that rejects a password says so and closes the connection at once. The original drops what it said.
+    A broker that rejects a password sends the reason and closes the connection at once. The original discards the reason.
     """
 
     _received = False
@@ -337,7 +341,7 @@ class _TcpTransport(KafkaTCPTransport):  # type: ignore[misc]  # kafka-python ha
 
 
 class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]  # kafka-python has no type hints
-    """KafkaSSLTransport with the same correction, a deadline for the handshake, and the reason for a TLS failure."""
+    """KafkaSSLTransport with the correction of _TcpTransport, a deadline for the handshake, and the reason for a failure."""
 
     async def handshake(self) -> None:
         # Without a deadline the original waits forever for a broker that accepts connections but does not answer.
@@ -372,7 +376,7 @@ def _topic_metadata(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> 
 async def _open_socket(
     manager: _ConnectionManager, broker: Broker, deadline_s: float
 ) -> tuple[socket.socket, tuple[int, int]]:
-    """Runs in kafka-python's event loop."""
+    """Implements Client.connect(). Runs in kafka-python's event loop."""
     connection = KafkaConnection(
         manager._net, node_id=broker.node_id, broker_version_data=manager.broker_version_data, **manager.config
     )
@@ -385,7 +389,7 @@ async def _open_socket(
     except BaseException:
         transport.close()
         raise
-    # Detach the socket. kafka-python must not read from it, and must not close it.
+    # Detach the socket, so that kafka-python neither reads from it nor closes it.
     connection._reauth.cancel()
     for task in (transport._read_task, transport._write_task):
         if task is not None:

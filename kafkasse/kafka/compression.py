@@ -1,6 +1,6 @@
-"""Decompresses record batches up to a size limit: one megabyte of gzip or zstd can hold a gigabyte.
+"""Decompresses record batches up to a size limit, because one megabyte of gzip or zstd can expand to a gigabyte.
 
-The decoders of kafka-python and aiokafka decompress a batch completely, whatever its size. This module does no I/O.
+The decoders of kafka-python and aiokafka have no such limit. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import snappy
 import zstandard
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
-_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip's or zlib's
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # accept gzip's and zlib's header
 _CHUNK_BYTES = 1 << 20
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: this, two versions, then blocks with their lengths
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: the magic, two version numbers, then blocks, each after its length
 _XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
 
@@ -47,7 +47,9 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> bytes | bytearra
 def _gzip(data: memoryview, limit: int) -> bytearray:
     decompressor, decompressed = zlib.decompressobj(_ANY_HEADER), bytearray()
     rest: memoryview | bytes = data
-    while rest and len(decompressed) < limit:  # in chunks: zlib allocates up to twice the size that it may return
+    while (
+        rest and len(decompressed) < limit
+    ):  # in chunks, because zlib allocates up to twice the size that it may return
         decompressed += decompressor.decompress(rest, _CHUNK_BYTES)
         rest = decompressor.unconsumed_tail
     return decompressed

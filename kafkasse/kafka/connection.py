@@ -1,7 +1,8 @@
-"""A connection to one broker for Fetch requests, one at a time. gevent's event loop reads it without a greenlet.
+"""A connection to one broker, for one Fetch request at a time. gevent's event loop reads from it without a greenlet.
 
-kafka-python connects, encrypts and authenticates; then this module takes over the socket. A request through kafka-python's
-own loop costs a millisecond of CPU for futures, timers and wake-ups. This module knows frames, not the messages in them.
+kafka-python connects, encrypts and authenticates; then this module takes over the socket, because a request through
+kafka-python's event loop costs a millisecond of CPU for futures, timers and wake-ups. This module delimits responses by
+their size field. It does not parse them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from kafkasse.kafka.client import Broker
 from kafkasse.kafka.fetch_protocol import frame_request
 
 INITIAL_BUFFER_BYTES = 65_536
-MAX_RESPONSE_BYTES = 1 << 30  # far more than a Fetch request asks for: a single batch may be larger than its limits
+# Far more than a Fetch request asks for: a broker returns the first batch even if it exceeds the limits of the request.
+MAX_RESPONSE_BYTES = 1 << 30
 _INT32 = struct.Struct(">i")
 _READABLE = 1  # libev's READ
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -29,7 +31,7 @@ class Connection:
     """A connection that is ready for Fetch requests.
 
     Args:
-        sock: connected; encrypted and authenticated if the settings ask for it.
+        sock: a connected socket, on which TLS and SASL have finished if the settings require them.
         broker: the broker at the other end.
         version: the newest Fetch version that both sides support.
         client_id: the client ID in each request.
@@ -37,7 +39,7 @@ class Connection:
 
     Attributes:
         in_flight: the correlation ID of the request whose response has not arrived, or None.
-        reused: the connection was idle in the pool and has received nothing since. The broker may have closed it.
+        reused: the connection came from the pool and has not received a response yet. The broker may have closed it.
         broken: the connection failed and must not be used again.
     """
 
@@ -57,10 +59,10 @@ class Connection:
         sock.settimeout(0.0)
 
     def start_reading(self, on_response: Callable[[memoryview], None], on_error: Callable[[Exception], None]) -> None:
-        """Call back for each response and when the connection fails. Callbacks run in the event loop: they must not block.
+        """Call back for each response and when the connection fails. Callbacks run in the event loop and must not block.
 
         Args:
-            on_response: receives a response without its size. The next response overwrites the bytes.
+            on_response: receives a response without its size field. The next response overwrites the bytes.
             on_error: receives the connection's error, or an exception that `on_response` raised. Called at most once.
         """
         self._stop_reading()
@@ -69,10 +71,10 @@ class Connection:
         self._watcher.start(self._read, on_response, on_error)
 
     def send(self, version: int, body: bytes) -> None:
-        """Send a Fetch request of this version. Blocks while the broker does not accept it.
+        """Send a Fetch request of this version. Blocks while the socket's buffer is full.
 
         Raises:
-            OSError: the connection is broken.
+            OSError: the connection is broken, or the broker has not accepted the request within the timeout.
         """
         self._last_correlation_id = (self._last_correlation_id + 1) % 2**31
         self.in_flight = self._last_correlation_id
@@ -110,7 +112,7 @@ class Connection:
             on_error(error)
 
     def _receive(self) -> memoryview:
-        """Read the available bytes. Returns a complete response without its size, or raises one of _WOULD_BLOCK."""
+        """Read the available bytes. Return a response without its size field, or raise _WOULD_BLOCK if it is incomplete."""
         size = self._response_size()
         while self._filled < size:
             count = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
@@ -128,7 +130,7 @@ class Connection:
         return memoryview(self._buffer)[_INT32.size : size]
 
     def _response_size(self) -> int:
-        """Return the response's size in bytes, including the size field, or that of the size field if it is incomplete."""
+        """Return the size in bytes of the response and its size field, or only of that field while it is incomplete."""
         if self._filled < _INT32.size:
             return _INT32.size
         (size,) = _INT32.unpack_from(self._buffer)

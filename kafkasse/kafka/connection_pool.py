@@ -15,7 +15,7 @@ MAX_IDLE_PER_BROKER = 4
 
 
 class ConnectionPool:
-    """Connections of one log to all brokers.
+    """The connections of one log to all brokers.
 
     Args:
         client: opens the sockets.
@@ -50,7 +50,7 @@ class ConnectionPool:
         return Connection(sock, broker, version, self._client.client_id, self._timeout_s)
 
     def release(self, connection: Connection) -> None:
-        """Keep a connection for the next caller, or close it if it cannot be used again."""
+        """Keep a connection for the next caller, or close it if it is unusable or the pool is full."""
         idle = self._idle[connection.broker]
         unusable = connection.broken or connection.in_flight is not None
         if self._closed or unusable or len(idle) >= MAX_IDLE_PER_BROKER:
@@ -70,7 +70,7 @@ class ConnectionPool:
             yield from connections
 
     def close(self) -> None:
-        """Close the idle connections, and from now on every connection that is released."""
+        """Close the idle connections. Connections that are released later are closed too."""
         self._closed = True
         for broker in list(self._idle):
             self.close_idle(broker)

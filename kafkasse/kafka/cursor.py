@@ -4,8 +4,8 @@
                   ▲                                    │
                   └──────── refresh leaders ◀──────────┘ leader moved, broker away, topic unknown
 
-kafka-python's consumer does the same with a millisecond of CPU per fetch. A cursor knows offsets and leaders. It does not
-know about clients, event IDs and frames.
+kafka-python's consumer does the same, but needs a millisecond of CPU per fetch. A cursor knows offsets and leaders. It does
+not know about clients, event IDs or frames.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class CursorOptions(NamedTuple):
 
     Attributes:
         fetch: the fields that all its Fetch requests share.
-        tail: the cursor stays at the end of its partitions. It fetches in a session and only while it is polled, so that
-            records accumulate in between. Other cursors fetch ahead while responses are large.
-        timeout_s: how late a response may be.
-        max_decompressed_bytes: the largest decompressed size of a batch. Larger batches are reported as unreadable.
+        tail: the cursor stays at the end of its partitions. It uses fetch sessions, and fetches only while it is polled, so
+            that records accumulate in between. Other cursors fetch ahead while responses are large.
+        timeout_s: how long to wait for a response, in addition to `fetch.max_wait_ms`.
+        max_decompressed_bytes: the maximum decompressed size of a batch. Larger batches are reported as unreadable.
     """
 
     fetch: FetchOptions
@@ -60,7 +60,7 @@ class CursorOptions(NamedTuple):
 
 
 class _Stopped(NamedTuple):
-    """Why a partition is not read until seek() moves it. See OffsetOutOfRange."""
+    """Why the cursor has stopped reading a partition until seek() moves it. The fields are those of OffsetOutOfRange."""
 
     diverged_at: int | None = None
     unreadable: tuple[int, str] | None = None
@@ -74,7 +74,7 @@ class KafkaCursor:
             answer.
         pool: provides connections.
         offsets: where to start.
-        leaders: the leaders of these partitions that are known already.
+        leaders: the known leaders of these partitions. The cursor finds the others itself.
         options: how to read.
         on_close: called once, by close().
     """
@@ -93,13 +93,13 @@ class KafkaCursor:
         self._options = options
         self._on_close = on_close
         self._closed = False
+        self._partitions: dict[Partition, PartitionState] = {}
         # Each partition is in exactly one of the next three maps.
         self._nodes_of: dict[Partition, BrokerNode] = {}
         self._leaderless: dict[Partition, PartitionState] = {}
         self._stopped: dict[Partition, _Stopped] = {}
-        self._partitions: dict[Partition, PartitionState] = {}
         self._nodes: dict[Broker, BrokerNode] = {}
-        self._topic_ids: dict[str, bytes] = {}  # a recreated topic has the same name but another ID: it is not read
+        self._topic_ids: dict[str, bytes] = {}  # a topic that was recreated has another ID, and is not read
         self._responses: deque[tuple[BrokerNode, FetchResponse]] = deque()
         self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()
         self._error: Exception | None = None
@@ -146,7 +146,7 @@ class KafkaCursor:
         self._closed = True
         for node in self._nodes.values():
             node.close()
-        # Break the reference cycles between cursor and nodes: records and buffers must not wait for the garbage collector.
+        # Break the reference cycles between cursor and nodes, so that records and buffers are freed at once.
         for each in (self._nodes, self._nodes_of, self._responses, self._runs):
             each.clear()
         self._wakeup.set()
@@ -166,7 +166,11 @@ class KafkaCursor:
                 self._error, run = error, None
             except BatchTooLarge as error:
                 log.error(
-                    "%s/%d: the batch before offset %d is %s", *state.partition, error.next_offset, BATCH_TOO_LARGE
+                    "%s/%d: the batch before offset %d is %s, so its records are skipped."
+                    " Increase max_decompressed_bytes to read such batches.",
+                    *state.partition,
+                    error.next_offset,
+                    BATCH_TOO_LARGE,
                 )
                 self._stop(state, _Stopped(unreadable=(error.next_offset, BATCH_TOO_LARGE)))
                 run = None
@@ -179,13 +183,13 @@ class KafkaCursor:
         return batches
 
     def _raise_errors(self) -> None:
-        """Raise what ends the cursor or waits for seek(). All records from before have been returned."""
+        """Raise the error that ends the cursor, or OffsetOutOfRange. poll() has returned all records before the error."""
         if self._error is not None:
             error, self._error = self._error, None
             with translate_errors():
                 raise error
         if self._stopped and time.monotonic() >= self._raise_out_of_range_at:
-            # Raise it again after a while: the caller may have failed to find out where to continue.
+            # Raise it again after a while, because the caller may have failed to find an offset to continue at.
             self._raise_out_of_range_at = time.monotonic() + OUT_OF_RANGE_REPEAT_S
             stopped = self._stopped.items()
             raise OffsetOutOfRange(
@@ -202,8 +206,8 @@ class KafkaCursor:
             log.info("broker %d rejects a fetch: %s", node.broker.node_id, kafka_errors.for_code(response.error_code))
             self._abandon(node)
             return
-        # After a large response there is probably more. At the end of the log, no request should be in flight when the
-        # cursor is closed, so that its connection can be reused at once.
+        # After a large response there are probably more records. At the end of the log, do not fetch ahead: if no request is
+        # in flight when the cursor is closed, its connection can be reused at once.
         record_bytes = sum(len(each.records) for each in response.partitions)
         self._fetches_ahead = not self._options.tail and record_bytes > self._options.fetch.max_bytes // 2
         for state, data in node.match(response):
@@ -242,7 +246,7 @@ class KafkaCursor:
             node.fetch()
 
     def _refresh_leaders(self) -> None:
-        """Find leaders for the partitions without one, after a backoff."""
+        """After a backoff, find leaders for the partitions without one."""
         try:
             gevent.sleep(min(MAX_BACKOFF_S, BACKOFF_S * self._failures**2))
             leaders = {} if self._closed else self._find_leaders(self._leaderless)

@@ -1,6 +1,6 @@
-"""Translates kafka-python's errors into kafkasse's errors, and logs the details that clients must not see.
+"""Translates kafka-python's errors into kafkasse's errors.
 
-A broker's address, the name of a setting and the reason for a failure go to the server's log only.
+Broker addresses, names of settings and reasons for failures are logged here, because clients must not see them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 SETTINGS_DO_NOT_WORK = "The server cannot use Kafka with its current settings. The server's log gives the reason."
 
-# The client gets the same response for all of them, so that it cannot find out which topics exist.
+# All of them result in the same response, so that a client cannot find out which topics exist.
 _TOPIC_NOT_AVAILABLE = (
     kafka_errors.UnknownTopicOrPartitionError,
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.InvalidTopicError,
 )
-_CHECK = {
+_ADVICE = {
     kafka_errors.SaslAuthenticationFailedError: "Check kafka.sasl_plain_username and kafka.sasl_plain_password,"
     " or the other credentials that your kafka.sasl_mechanism uses.",
     kafka_errors.UnsupportedSaslMechanismError: "Check kafka.sasl_mechanism.",
@@ -33,7 +33,7 @@ _CHECK = {
     kafka_errors.IncompatibleBrokerVersion: "Check the version of the brokers, and kafka.bootstrap_servers.",
     kafka_errors.KafkaConfigurationError: "No stream can be served until the settings are changed.",
 }
-PERMANENT_ERRORS = tuple(_CHECK)  # retrying cannot help
+PERMANENT_ERRORS = tuple(_ADVICE)  # retrying cannot help
 
 # OpenSSL's reasons for a certificate that one side rejects, and for a listener that does not speak TLS. They are
 # permanent. A connection that ends during the handshake is not: the broker may be starting or stopping.
@@ -57,7 +57,7 @@ def translate_errors() -> Iterator[None]:
         log.warning("Topic not available: %s: %s", type(error).__name__, message(error))
         raise TopicNotAvailable("A topic of this stream is not available.") from error
     except PERMANENT_ERRORS as error:
-        advice = next(text for kind, text in _CHECK.items() if isinstance(error, kind))
+        advice = next(text for error_type, text in _ADVICE.items() if isinstance(error, error_type))
         log.error("The Kafka settings do not work. %s. %s", message(error), advice)
         raise ConfigurationError(SETTINGS_DO_NOT_WORK) from error
     except kafka_errors.CorruptRecordError as error:
@@ -69,7 +69,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def message(error: Exception) -> str:
-    """Return an error's text. kafka-python's str() repeats the class name, and may return nothing else."""
+    """Return an error's text without its class name, with which the str() of kafka-python's errors starts."""
     if not isinstance(error, kafka_errors.KafkaError):
         return str(error)
     text = ". ".join(str(each).rstrip(".") for each in error.args)
@@ -77,7 +77,7 @@ def message(error: Exception) -> str:
 
 
 def tls_error(error: ssl.SSLError) -> kafka_errors.KafkaError:
-    """Return the error to raise in place of an error of OpenSSL: permanent if a setting or a certificate is wrong."""
+    """Translate an OpenSSL error. The result is a permanent error if a setting or a certificate is wrong."""
     reason = error.reason or ""
     if _NOT_TLS in reason:
         return kafka_errors.KafkaConfigurationError(

@@ -1,8 +1,9 @@
-"""Kafka's Fetch request and response as bytes: the only messages that are too frequent for a general codec.
+"""Encodes Kafka's Fetch requests and parses the responses.
 
-kafka-python encodes and decodes them field by field from a schema, and copies the records three times. It handles all
-other messages. Version 12 (Kafka 2.7) is the first in which a broker reports a truncated log. Version 13 (Kafka 3.1)
-identifies a topic by its ID, so that a recreated topic is never mistaken for the old one. This module does no I/O.
+These messages are too frequent for kafka-python, which encodes and decodes field by field from a schema and copies the
+records three times. kafka-python handles all other messages. Version 12 (Kafka 2.7) is the first in which a broker reports a
+truncated log. Version 13 (Kafka 3.1) identifies a topic by its ID, so that a recreated topic is never mistaken for the old
+one. This module does no I/O.
 
 Source: https://kafka.apache.org/protocol (Fetch). In flexible versions, each structure ends with tagged fields.
 """
@@ -18,7 +19,9 @@ from uuid import UUID
 API_KEY = 1
 BY_NAME, BY_TOPIC_ID = VERSIONS = (12, 13)  # how each version identifies a topic
 UNKNOWN_EPOCH = -1
-NO_SESSION = (0, -1)  # session ID and epoch of a request outside any session: the response lists every partition
+# Session ID and epoch of a request that belongs to no session, so that its response lists every partition; and of a request
+# that opens a session.
+NO_SESSION = (0, -1)
 NEW_SESSION = (0, 0)
 
 MALFORMED = (ValueError, IndexError, struct.error)  # what parse_response() raises for malformed bytes
@@ -74,8 +77,8 @@ class PartitionData(NamedTuple):
         error_code: Kafka's error code; 0 for success.
         records: record batches. The last batch may be incomplete.
         aborted: (producer ID, first offset) of each aborted transaction in `records`.
-        diverging: if the log was truncated, an epoch and its end offset on this broker: the log agrees with what was read
-            at most up to that offset. Otherwise None.
+        diverging: if the log was truncated, a leader epoch and its end offset on this broker. What the cursor has read
+            agrees with the log at most up to that offset. Otherwise None.
     """
 
     topic: bytes
@@ -121,7 +124,7 @@ def encode_request(
 
     Args:
         options: the fields that all requests share.
-        session: NO_SESSION, NEW_SESSION, or session ID and epoch.
+        session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session.
         partitions: in a session, those that are new or have a new offset; otherwise all. Neighbors with the same topic
             share one topic entry.
         forgotten: (topic, partition) of partitions to remove from the session.

@@ -1,7 +1,7 @@
-"""KafkaLog: a Kafka cluster as a log.Log. kafka-python answers questions about metadata and offsets; cursors fetch records.
+"""KafkaLog implements log.Log for a Kafka cluster. kafka-python looks up metadata and offsets; cursors fetch the records.
 
-It uses no consumer group and commits no offsets. gevent must patch the standard library before this module is imported:
-kafka-python chooses its selector during the import.
+KafkaLog uses no consumer group and commits no offsets. gevent must patch the standard library before this module is
+imported, because kafka-python chooses its selector when it is imported.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 
 TOPIC_ID_CHARS = 8  # of the 22 characters of a topic ID in base64url: 48 bits distinguish a topic from a recreated one
 TAIL_MAX_WAIT_MS = 500
-CATCH_UP_MAX_WAIT_MS = 20  # if the cursor is closed, its connection cannot be reused until the broker has responded
+CATCH_UP_MAX_WAIT_MS = 20  # short, because a closed cursor's connection cannot be reused until the broker has responded
 MAX_PARTITION_BYTES = 1_048_576
 CLIENT_SLOT_SHARE = 0.75  # of the cursor slots, for cursors that serve one client each
 RETRY_AFTER_S = 5
-MAX_NODE_WAIT_S = 2.0
-NODE_RETRY_S = 0.02
+MAX_TRANSIENT_ERRORS_S = 2.0
+TRANSIENT_ERROR_BACKOFF_S = 0.02
 
-# kafka-python has no node for a request while it connects, and leaders change.
+# kafka-python raises these while it connects to a broker, and brokers return them while leaders change.
 _TRANSIENT_ERRORS = (
     kafka_errors.NodeNotReadyError,
     kafka_errors.UnknownBrokerIdError,
@@ -52,7 +52,7 @@ _TRANSIENT_ERRORS = (
     kafka_errors.NotLeaderForPartitionError,
 )
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class KafkaLog:
@@ -60,7 +60,7 @@ class KafkaLog:
 
     Args:
         settings: the settings of the adapter.
-        client_settings: the settings of kafka-python's client: servers, security, timeouts.
+        client_settings: the settings of kafka-python's client, such as servers, security and timeouts.
 
     Raises:
         ConfigurationError: kafka-python does not have one of `client_settings`.
@@ -74,7 +74,7 @@ class KafkaLog:
         self._isolation_level = int(IsolationLevel.build_from(settings.isolation_level))
         self._leaders: dict[str, dict[int, Leader]] = {}  # by topic, from the last metadata response
         self._slots = BoundedSemaphore(settings.max_cursors)
-        # Clients that catch up slowly must leave slots for the cursors that all clients share.
+        # Clients that catch up slowly must leave slots for shared cursors.
         self._client_slots = BoundedSemaphore(max(1, int(settings.max_cursors * CLIENT_SLOT_SHARE)))
         self._client = Client(client_settings, settings.kafka_timeout_s)
         self.pool = ConnectionPool(self._client, settings.kafka_timeout_s)
@@ -85,7 +85,7 @@ class KafkaLog:
         names = {self._settings.topic_prefix + topic: topic for topic in topics}
         if not names:
             return {}
-        metadata = self._ask(lambda: self._client.metadata(names))
+        metadata = self._with_retries(lambda: self._client.metadata(names))
         described = {}
         for name, topic in names.items():
             known = self._leaders.pop(topic, {})
@@ -102,8 +102,8 @@ class KafkaLog:
         return {each: OffsetRange(starts[each], ends[each]) for each in wanted}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        # Get the ends first. A record that arrives between the two requests is found by its timestamp. In the other
-        # order it would be before the end and would be skipped.
+        # Look up the ends first. Then a record that is written between the two lookups is found by its timestamp. In the
+        # other order, it would be skipped, because it is before the end.
         (ends,) = self._list_offsets(dict.fromkeys(timestamps, OffsetSpec.LATEST))
         (found,) = self._list_offsets(timestamps)
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
@@ -156,11 +156,18 @@ class KafkaLog:
     # Offsets
 
     def _list_offsets(self, *lookups: Mapping[Partition, int]) -> list[dict[Partition, int]]:
-        """Look up offsets by timestamp or OffsetSpec, for the same partitions in each lookup. -1 if there is no offset."""
+        """Look up offsets by timestamp or OffsetSpec.
+
+        Args:
+            lookups: maps of the same partitions to a timestamp in milliseconds or an OffsetSpec.
+
+        Returns:
+            For each lookup, the offset of each partition; -1 if no record has the timestamp or a later one.
+        """
         if not lookups[0]:
             return [{} for _ in lookups]
 
-        def ask() -> list[dict[Partition, int]]:
+        def look_up() -> list[dict[Partition, int]]:
             leaders = self._known_leaders(lookups[0])
             if len(leaders) == len(lookups[0]):
                 try:
@@ -170,7 +177,7 @@ class KafkaLog:
                         raise
             return self._list_offsets_of(self._find_all_leaders(lookups[0]), lookups)
 
-        return self._ask(ask)
+        return self._with_retries(look_up)
 
     def _list_offsets_of(
         self, leaders: Mapping[Partition, Leader], lookups: Iterable[Mapping[Partition, int]]
@@ -189,7 +196,12 @@ class KafkaLog:
         ]
 
     def _find_all_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        """Refresh the metadata, and return the leader of each partition."""
+        """Refresh the metadata, and return the leader of each partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: a partition does not exist.
+            LeaderNotAvailableError: a partition has no leader now.
+        """
         wanted = list(partitions)
         topics = self.describe({each.topic for each in wanted})
         leaders = self._known_leaders(wanted)
@@ -200,19 +212,19 @@ class KafkaLog:
                 raise kafka_errors.LeaderNotAvailableError(f"{each.topic}/{each.partition}")
         return leaders
 
-    def _ask(self, ask: Callable[[], Answer]) -> Answer:
-        """Call `ask` and retry transient errors for a short time."""
-        deadline_s = time.monotonic() + MAX_NODE_WAIT_S
+    def _with_retries(self, call: Callable[[], Result]) -> Result:
+        """Return `call()`. Retry it after transient errors, for a short time, and translate other errors."""
+        deadline_s = time.monotonic() + MAX_TRANSIENT_ERRORS_S
         with translate_errors():
             while True:
                 try:
-                    return ask()
+                    return call()
                 except _TRANSIENT_ERRORS as error:
                     if isinstance(error, kafka_errors.UnknownBrokerIdError):
                         self._client.refresh_brokers()
                     if time.monotonic() > deadline_s:
                         raise
-                    gevent.sleep(NODE_RETRY_S)
+                    gevent.sleep(TRANSIENT_ERROR_BACKOFF_S)
 
 
 def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
@@ -226,7 +238,7 @@ def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
 
 
 def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, Leader]:
-    """Keep a known leader if its epoch is newer: the metadata of a broker that lags behind names former leaders."""
+    """Replace leaders in `found` by known leaders with a newer epoch: a broker that lags behind reports former leaders."""
     for partition, leader in found.items():
         before = known.get(partition, leader)
         if before.topic_id == leader.topic_id and before.epoch > leader.epoch:

@@ -1,4 +1,4 @@
-"""Where a cursor stands in one partition, and who leads the partition. No I/O."""
+"""The state of one partition in a cursor: the next offset, the leader epochs that were read, and the leader. No I/O."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PartitionState:
         self.offset = 0
         self.last_epoch = UNKNOWN_EPOCH
         self.leader: Leader | None = None
-        self._epochs: list[tuple[int, int]] = []  # each epoch that was read, with the offset where reading it began
+        self._epochs: list[tuple[int, int]] = []  # the epochs that were read, each with the first offset read in it
 
     def seek(self, offset: int) -> None:
         """Continue at `offset`, and forget what was read before."""
@@ -46,8 +46,8 @@ class PartitionState:
     def advance(self, run: RecordRun) -> None:
         """Move past a run.
 
-        A run without records counts too: transaction markers have an epoch. If the next request named the epoch before, the
-        broker would see records after the end of that epoch, and report a divergence.
+        A run without records changes the epoch too, because transaction markers have an epoch. If the next request contained
+        the previous epoch, its offset would be after the end of that epoch, and the broker would report a divergence.
         """
         if run.epoch != self.last_epoch:
             self._epochs = [*self._epochs[-MAX_EPOCHS:], (run.epoch, self.offset)]
@@ -55,11 +55,11 @@ class PartitionState:
         self.offset = run.next_offset
 
     def diverged_at(self, epoch: int, end_offset: int) -> int:
-        """Return the first offset that may differ from what was read.
+        """Return the first offset at which the broker's log may differ from the records that were read.
 
         Args:
             epoch: the broker's newest epoch that is not newer than `last_epoch`.
-            end_offset: where that epoch ends on the broker.
+            end_offset: the offset at which that epoch ends on the broker.
         """
         return min([end_offset, *(start for later, start in self._epochs if later > epoch)])
 

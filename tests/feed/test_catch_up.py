@@ -111,7 +111,7 @@ def test_every_event_id_resumes_at_the_next_record(
 
     for n, step in enumerate(steps):
         if step == "marker":
-            log.mark("t", n % 2)
+            log.append_marker("t", n % 2)
         else:
             content = {"record": value(n), "odd": b'{"odd":1}', "broken": b"{"}[step]
             log.append("t", content, n % 2, timestamp=1000 + n)
@@ -158,7 +158,7 @@ def test_filtered_records_move_the_event_id(log: MemoryLog) -> None:
     """id_if_moved() returns the new event ID after filtered records, once."""
     client = Client(log, filterer=lambda message: False)
     log.append("t", value(1))
-    log.mark("t")
+    log.append_marker("t")
 
     assert [] == client.read()
     moved = client.reader.id_if_moved()
@@ -404,7 +404,7 @@ def test_a_snapshot_contains_all_records_without_a_key(log: MemoryLog) -> None:
 def test_a_snapshot_is_complete_when_trailing_markers_are_reached(log: MemoryLog) -> None:
     """Transaction markers take up offsets at the end of the topic."""
     log.append("t", value(1), key=b"a")
-    log.mark("t")
+    log.append_marker("t")
 
     client = snapshot(log)
     client.read()

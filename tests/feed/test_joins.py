@@ -78,7 +78,7 @@ class World:
         self.count += 1
 
     def mark(self, partition: int) -> None:
-        self.log.mark("t", partition)
+        self.log.append_marker("t", partition)
 
     def turn(self) -> None:
         for tail in self.tails:

@@ -119,7 +119,7 @@ class Simulation:
         self.ends[partition] = offset + 1
 
     def mark(self) -> None:
-        self.log.mark(TOPIC, self.rng.randrange(PARTITIONS))
+        self.log.append_marker(TOPIC, self.rng.randrange(PARTITIONS))
 
     def drop(self) -> None:
         """Remove the oldest records of a partition, as retention does; rarely."""
