@@ -1,64 +1,66 @@
-# The commands that people type, and CI types the same ones. All that they make is in .venv.
+# The commands for people and for CI. All files that they create are in .venv. `make help` lists them.
 
-# Which Python makes the virtual environment: make setup PYTHON=python3.12
+# The Python that creates the virtual environment: make setup PYTHON=python3.12
 PYTHON ?= python3
 VENV := .venv
 
 .PHONY: help demo setup test test-fast lint bench soak chaos fuzz audit
 
-demo: setup
+help: ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: setup ## run the demo: Kafka, a Spark pipeline and a web page
 	@$(VENV)/bin/kafkasse demo
 
-setup: $(VENV)/ready
+setup: $(VENV)/ready ## create the virtual environment
 
-# The whole suite: needs a few GB of memory, and Chromium and chromedriver for the page. A test that waits leaves its core
-# to another one, so there are more processes than cores.
+# A test that waits leaves its core to another test, so there are more processes than cores.
 PROCESSES ?= 3
-test: setup
+test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
 
-# The tests that start no process (broker, browser, Spark, server) and use no network. See tests/support/guard.py.
-test-fast: setup
-	$(VENV)/bin/pytest -n 2 -m "not processes" --hypothesis-profile=fast -q $(TEST)
+# These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
+test-fast: setup ## run the tests that need no broker, browser or Spark, in less than a minute
+	$(VENV)/bin/pytest -n 2 -q -m "not processes" --hypothesis-profile=fast $(TEST)
 
-lint: setup
+lint: setup ## check the style and the types
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-# Some ten minutes. BENCH="--only fan_out latency" measures parts of it again, BENCH=--quick just tries it out.
-bench: setup
+# About ten minutes. BENCH="--only fan_out latency" measures these parts again, BENCH=--quick only tries everything out.
+bench: setup ## run the benchmarks
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)
 
-# Clients of all manners on one worker for MINUTES; fails where it has grown. SOAK=--keep writes docs/endurance.md.
+# Clients of all kinds on one worker; fails if the worker has grown. SOAK=--keep writes docs/endurance.md.
 MINUTES ?= 15
-soak: setup
+soak: setup ## run the soak test for MINUTES
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench.soak --minutes $(MINUTES) $(SOAK)
 
-# Faults in a random order on many clients, for SECONDS; SEED gives an order of before again. See docs/faults.md.
+# SEED repeats the order of an earlier run. See docs/faults.md.
 SECONDS ?= 180
-chaos: setup
+chaos: setup ## inject random faults for SECONDS while many clients read
 	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# All fuzzers for SECONDS together, by coverage. See docs/security.md.
-fuzz: setup
+# The time is shared by all fuzz targets. See docs/security.md.
+fuzz: setup ## run the fuzzers, guided by coverage, for SECONDS
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
 	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)
 
-# The pinned packages against known advisories. What cannot be looked up fails it: nobody is to take that for a yes.
-audit:
+# Fails if a package cannot be looked up, because that says nothing about its vulnerabilities.
+audit: ## check the pinned packages for known vulnerabilities
 	@"$(PYTHON)" -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
 
-# Done again only when what is required has changed.
+# Only runs again if the requirements have changed.
 $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
-	@command -v "$(PYTHON)" >/dev/null || { echo "make: there is no $(PYTHON) here; install Python 3.11 or newer, or name one: make setup PYTHON=python3.12" >&2; exit 1; }
-	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: $(PYTHON) is older than Python 3.11; name a newer one: make setup PYTHON=python3.12" >&2; exit 1; }
-	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; install its venv package (apt install python3-venv), or name another: make setup PYTHON=python3.12" >&2; exit 1; }
-	@echo "Making $(VENV) with everything that kafkasse needs; the first time this takes a few minutes."
+	@command -v "$(PYTHON)" >/dev/null || { echo "make: $(PYTHON) was not found. Install Python 3.11 or newer, or name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: $(PYTHON) is older than Python 3.11. Name a newer one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "make: $(PYTHON) cannot create virtual environments. Install its venv package (apt install python3-venv), or name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@echo "Creating $(VENV) and installing all packages. The first time, this takes a few minutes."
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -r requirements-dev.txt || { echo "make: not all packages could be installed, for the reason that pip gives above; mend that and run make again, it goes on from there" >&2; exit 1; }
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -r requirements-dev.txt || { echo "make: pip could not install all packages; the reason is above. Fix it and run make again." >&2; exit 1; }
 	@touch $@

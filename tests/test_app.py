@@ -1,4 +1,4 @@
-"""The app of wsgi.py: streams, pages and operations side by side, and every error in the same words."""
+"""The app of wsgi.py: streams, pages, health and metrics, and one form for all errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(app: Flask) -> FlaskClient:
 
 
 def problem(response: TestResponse, status: int) -> dict[str, object]:
-    """The body of an error, which must be one."""
+    """Return the body of an error, which must match the schema."""
     body = response.get_json()
 
     assert status == response.status_code == body["status"]
@@ -51,16 +51,16 @@ def problem(response: TestResponse, status: int) -> dict[str, object]:
         ("GET", "/t?timestamp=x", 400),
     ],
 )
-def test_every_error_is_a_problem(client: FlaskClient, method: str, path: str, status: int) -> None:
-    """Flask's own errors have the form of ours, with the header fields that belong to them."""
+def test_every_error_is_a_problem_object(client: FlaskClient, method: str, path: str, status: int) -> None:
+    """Flask's own errors have the same form as kafkasse's, with the header fields that belong to them."""
     response = client.open(path, method=method)
 
     problem(response, status)
     assert (status == 405) == ("Allow" in response.headers)
 
 
-def test_a_bug_is_a_problem_without_its_traceback(app: Flask, client: FlaskClient) -> None:
-    """What nobody foresaw is answered 500 in the same form, and tells strangers nothing."""
+def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: FlaskClient) -> None:
+    """An unexpected exception gives a 500 that shows nothing of the exception."""
 
     def fail() -> str:
         raise RuntimeError("secret")
@@ -70,8 +70,8 @@ def test_a_bug_is_a_problem_without_its_traceback(app: Flask, client: FlaskClien
     assert "secret" not in str(problem(client.get("/-/bug"), 500))
 
 
-def test_health(client: FlaskClient) -> None:
-    """It answers without asking Kafka: a restart would not bring Kafka back."""
+def test_health_does_not_ask_kafka(client: FlaskClient) -> None:
+    """The check succeeds while Kafka is down, because restarting the server would not help."""
     assert "ok" == client.get("/-/health").get_json()["status"]
 
 
@@ -80,8 +80,8 @@ def metric(client: FlaskClient, name: str) -> int:
     return sum(int(line.split()[-1]) for line in lines if line.startswith(name))
 
 
-def test_metrics_count(client: FlaskClient) -> None:
-    """Streams, refusals and skipped records are counted, in the format that Prometheus reads."""
+def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
+    """The counters are in the text format of Prometheus."""
     client.get("/missing")
     with client.get("/t?timestamp=0", buffered=False) as stream:
         chunks = iter(stream.response)
@@ -98,8 +98,8 @@ def test_metrics_count(client: FlaskClient) -> None:
     assert 0 == client.get("/-/health").get_json()["streams"]
 
 
-def test_metrics_that_have_not_happened_stand_there(client: FlaskClient) -> None:
-    """Each counter has a help line and a type, and those without labels are 0 from the start."""
+def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None:
+    """Each counter has a help line and a type. Counters without labels are 0 from the start."""
     text = client.get("/-/metrics").text
 
     assert text.count("# HELP ") == text.count("# TYPE ") > 3
@@ -107,8 +107,8 @@ def test_metrics_that_have_not_happened_stand_there(client: FlaskClient) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/about"])
-def test_pages_can_be_left_out(path: str) -> None:
-    """The demo's pages are there unless somebody does not want them; then their paths mean nothing, or a topic."""
+def test_the_demo_pages_can_be_turned_off(path: str) -> None:
+    """With `pages: false` the paths of the demo pages are unknown paths or topics."""
     with_pages, without = (
         create_app(Config(pages=pages, allowed_topics=["*"]), MemoryLog()).test_client() for pages in (True, False)
     )
@@ -117,7 +117,7 @@ def test_pages_can_be_left_out(path: str) -> None:
     problem(without.get(path), 404)
 
 
-def test_a_wrong_setting_stops_the_start() -> None:
-    """An app that could not work is not made."""
+def test_an_invalid_setting_is_an_error() -> None:
+    """An app with an invalid setting is not created."""
     with pytest.raises(ConfigurationError, match="heartbeat_s"):
         create_app(Config(heartbeat_s=0, allowed_topics=["*"]))

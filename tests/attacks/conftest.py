@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from kafkasse.broker import EmbeddedBroker
-from tests.support.client import Client, ask
+from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 from tests.web.conftest import browser as browser
 
 ORIGIN = "https://a.example"
@@ -51,13 +51,13 @@ class Unharmed:
 
     def __init__(self, server: Server, cluster: Cluster, topic: str) -> None:
         self._server, self._cluster, self._topic = server, cluster, topic
-        ask(server.port, f"/{topic}", "HEAD")  # connects the client for metadata, but no reader
-        eventually(lambda: not clients(server))
+        fetch(server.port, f"/{topic}", "HEAD")  # connects the client for metadata, but no reader
+        wait_until(lambda: not clients(server))
         sockets = server.sockets()
         self.serves()
         cluster.send(topic, *[b'{"x":"%b"}' % (b"x" * 100_000)] * LARGE_RECORDS)
         self._fill_the_pool()
-        eventually(lambda: server.sockets() == sockets + KEPT_MAX)
+        wait_until(lambda: server.sockets() == sockets + KEPT_MAX)
         self._before = len(server.descriptors())
 
     def serves(self) -> None:
@@ -77,14 +77,14 @@ class Unharmed:
                 address = {"X_Forwarded_For": f"10.250.0.{n}"}  # one address may not be allowed so many streams
                 path = f"/{self._topic}?timestamp=0"
                 readers.enter_context(Client(self._server.port, path, receive_buffer=65_536, **address)).ready()
-        eventually(lambda: ask(self._server.port, "/-/health").json["streams"] == 0)
-        eventually(lambda: not clients(self._server))
+        wait_until(lambda: fetch(self._server.port, "/-/health").json["streams"] == 0)
+        wait_until(lambda: not clients(self._server))
 
     def holds(self) -> None:
         """The server works, has no clients, no additional descriptors, and no traceback or hostile words in its log."""
         self.serves()
         self._fill_the_pool()
-        eventually(lambda: len(self._server.descriptors()) <= self._before)
+        wait_until(lambda: len(self._server.descriptors()) <= self._before)
         assert [] == [word for word in ("Traceback", *HOSTILE_WORDS) if word in self._server.log]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-SILENCE_S_MAX = 30.0  # a server that hangs fails the test after this time
+READ_TIMEOUT_S = 30.0  # a server that hangs fails the test after this time
 HOST = "127.0.0.1"
 CLOSED = "closed"  # the connection ends without any answer
 STREAMS = {"text/event-stream": " stream", "application/x-ndjson": " lines", "application/json": " lines"}
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection((HOST, port), SILENCE_S_MAX)
+    return socket.create_connection((HOST, port), READ_TIMEOUT_S)
 
 
 def request(path: str | bytes = "/", *fields: str | bytes, method: str = "GET", body: bytes = b"") -> bytes:

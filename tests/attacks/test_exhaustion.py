@@ -12,10 +12,10 @@ import pytest
 
 from tests.attacks.conftest import Unharmed, clients
 from tests.attacks.kit import HOST, answers, connect, receive, request
-from tests.support.client import Client, ask
+from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
 STREAMS_MAX = 20
 PER_CLIENT_MAX = 3
@@ -56,7 +56,7 @@ def stack() -> Iterator[ExitStack]:
 
 def bad_requests(port: int) -> int:
     """Return how many requests the server has answered with 400."""
-    lines = ask(port, "/-/metrics").body.decode().splitlines()
+    lines = fetch(port, "/-/metrics").body.decode().splitlines()
     return sum(int(line.split()[-1]) for line in lines if 'requests_refused_total{status="400"}' in line)
 
 
@@ -127,7 +127,7 @@ def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unh
         for _ in range(1000):
             connection.sendall(request("/about") * 100)
 
-    eventually(lambda: not clients(server))
+    wait_until(lambda: not clients(server))
 
 
 def test_notices_that_a_talking_client_left(server: Server, unharmed: Unharmed) -> None:
@@ -137,7 +137,7 @@ def test_notices_that_a_talking_client_left(server: Server, unharmed: Unharmed) 
         while b"\nid: " not in receive(connection):
             pass
 
-    eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)
+    wait_until(lambda: fetch(server.port, "/-/health").json["streams"] == 0)
 
 
 # Endless requests.
@@ -185,12 +185,12 @@ def test_rejects_streams_above_max_streams(server: Server, unharmed: Unharmed, s
     """The next client gets 503 with Retry-After, from any address. Open streams continue."""
     open_streams = [stack.enter_context(_from(server, f"10.0.0.{n}")) for n in range(STREAMS_MAX)]
 
-    late = ask(server.port, "/exhausted", X_Forwarded_For="10.9.9.9")
+    late = fetch(server.port, "/exhausted", X_Forwarded_For="10.9.9.9")
 
     assert (503, "ServerFullError") == (late.status, late.json["name"])
     assert int(late.headers["retry-after"]) > 0
     for each in open_streams:
-        each.until_said(b":heartbeat", each.body.count(b":heartbeat") + 1)
+        each.read_until_text(b":heartbeat", each.body.count(b":heartbeat") + 1)
 
 
 @pytest.mark.parametrize("spoofed", ["10.1.1.1", "10.2.2.2, 10.1.1.1", "garbage, ::1, 10.1.1.1", "10.1.1.1,,\t,"])
@@ -198,11 +198,11 @@ def test_rejects_streams_above_max_streams_per_client(
     server: Server, unharmed: Unharmed, stack: ExitStack, spoofed: str
 ) -> None:
     """The client gets 429, whatever it puts before the address that our proxy adds. Another client is served."""
-    eventually(lambda: ask(server.port, "/-/health").json["streams"] == 0)  # the streams of the previous case
+    wait_until(lambda: fetch(server.port, "/-/health").json["streams"] == 0)  # the streams of the previous case
     for n in range(PER_CLIENT_MAX):
         stack.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
 
-    refusal = ask(server.port, "/exhausted", X_Forwarded_For=spoofed)
+    refusal = fetch(server.port, "/exhausted", X_Forwarded_For=spoofed)
 
     assert (429, "TooManyStreamsError") == (refusal.status, refusal.json["name"])
     assert int(refusal.headers["retry-after"]) > 0

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from kafkasse.position import parse
 from tests.attacks.conftest import Unharmed
 from tests.attacks.records import FORGED_LINE, FORMATS, RECORDS, SCRIPT, Hostile
-from tests.support.client import SILENCE_S_MAX, Client
+from tests.support.client import READ_TIMEOUT_S, Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.sse import Block, read_blocks
@@ -85,7 +85,7 @@ def lines(server: Server, unharmed: Unharmed) -> dict[str, list[bytes]]:
 
 def _read(server: Server, name: str, end: bytes, accept: str) -> bytes:
     with Client(server.port, f"/as/{name}", Accept=accept) as client:
-        client.until(lambda: b'"end"' in client.body[-1000:] and client.body.endswith(end))
+        client.read_until(lambda: b'"end"' in client.body[-1000:] and client.body.endswith(end))
         return bytes(client.body)
 
 
@@ -108,7 +108,7 @@ def test_chromium_dispatches_the_same_events(
 ) -> None:
     """Chromium's EventSource dispatches exactly the events of the standard, and no script runs."""
     browser.get(f"http://127.0.0.1:{server.port}/about")
-    browser.set_script_timeout(SILENCE_S_MAX)
+    browser.set_script_timeout(READ_TIMEOUT_S)
 
     seen = browser.execute_async_script(READ, f"as/{name}")
 

@@ -27,8 +27,8 @@ from kafka.errors import ElectionNotNeededError
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
 from tests.chaos.network import HOST, Network
-from tests.support.kafka import patiently
-from tests.support.waiting import eventually
+from tests.support.kafka import retry
+from tests.support.waiting import wait_until
 
 NODES = (1, 2, 3)
 USER, PASSWORD = "kafkasse", "12345"
@@ -148,7 +148,7 @@ class EmbeddedCluster:
 
     def controller(self) -> int:
         """Return the active controller."""
-        [topic] = patiently(self.admin.describe_metadata_quorum)["topics"]
+        [topic] = retry(self.admin.describe_metadata_quorum)["topics"]
         return int(topic["partitions"][0]["leader_id"])
 
     def move_leader(self, topic: str, partition: int = 0) -> int:
@@ -156,10 +156,10 @@ class EmbeddedCluster:
         described = self._partition(topic, partition)
         new = next(each for each in described["isr_nodes"] if each != described["leader_id"])
         after = [new, *(each for each in described["replica_nodes"] if each != new)]
-        patiently(lambda: self.admin.alter_partition_reassignments({TopicPartition(topic, partition): after}))
-        eventually(lambda: self._partition(topic, partition)["replica_nodes"] == after)
-        patiently(lambda: self._elect(topic, partition))
-        eventually(lambda: self.leader(topic, partition) == new)
+        retry(lambda: self.admin.alter_partition_reassignments({TopicPartition(topic, partition): after}))
+        wait_until(lambda: self._partition(topic, partition)["replica_nodes"] == after)
+        retry(lambda: self._elect(topic, partition))
+        wait_until(lambda: self.leader(topic, partition) == new)
         return new
 
     def _elect(self, topic: str, partition: int) -> None:
@@ -168,20 +168,20 @@ class EmbeddedCluster:
 
     def allow_access(self, topic: str = "*") -> None:
         """Allow kafkasse to read a topic; by default all topics."""
-        done = patiently(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))]))
+        done = retry(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))]))
         assert not done["failed"], done
 
     def deny_access(self, topic: str) -> None:
         """Forbid kafkasse to read or describe a topic."""
-        done = patiently(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
+        done = retry(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
         assert not done["failed"], done
 
     def restore_access(self, topic: str) -> None:
         """Undo deny_access()."""
-        patiently(lambda: self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
+        retry(lambda: self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
-        [described] = patiently(lambda: self.admin.describe_topics([topic]))
+        [described] = retry(lambda: self.admin.describe_topics([topic]))
         return next(each for each in described["partitions"] if each["partition_index"] == partition)
 
 

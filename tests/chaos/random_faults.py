@@ -16,8 +16,8 @@ import gevent
 
 from tests.chaos.network import Conditions, Network
 from tests.chaos.scene import Client, Producer, Scene, TransactionalProducer
-from tests.support.kafka import patiently
-from tests.support.waiting import eventually
+from tests.support.kafka import retry
+from tests.support.waiting import wait_until
 
 PAUSE_S = 0.3, 2.0  # between two faults
 FAULT_S = 0.5, 4.0
@@ -81,7 +81,7 @@ class RandomFaults:
             self._names[topic] = self.scene.topic(f"{prefix}-{topic}", *of, **CONFIGS.get(topic, {}))
         for _ in range(clients):
             self._connect_client()
-        eventually(lambda: all(each.last_id for each in self.scene.clients))
+        wait_until(lambda: all(each.last_id for each in self.scene.clients))
 
     def run(self, seconds: float, faults: Sequence[Fault] = ()) -> None:
         """Inject faults, of `faults` or of all, for this many seconds. Then heal everything."""
@@ -128,7 +128,7 @@ class RandomFaults:
         self.cluster.nodes[node].kill()
         self._rest()
         self.cluster.start(node)
-        eventually(lambda: node in self.cluster.in_sync(self._names[PLAIN]))
+        wait_until(lambda: node in self.cluster.in_sync(self._names[PLAIN]))
 
     def move_leaders(self) -> None:
         for topic in (PLAIN, COMMITTED, GROWING):
@@ -137,21 +137,21 @@ class RandomFaults:
     def truncate(self) -> None:
         """Truncate a log as test_kafka.py does: a replica misses records, then the leader dies and the replica leads."""
         name = self._names[TRUNCATED]
-        eventually(lambda: len(self.cluster.in_sync(name)) == 2)
+        wait_until(lambda: len(self.cluster.in_sync(name)) == 2)
         leader = self.cluster.leader(name)
         [follower] = self.cluster.in_sync(name) - {leader}
         self.cluster.nodes[follower].kill()
-        eventually(lambda: self.cluster.in_sync(name) == {leader})
+        wait_until(lambda: self.cluster.in_sync(name) == {leader})
         self._rest()
         self.scene.stop_producer(name)
         self.scene.witness(name)
         self.cluster.nodes[leader].kill()
         self.cluster.start(follower)
-        eventually(lambda: self.cluster.leader(name) == follower)
+        wait_until(lambda: self.cluster.leader(name) == follower)
         self.scene.mark_truncated(name)
         self.scene.start_producer(name, 1, per_s=RECORDS_PER_S)
         self.cluster.start(leader)
-        eventually(lambda: leader in self.cluster.in_sync(self._names[PLAIN]))
+        wait_until(lambda: leader in self.cluster.in_sync(self._names[PLAIN]))
 
     # Networks.
 
@@ -204,7 +204,7 @@ class RandomFaults:
         workers = server.workers()
         for worker in workers:
             os.kill(worker, by)
-        eventually(lambda: not {*server.workers()} & {*workers} and server.workers())
+        wait_until(lambda: not {*server.workers()} & {*workers} and server.workers())
 
     def restart_a_server(self) -> None:
         self.scene.replace_server(self.order.randrange(len(self.scene.networks))).stop()
@@ -232,7 +232,7 @@ class RandomFaults:
         ends = self.scene.witness(name)
         partition = self.order.randrange(2)
         first = int(ends[name, partition] * self.order.uniform(0.5, 1))
-        patiently(lambda: self.scene.kafka.drop_before(name, first, partition))
+        retry(lambda: self.scene.kafka.drop_before(name, first, partition))
 
     def deny_access_to_a_topic(self) -> None:
         self.cluster.deny_access(self._names[FORBIDDEN])

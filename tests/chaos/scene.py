@@ -28,11 +28,11 @@ from tests.history.checker import Acknowledged, History, StoredRecord, last_id, 
 from tests.history.cluster import Witness, Writer
 from tests.history.recorder import Recorder
 from tests.history.wire import Partition, parse_id
-from tests.support.kafka import Cluster, patiently
+from tests.support.kafka import Cluster, retry
 from tests.support.server import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
-SILENCE_S_MAX = 5.0  # heartbeats come every 0.3 s; a client that receives nothing for this long reconnects
+READ_TIMEOUT_S = 5.0  # heartbeats come every 0.3 s; a client that receives nothing for this long reconnects
 RETRY_MS_MAX = 300
 READING_S_MAX = 10.0
 RECORDS_PER_TURN = 4
@@ -86,7 +86,7 @@ class Producer:
 
     def spread(self, partitions: int) -> None:
         """Write to this many partitions from now on."""
-        eventually(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
+        wait_until(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
         self.partitions = partitions
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Client:
     def close(self) -> None:
         """Stop reading, and do not reconnect."""
         self._closing = True
-        with suppress(gevent.Timeout), gevent.Timeout(SILENCE_S_MAX):
+        with suppress(gevent.Timeout), gevent.Timeout(READ_TIMEOUT_S):
             self._reading.join()
         self._reading.kill()
 
@@ -286,7 +286,7 @@ class Scene:
             path,
             last_id=first_id,
             retry_ms_max=RETRY_MS_MAX,
-            silence_s=SILENCE_S_MAX,
+            silence_s=READ_TIMEOUT_S,
         )
         self.clients.append(Client(f"client {len(self.clients)} of {path}", recorder, topics, about))
         return self.clients[-1]
@@ -336,7 +336,7 @@ class Scene:
         """Read everything that these topics hold now. Return their ends."""
         ends: dict[Partition, int] = {}
         for topic in topics:
-            ends |= patiently(lambda topic=topic: self._witness(topic))
+            ends |= retry(lambda topic=topic: self._witness(topic))
         return ends
 
     def _witness(self, topic: str) -> dict[Partition, int]:
@@ -374,7 +374,7 @@ class Scene:
             self.stop_producer(topic)
         ends = self.witness(*self._versions)
         with suppress(gevent.Timeout):
-            eventually(lambda: all(each.has_reached(ends) for each in self.clients))
+            wait_until(lambda: all(each.has_reached(ends) for each in self.clients))
         late = [
             f"{each.name}: did not reach the end: {each.last_id}" for each in self.clients if not each.has_reached(ends)
         ]
@@ -396,7 +396,7 @@ def connect_clients(scene: Scene, topic: str) -> list[Client]:
     """Connect three clients: live, from the start, and from the start of partition 0 only. Wait for a record at each."""
     only = f'[{{"topic":"{topic}","partition":0,"offset":0}}]'
     clients = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0), scene.read(topic, first_id=only)]
-    eventually(lambda: all(has_record(each) for each in clients))
+    wait_until(lambda: all(has_record(each) for each in clients))
     return clients
 
 
@@ -408,12 +408,12 @@ def has_record(client: Client, since: int = 0) -> bool:
 def wait_for_records(clients: list[Client]) -> None:
     """Wait until each client has received a new record."""
     before = {each: len(each.body) for each in clients}
-    eventually(lambda: all(has_record(each, since) for each, since in before.items()))
+    wait_until(lambda: all(has_record(each, since) for each, since in before.items()))
 
 
 def wait_for_heartbeats(clients: list[Client]) -> None:
     """Wait until the last two events of each client are heartbeats."""
-    eventually(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
+    wait_until(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
 
 
 def never_disconnected(clients: list[Client]) -> bool:

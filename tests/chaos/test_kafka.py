@@ -16,8 +16,8 @@ from tests.chaos.scene import (
     wait_for_heartbeats,
     wait_for_records,
 )
-from tests.support.client import ask
-from tests.support.waiting import eventually
+from tests.support.client import fetch
+from tests.support.waiting import wait_until
 
 NewScene = Callable[..., Scene]
 
@@ -42,10 +42,10 @@ def test_a_broker_is_killed(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
 
     kafka.nodes[killed].kill()
     wait_for_heartbeats(clients)
-    eventually(lambda: kafka.leader(topic) not in (killed, -1))
+    wait_until(lambda: kafka.leader(topic) not in (killed, -1))
     wait_for_records(clients)
     kafka.start(killed)
-    eventually(lambda: killed in kafka.in_sync(topic))
+    wait_until(lambda: killed in kafka.in_sync(topic))
 
     assert never_disconnected(clients)
     assert [] == scene.violations()
@@ -73,7 +73,7 @@ def test_the_controller_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fre
     killed = kafka.controller()
 
     kafka.nodes[killed].kill()
-    eventually(lambda: kafka.controller() not in (killed, -1))
+    wait_until(lambda: kafka.controller() not in (killed, -1))
     wait_for_records(clients)
     kafka.start(killed)
 
@@ -91,7 +91,7 @@ def test_the_network_to_kafka_is_slow(new_scene: NewScene, kafka: EmbeddedCluste
             network.conditions = conditions
         wait_for_records(clients)
         newcomer = scene.read(fresh_name, query="?timestamp=0", start=0)
-        eventually(lambda newcomer=newcomer: has_record(newcomer))
+        wait_until(lambda newcomer=newcomer: has_record(newcomer))
     for network in kafka.networks.values():
         network.heal()
 
@@ -127,7 +127,7 @@ def test_the_network_to_kafka_is_half_open(
         network.stall()
     wait_for_heartbeats(clients)
     if whole:  # a client that needs only what the ring holds is still served while the metadata is fresh
-        assert 503 == ask(scene.networks[0].port, f"/{topic}?timestamp=0").status
+        assert 503 == fetch(scene.networks[0].port, f"/{topic}?timestamp=0").status
     for network in faulty:
         network.heal()
     wait_for_records(clients)
@@ -148,10 +148,10 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     wait_for_records(clients)
     scene.stop_producer(topic)
     ends = scene.witness(topic)
-    eventually(lambda: all(each.has_reached(ends) for each in clients))
+    wait_until(lambda: all(each.has_reached(ends) for each in clients))
     kafka.nodes[leader].kill()
     kafka.start(follower)
-    eventually(lambda: kafka.leader(topic) == follower)
+    wait_until(lambda: kafka.leader(topic) == follower)
     scene.mark_truncated(topic)
     scene.start_producer(topic, 1)
     wait_for_records(clients)
@@ -169,7 +169,7 @@ def test_kafkasse_loses_its_permission(new_scene: NewScene, kafka: EmbeddedClust
     clients = connect_clients(scene, topic)
 
     kafka.deny_access(topic)
-    eventually(lambda: all(404 in each.statuses for each in clients))
+    wait_until(lambda: all(404 in each.statuses for each in clients))
     kafka.restore_access(topic)
     wait_for_records(clients)
 

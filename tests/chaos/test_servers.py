@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.network import Conditions
-from tests.chaos.scene import Scene, connect_clients, eventually, wait_for_records
+from tests.chaos.scene import Scene, connect_clients, wait_for_records, wait_until
 
 NewScene = Callable[..., Scene]
 
@@ -24,7 +24,7 @@ def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) 
         server = scene.servers[at % 2]
         [worker] = server.workers()
         os.kill(worker, end)
-        eventually(lambda server=server, worker=worker: server.workers() not in ([], [worker]))
+        wait_until(lambda server=server, worker=worker: server.workers() not in ([], [worker]))
         wait_for_records(clients)
 
     assert all(each.connections for each in clients)
@@ -56,7 +56,7 @@ def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> 
         [worker] = scene.servers[0].workers()
         for _ in range(3):
             scene.read(fresh_name, query="?timestamp=0", start=0)
-        eventually(lambda worker=worker: scene.servers[0].workers() not in ([], [worker]))
+        wait_until(lambda worker=worker: scene.servers[0].workers() not in ([], [worker]))
         wait_for_records(scene.clients)
 
     assert all(each.connections for each in clients)

@@ -10,10 +10,10 @@ from tests.chaos.scene import (
     Scene,
     TransactionalProducer,
     connect_clients,
-    eventually,
     has_record,
     never_disconnected,
     wait_for_records,
+    wait_until,
 )
 
 NewScene = Callable[..., Scene]
@@ -27,7 +27,7 @@ def test_a_topic_is_deleted_and_recreated(new_scene: NewScene, fresh_name: str) 
     del scene.clients[2]
 
     scene.delete(topic)
-    eventually(lambda: all(404 in each.statuses for each in clients))
+    wait_until(lambda: all(404 in each.statuses for each in clients))
     scene.recreate(topic)
     wait_for_records(clients)
 
@@ -74,7 +74,7 @@ def test_retention_removes_records_of_disconnected_clients(new_scene: NewScene, 
     for _ in range(3):
         scene.networks[0].refuse()
         ends = scene.witness(topic)
-        eventually(lambda ends=ends: scene.witness(topic)[topic, 0] > ends[topic, 0] + 20)
+        wait_until(lambda ends=ends: scene.witness(topic)[topic, 0] > ends[topic, 0] + 20)
         scene.kafka.drop_before(topic, ends[topic, 0] + 10)
         scene.networks[0].heal()
         wait_for_records(clients)
@@ -100,10 +100,10 @@ def test_compaction_during_streams(new_scene: NewScene, fresh_name: str) -> None
     def compacted() -> bool:
         ends = scene.witness(topic)
         newcomer = scene.read(topic, query="?timestamp=0", start=0)
-        eventually(lambda: has_record(newcomer))
+        wait_until(lambda: has_record(newcomer))
         return scene.count_records(topic) < sum(ends.values()) / 2
 
-    eventually(compacted)
+    wait_until(compacted)
     wait_for_records(clients)
 
     assert never_disconnected(clients)
@@ -171,7 +171,7 @@ def test_timestamps_out_of_order(new_scene: NewScene, fresh_name: str) -> None:
     scene = new_scene()
     topic = scene.topic(fresh_name, producer=SkewedClockProducer)
     scene.read(topic)
-    eventually(lambda: scene.witness(topic) and scene.stored)
+    wait_until(lambda: scene.witness(topic) and scene.stored)
     for _ in range(5):
         ends = scene.witness(topic)
         when = scene.random.choice(list(scene.stored.values())).timestamp

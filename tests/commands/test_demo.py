@@ -248,8 +248,8 @@ def fake_python(home: Path, script: str) -> str:
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ('case "$2" in *version_info*) exit 1;; esac', "is older than Python 3.11; name a newer one"),
-        ('case "$2" in *ensurepip*) exit 1;; esac', "cannot make virtual environments; install its venv package"),
+        ('case "$2" in *version_info*) exit 1;; esac', "is older than Python 3.11. Name a newer one"),
+        ('case "$2" in *ensurepip*) exit 1;; esac', "cannot create virtual environments. Install its venv package"),
     ],
 )
 def test_make_rejects_an_unsuitable_python(tmp_path: Path, script: str, sentence: str) -> None:
@@ -266,4 +266,4 @@ def test_make_without_python(tmp_path: Path) -> None:
     done = make_setup(tmp_path, "no-such-python")
 
     assert done.returncode != 0
-    assert "there is no no-such-python here" in done.stderr.splitlines()[0]
+    assert "no-such-python was not found" in done.stderr.splitlines()[0]

@@ -15,7 +15,7 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands import main
-from tests.support.client import ask
+from tests.support.client import fetch
 
 TIMEOUT_S = 30
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
@@ -73,7 +73,7 @@ def test_serves_topics(broker: EmbeddedBroker) -> None:
             assert line, f"it exited before it listened: {log}"
             log += line
 
-        assert 404 == ask(int(listening[1]), "/missing").status
+        assert 404 == fetch(int(listening[1]), "/missing").status
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=TIMEOUT_S)
     assert 0 == process.returncode

@@ -23,7 +23,7 @@ from kafkasse.position import IdType, IdWriter, of_topics, parse
 from kafkasse.route import StartAt
 from kafkasse.sse import Event, Parser
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 @pytest.fixture
@@ -307,23 +307,23 @@ def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
 def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
     """It does not wait for its timeout."""
     client = Client(log)
-    reading = gevent.spawn(client.reader.read, PATIENCE_S)
+    reading = gevent.spawn(client.reader.read, TIMEOUT_S)
 
     log.append("t", value(1))
 
-    assert [1] == numbers(client.take(reading.get(timeout=PATIENCE_S)))
+    assert [1] == numbers(client.take(reading.get(timeout=TIMEOUT_S)))
 
 
 def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:
     """read() checks its `until` while it waits for records."""
     client = Client(log)
     stopped: list[bool] = []
-    reading = gevent.spawn(client.reader.read, PATIENCE_S * 2, lambda: bool(stopped))
+    reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2, lambda: bool(stopped))
     gevent.sleep(0)  # let it start to wait
 
     stopped.append(True)
 
-    assert b"" == reading.get(timeout=PATIENCE_S)
+    assert b"" == reading.get(timeout=TIMEOUT_S)
 
 
 def test_can_be_closed_twice(log: MemoryLog) -> None:

@@ -23,7 +23,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Event, Parser
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 class World:
@@ -95,8 +95,8 @@ def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, mon
 
     monkeypatch.setattr(CatchUp, "close", leave)
 
-    with gevent.Timeout(PATIENCE_S):
-        assert b"" == reader.read(PATIENCE_S * 2)
+    with gevent.Timeout(TIMEOUT_S):
+        assert b"" == reader.read(TIMEOUT_S * 2)
     assert StopReason.CLIENT_LEFT is reader.stop_reason
 
 
@@ -133,7 +133,7 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(kind: IdType, pa
         world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
     world.tails[0].turn(0)
     if parks:
-        eventually(lambda: world.tails[0].turn(0) >= 0 and world.feed.ids.render() == client.parser.last_event_id)
+        wait_until(lambda: world.tails[0].turn(0) >= 0 and world.feed.ids.render() == client.parser.last_event_id)
     else:
         client.try_send(reader.read(0) + reader.id_if_moved())
 

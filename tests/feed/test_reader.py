@@ -17,7 +17,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 CATCHING_UP, JOINING, LIVE = ReaderState.CATCHING_UP, ReaderState.JOINING, ReaderState.LIVE
 PARKED, BEHIND, CLOSED = ReaderState.PARKED, ReaderState.BEHIND, ReaderState.CLOSED
@@ -163,7 +163,7 @@ def test_closing_a_reader_releases_everything_in_each_state(
     assert CLOSED is reader.state
     assert (0, 0) == (world.readers, world.parked)
     assert len(world.tails) == world.log.open_cursors  # those of the tails stay open
-    assert b"" == reader.read(PATIENCE_S)
+    assert b"" == reader.read(TIMEOUT_S)
 
 
 def test_catches_up_joins_and_goes_live(world: World) -> None:
@@ -212,7 +212,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
     reader.park(client)
     world.append(1)
 
-    eventually(lambda: world.tails[0].turn(0) >= 0 and client.received.endswith(b":heartbeat\n\n" * 3))
+    wait_until(lambda: world.tails[0].turn(0) >= 0 and client.received.endswith(b":heartbeat\n\n" * 3))
 
     assert 1 == client.received.count(b"id: ")
     world.feeds.close()
@@ -237,10 +237,10 @@ def test_stopping_a_reader_ends_a_read_that_waits(
     reader = make(world)
     while reader.read(0):
         pass
-    waiting = gevent.spawn(reader.read, PATIENCE_S * 2)
+    waiting = gevent.spawn(reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)
 
     reader.stop(reason)
 
-    assert b"" == waiting.get(timeout=PATIENCE_S)
+    assert b"" == waiting.get(timeout=TIMEOUT_S)
     assert reason is reader.stop_reason

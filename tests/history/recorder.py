@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tests.history.checker import Connection, last_id
 from tests.history.wire import blocks
 
-SILENCE_S_MAX = 30.0  # a silent connection is dead after this time; heartbeats come more often
+READ_TIMEOUT_S = 30.0  # a silent connection is dead after this time; heartbeats come more often
 READ_BYTES_MAX = 65_536
 HEAD_BYTES_MAX = 65_536
 
@@ -39,7 +39,7 @@ class Response:
         Broken: there was no response.
     """
 
-    def __init__(self, address: Address, path: str, headers: dict[str, str], silence_s: float = SILENCE_S_MAX) -> None:
+    def __init__(self, address: Address, path: str, headers: dict[str, str], silence_s: float = READ_TIMEOUT_S) -> None:
         self.body = bytearray()
         self.ended = False
         self._raw = b""
@@ -139,7 +139,7 @@ class Recorder:
         accept: str = "text/event-stream",
         last_id: str | None = None,
         retry_ms_max: int = 20,
-        silence_s: float = SILENCE_S_MAX,
+        silence_s: float = READ_TIMEOUT_S,
     ) -> None:
         self.connections: list[Connection] = []
         self.errors: list[str] = []

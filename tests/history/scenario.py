@@ -31,7 +31,7 @@ from tests.support.server import Server
 PARTITIONS = 3
 HEARTBEAT_S = 0.15
 HEARTBEATS_ENOUGH = 4  # in a row after the last write; then an impatient client stops waiting
-PATIENCE_S = 60.0  # a client that hangs fails the test after this time
+TIMEOUT_S = 60.0  # a client that hangs fails the test after this time
 COMPACTION_S_MAX = 20.0
 CUTS_MAX = 6
 CONNECTIONS_MAX = 25  # of an impatient client: a broken server may end every stream
@@ -280,7 +280,7 @@ class Scenario:
             return enough(recorder)
 
         try:
-            with gevent.Timeout(PATIENCE_S):
+            with gevent.Timeout(TIMEOUT_S):
                 recorder.follow(stop, cut_after)
         finally:
             recorder.leave()
@@ -313,7 +313,7 @@ class Scenario:
             of = {mutant: servers[at * workers : (at + 1) * workers] for at, mutant in enumerate(mutants)}
             began: list[Event] = []
             clients = {mutant: self._clients(of[mutant], copies, not mutant, began) for mutant in mutants}
-            gevent.wait(began, timeout=PATIENCE_S)
+            gevent.wait(began, timeout=TIMEOUT_S)
             self.write(batches)
             self.end()
             gevent.joinall([each for some in clients.values() for each in some], raise_error=True)

@@ -11,7 +11,7 @@ from gevent import socket
 
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.connection import INITIAL_BUFFER_BYTES, Connection
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 2.0
 VERSION = 13
@@ -55,7 +55,7 @@ def test_assembles_responses_from_pieces(link: Link) -> None:
         for piece in (data[:cut], data[cut:]):
             link.broker.sendall(piece)
             gevent.sleep(0.001)
-        eventually(lambda cut=cut: len(link.responses) == cut)
+        wait_until(lambda cut=cut: len(link.responses) == cut)
         assert [] == link.errors
         assert data[4:] == link.responses[-1]
 
@@ -66,7 +66,7 @@ def test_buffer_grows_with_large_responses(link: Link, size: int) -> None:
     for each in (size, 0):
         data = response(link.send(), each)
         gevent.spawn(link.broker.sendall, data)
-        eventually(lambda: link.responses or link.errors)
+        wait_until(lambda: link.responses or link.errors)
         assert data[4:] == link.responses.pop()
 
 
@@ -83,7 +83,7 @@ def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
     sending.get()
     link.broker.sendall(data[2:])
 
-    eventually(lambda: link.responses)
+    wait_until(lambda: link.responses)
     assert [] == link.errors
 
 
@@ -102,7 +102,7 @@ def test_reports_a_malformed_response_once(link: Link, malformed) -> None:
     data = malformed(link.send())
     link.broker.sendall(data)
 
-    eventually(lambda: link.errors)
+    wait_until(lambda: link.errors)
     link.broker.sendall(data)
     gevent.sleep(0.02)
     assert ([], 1) == (link.responses, len(link.errors))
@@ -116,8 +116,8 @@ def test_reports_a_malformed_response_once(link: Link, malformed) -> None:
 def test_notices_events_without_a_request(link: Link, end) -> None:
     """A disconnect or an unexpected response is reported even if no request is in flight."""
     link.broker.sendall(response(link.send()))
-    eventually(lambda: link.responses and link.responses.pop())
+    wait_until(lambda: link.responses and link.responses.pop())
     end(link)
 
-    eventually(lambda: link.errors)
+    wait_until(lambda: link.errors)
     assert [] == link.responses

@@ -31,7 +31,7 @@ from tests.kafka.fake_broker import (
 )
 from tests.kafka.logs import open_log
 from tests.support.certificates import Authority
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 0.5
 NOT_LEADER, OUT_OF_RANGE, FETCH_SESSION_ID_NOT_FOUND = 6, 1, 70
@@ -100,7 +100,7 @@ def run_event_loop() -> None:
 
 def await_response(cursor: KafkaCursor) -> None:
     """Wait until the cursor has a response that it has not processed."""
-    eventually(lambda: cursor._responses)
+    wait_until(lambda: cursor._responses)
 
 
 def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes]:
@@ -387,7 +387,7 @@ def test_replaces_idle_connections_that_the_broker_closed(cluster, log, opened):
         broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
         poll.get()
         cursor.close()
-    eventually(lambda: any(log.pool.idle()))
+    wait_until(lambda: any(log.pool.idle()))
     for sock in broker.connections:
         sock.shutdown(fake_broker.socket.SHUT_RDWR)
 
@@ -407,7 +407,7 @@ def test_waits_once_for_dead_idle_connections(cluster, log, opened):
         poll.get()
     for cursor in cursors:
         cursor.close()
-    eventually(lambda: len(list(log.pool.idle())) == len(cursors))
+    wait_until(lambda: len(list(log.pool.idle())) == len(cursors))
     kept = set(broker.connections)
 
     poll = start_poll(opened(0))
@@ -490,7 +490,7 @@ def test_does_not_read_a_recreated_topic(cluster, opened):
     cluster.topics["t"].id = UUID(int=8)
     refreshes = cluster.requests[METADATA]
     fetch.respond(partition_data(0, error=100))
-    eventually(lambda: cluster.requests[METADATA] > refreshes + 2)
+    wait_until(lambda: cluster.requests[METADATA] > refreshes + 2)
 
     assert 0 == broker.pending_fetches
     poll.kill()
@@ -515,7 +515,7 @@ def test_closed_cursor_does_not_use_its_connection(cluster, log, opened):
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
     poll.get()
     cursor.close()
-    eventually(lambda: any(log.pool.idle()))
+    wait_until(lambda: any(log.pool.idle()))
 
     cursor.poll(0)
 
@@ -566,7 +566,7 @@ def test_reconnects_if_the_tls_handshake_times_out(cluster, tmp_path, monkeypatc
     silent.awake, accepted = False, silent.accepted
     cursor = log.cursor({at(0): 0}, tail=True)
     poll = start_poll(cursor)
-    eventually(lambda: silent.accepted > accepted)
+    wait_until(lambda: silent.accepted > accepted)
     silent.awake = True
 
     cluster.brokers[1].next_fetch().respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)

@@ -1,4 +1,4 @@
-"""What a stranger's machine gets: the project's files, an environment of its own, and servers started in it."""
+"""Fixtures that install the project as on a new machine: its files, virtual environments, and servers that run in them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.server import ROOT, Server
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """Where pyproject.toml lies."""
+    """The directory that contains pyproject.toml."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def run(processes: None) -> Callable[..., str]:
-    """Runs a command to its end and returns its output. Fails with all that it said."""
+    """Runs a command and returns its output. If the command fails, the test fails with the output."""
 
     def run(*command: object, cwd: Path = ROOT) -> str:
         words = [str(word) for word in command]
@@ -39,7 +39,7 @@ def run(processes: None) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def tree(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's files as its sdist has them: no repository, no environment, nothing left over."""
+    """The files of the sdist, without the repository and without anything that is not part of the project."""
     built = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", built)
     (sdist,) = built.iterdir()
@@ -50,7 +50,7 @@ def tree(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with what requirements.txt names and no more, as a PaaS makes it."""
+    """A virtual environment with the packages in requirements.txt only, as on a PaaS."""
     home = tmp_path_factory.mktemp("web") / "venv"
     venv.create(home, with_pip=True)
     run(home / "bin/pip", "install", "--quiet", "-r", ROOT / "requirements.txt")
@@ -58,21 +58,21 @@ def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 class Deployed(Server):
-    """A gunicorn that is started as somebody else would start it."""
+    """A gunicorn that is started by the command of a platform or a user."""
 
     def __init__(self, words: list[str], cwd: Path, environment: dict[str, str]) -> None:
         self.log = ""
         self._process = subprocess.Popen(words, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, bufsize=1)
-        self.port = int(self._said(r"Listening at: \S+:(\d+)"))
+        self.port = int(self._wait_for_log(r"Listening at: \S+:(\d+)"))
         self._reading = gevent.spawn(self._read)
 
 
 @pytest.fixture
 def start(processes: None) -> Iterator[Callable[..., Server]]:
-    """Starts a server: start(command, cwd, home, NAME=value, …). All that were started are stopped at the end.
+    """Starts a server: start(command, cwd, home, NAME=value, …). It is stopped after the test.
 
-    Its whole environment is what a platform sets, a PATH that begins with the virtual environment `home` and a PORT (0,
-    so that the system chooses one), and the variables that are named.
+    Its environment consists of a PATH that begins with the virtual environment `home`, a PORT of 0, so that the system
+    chooses one, and the named variables.
     """
     with ExitStack() as servers:
 

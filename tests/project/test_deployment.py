@@ -1,4 +1,4 @@
-"""What a platform does with the project: install requirements.txt, set variables, run the Procfile or the image."""
+"""What a platform does: install requirements.txt, set variables, and run the Procfile or the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.client import Client, ask
+from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 
 NO_BROKER = "127.0.0.1:1"
@@ -21,7 +21,7 @@ NO_BROKER = "127.0.0.1:1"
 
 @pytest.fixture(scope="session")
 def procfile(tree: Path) -> str:
-    """The command of the Procfile's only kind of process."""
+    """The command of the only process type in the Procfile."""
     ((kind, command),) = re.findall(r"^(\w+): (.+)$", (tree / "Procfile").read_text(), re.MULTILINE)
     assert kind == "web"
     return str(command)
@@ -29,12 +29,14 @@ def procfile(tree: Path) -> str:
 
 @pytest.fixture
 def run_procfile(procfile: str, tree: Path, web_venv: Path, start: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs the Procfile's command in the tree, in an environment of nothing but requirements.txt, with variables."""
+    """Runs the Procfile's command with only the packages in requirements.txt installed."""
     return lambda **variables: start(procfile, tree, web_venv, **variables)
 
 
-def test_streams_from_two_variables(run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str) -> None:
-    """The Procfile's command, with PORT and the brokers' address alone, streams what Kafka holds."""
+def test_the_procfile_needs_three_variables(
+    run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str
+) -> None:
+    """With PORT, the address of Kafka and the allowed topics, the Procfile's command streams records."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
     server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, KAFKASSE_ALLOWED_TOPICS="*")
 
@@ -44,8 +46,10 @@ def test_streams_from_two_variables(run_procfile: Callable[..., Any], cluster: C
     assert ["1", "2", "3"] == [event.data for event in events]
 
 
-def test_another_instance_goes_on(run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str) -> None:
-    """An instance that the platform stops ends its streams politely, and any other goes on with them."""
+def test_a_client_resumes_at_another_instance(
+    run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str
+) -> None:
+    """An instance that the platform stops ends its streams, and another instance resumes them."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
     variables = {"KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers, "KAFKASSE_ALLOWED_TOPICS": "*"}
     first, second = (run_procfile(**variables) for _ in range(2))
@@ -62,13 +66,13 @@ def test_another_instance_goes_on(run_procfile: Callable[..., Any], cluster: Clu
     assert ["3"] == [event.data for event in events]
 
 
-def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
-    """While Kafka is away the health check passes, and streams are refused: when to come back, and no address."""
+def test_is_healthy_while_kafka_is_down(run_procfile: Callable[..., Any]) -> None:
+    """The health check succeeds. Streams get a 503 with Retry-After and without the address of Kafka."""
     server = run_procfile(
         KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_ALLOWED_TOPICS="*", KAFKASSE_KAFKA_TIMEOUT_S="1"
     )
 
-    health, refused = ask(server.port, "/-/health"), ask(server.port, "/anything")
+    health, refused = fetch(server.port, "/-/health"), fetch(server.port, "/anything")
 
     assert 200 == health.status
     assert 503 == refused.status
@@ -77,7 +81,7 @@ def test_is_healthy_without_kafka(run_procfile: Callable[..., Any]) -> None:
 
 
 class Image(NamedTuple):
-    """The Dockerfile, and what it copies into /app."""
+    """The instructions of the Dockerfile, and a directory with what they copy into /app."""
 
     instructions: list[tuple[str, str]]
     app: Path
@@ -88,7 +92,7 @@ class Image(NamedTuple):
 
 @pytest.fixture(scope="session")
 def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """Read as the builder reads it: there is no container engine here to build it with."""
+    """The image, interpreted by this test, because there is no container engine to build it."""
     text = re.sub(r"\\\n\s*", "", (tree / "Dockerfile").read_text())
     lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
     image = Image([(name, rest) for name, rest in lines], tmp_path_factory.mktemp("image"))
@@ -100,40 +104,40 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     return image
 
 
-def test_image_runs_what_the_procfile_runs(image: Image, procfile: str) -> None:
-    """One way to start it, wherever it runs."""
+def test_the_image_and_the_procfile_run_the_same_command(image: Image, procfile: str) -> None:
+    """The Dockerfile's CMD is the command of the Procfile."""
     assert shlex.split(procfile) == json.loads(image.last("CMD"))
 
 
-def test_image_is_not_run_by_root(image: Image) -> None:
-    """The last stage ends as a user without a name, a home or rights."""
+def test_the_image_does_not_run_as_root(image: Image) -> None:
+    """The last stage ends with a user without a name, a home directory or permissions."""
     names = [name for name, _ in image.instructions]
 
     assert all(int(number) >= 1000 for number in image.last("USER").split(":"))
     assert names.index("USER") > len(names) - 1 - names[::-1].index("FROM")
 
 
-def test_image_holds_what_the_server_needs(
+def test_the_image_contains_everything_for_the_server(
     image: Image, web_venv: Path, run: Callable[..., str], start: Callable[..., Any]
 ) -> None:
-    """What the Dockerfile copies and installs is enough to serve, and the health check tells a live server from none."""
+    """The files and packages of the image are enough to serve. Its health check fails when the server has stopped."""
     check = json.loads(image.last("HEALTHCHECK").partition("CMD ")[2])
     variables = {"KAFKASSE_BOOTSTRAP_SERVERS": NO_BROKER, "KAFKASSE_ALLOWED_TOPICS": "*"}
     server = start(shlex.join(json.loads(image.last("CMD"))), image.app, web_venv, **variables)
-    look = ["env", f"PORT={server.port}", web_venv / "bin" / check[0], *check[1:]]
+    check_health = ["env", f"PORT={server.port}", web_venv / "bin" / check[0], *check[1:]]
 
-    run(*look)
+    run(*check_health)
 
     server.stop()
     with pytest.raises(AssertionError, match="ConnectionRefusedError"):
-        run(*look)
+        run(*check_health)
 
 
 def _copy(tree: Path, source: str, target: Path) -> None:
     patterns = [line for line in (tree / ".dockerignore").read_text().split("\n") if line and not line.startswith("#")]
-    let_through = [pattern for pattern in patterns if fnmatchcase(source, pattern.removeprefix("!"))][-1].startswith(
+    is_included = [pattern for pattern in patterns if fnmatchcase(source, pattern.removeprefix("!"))][-1].startswith(
         "!"
     )
-    assert let_through, f"{source} is not in the build's context"
+    assert is_included, f"{source} is not in the build context"
     copy = shutil.copytree if (tree / source).is_dir() else shutil.copy
     copy(tree / source, target)

@@ -1,4 +1,4 @@
-"""What README and docs say is so: their examples run, their tables miss nothing, their links lead somewhere."""
+"""README.md and docs/: the examples run, the tables are complete, and the links have targets."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.kafka import Cluster
 from tests.support.server import ROOT
 
 PAGES = [page.relative_to(ROOT).as_posix() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
-NO_VARIABLE = {"kafka": "see [Kafka](#kafka)", "routes": "file or code only"}  # these are no single values
-NO_ERRORS_OF_THEIR_OWN = {"UnavailableError", "CommandError"}  # a family's name, and one that no client sees
+NO_VARIABLE = {"kafka": "see [Kafka](#kafka)", "routes": "file or code only"}  # these are not single values
+NOT_SENT = {"UnavailableError", "CommandError"}  # a base class, and an error of the commands
 
 TOPN = """
 from gevent import monkey; monkey.patch_all()
@@ -41,7 +41,7 @@ app = create_app(Config.load(routes={"topn": route}), log)
 
 
 def test_every_setting_is_in_the_docs(root: Path) -> None:
-    """docs/configuration.md has a row for each setting, with its default and its variable, and for nothing else."""
+    """docs/configuration.md has one row for each setting, with its default and its variable, and no other row."""
     settings = schemas.read("config")["properties"]
     rows = _rows(root / "docs/configuration.md", "All settings")
 
@@ -52,15 +52,15 @@ def test_every_setting_is_in_the_docs(root: Path) -> None:
 
 
 def test_every_member_of_a_route_is_in_the_docs(root: Path) -> None:
-    """docs/configuration.md names each, with all values that it may have."""
+    """docs/configuration.md names each member and all its values."""
     text = (root / "docs/configuration.md").read_text()
 
     for name, member in schemas.read("config")["$defs"]["route"]["properties"].items():
         assert all(f"`{word}`" in text for word in [name, *member.get("enum", ())])
 
 
-def test_example_file_is_a_configuration(root: Path, tmp_path: Path) -> None:
-    """The YAML of docs/configuration.md is read, routes and all."""
+def test_the_example_file_is_a_valid_configuration(root: Path, tmp_path: Path) -> None:
+    """The YAML in docs/configuration.md is valid, including its routes."""
     (block,) = _blocks(root / "docs/configuration.md", "yaml")
     (tmp_path / "kafkasse.yaml").write_text(block)
 
@@ -70,7 +70,7 @@ def test_example_file_is_a_configuration(root: Path, tmp_path: Path) -> None:
 
 
 class TestHooks:
-    """The hooks of docs/configuration.md do what it says of them."""
+    """The hooks in docs/configuration.md work as described there."""
 
     @pytest.fixture
     def log(self) -> MemoryLog:
@@ -82,7 +82,7 @@ class TestHooks:
 
     @pytest.fixture
     def get(self, root: Path, log: MemoryLog, tmp_path: Path) -> Callable[[str], Any]:
-        """Asks an app that has the example's configuration."""
+        """Sends a request to an app with the configuration of the example."""
         (block,) = _blocks(root / "docs/configuration.md", "python")
         (tmp_path / "hooks.py").write_text(block)
         config = runpy.run_path(str(tmp_path / "hooks.py"))["config"]
@@ -90,21 +90,21 @@ class TestHooks:
         app.register_blueprint(kafkasse.blueprint(config, log))
         return lambda path: app.test_client().get(path)
 
-    def test_sends_what_it_deserializes_and_lets_through(self, get: Callable[[str], Any]) -> None:
-        """Of a small country, one that is no JSON, and a large one, the large one comes."""
+    def test_sends_records_that_pass_the_hooks(self, get: Callable[[str], Any]) -> None:
+        """Of a small country, a value that is not JSON and a large country, only the large one is sent."""
         response = get("/countries?timestamp=0")
 
         assert b'data: {"size":9000000,"_kafka":' in _until(response.response, b"9000000")
         response.close()
 
-    def test_refuses_in_its_own_words(self, get: Callable[[str], Any]) -> None:
-        """The answer of on_connect_error takes the place of ours."""
+    def test_responds_with_its_own_error(self, get: Callable[[str], Any]) -> None:
+        """The response of on_connect_error replaces the default one."""
         response = get("/secrets")
 
         assert (404, "We do not have that.") == (response.status_code, response.text)
 
-    def test_logs_what_happens(self, get: Callable[[str], Any], caplog: pytest.LogCaptureFixture) -> None:
-        """Opened, skipped and ended, on the logger that it names."""
+    def test_logs_to_its_own_logger(self, get: Callable[[str], Any], caplog: pytest.LogCaptureFixture) -> None:
+        """The stream's start and end and a skipped record are logged to the logger that the example configures."""
         caplog.set_level("INFO", "shop.streams")
 
         response = get("/countries?timestamp=0")
@@ -115,10 +115,10 @@ class TestHooks:
         assert ["opened", "Skipped countries/0 offset 1", "ended"] == said
 
 
-def test_readme_mounts_the_streams(
+def test_the_app_in_the_readme_streams_from_kafka(
     root: Path, tree: Path, web_venv: Path, start: Callable[..., Any], cluster: Cluster, fresh_name: str, tmp_path: Path
 ) -> None:
-    """The README's app, saved as shop.py and run by the README's command, streams from Kafka."""
+    """The README's app, saved as shop.py and started by the README's command, streams a record."""
     mount, _ = _blocks(root / "README.md", "python")
     command = re.findall(r"^gunicorn .*", (root / "README.md").read_text(), re.MULTILINE)[0]
     (tmp_path / "shop.py").write_text(mount)
@@ -132,7 +132,7 @@ def test_readme_mounts_the_streams(
     assert "1" == event.data
 
 
-def test_readme_reads_a_stream(
+def test_the_client_in_the_readme_reads_a_stream(
     root: Path,
     tree: Path,
     web_venv: Path,
@@ -140,7 +140,7 @@ def test_readme_reads_a_stream(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The README's client prints what comes, and where to go on when the stream ends."""
+    """The README's client prints each event, and the event ID to resume from when the stream ends."""
     _, client = _blocks(root / "README.md", "python")
     (tmp_path / "topn.py").write_text(TOPN)
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_MAX_STREAM_AGE_S": "0.5"}
@@ -155,8 +155,8 @@ def test_readme_reads_a_stream(
     assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
 
 
-def test_ids_of_the_docs_are_ids(root: Path) -> None:
-    """Every id that docs/wire.md shows would be taken."""
+def test_the_ids_in_the_docs_are_valid(root: Path) -> None:
+    """The server accepts every event ID that docs/wire.md shows."""
     text = (root / "docs/wire.md").read_text()
     ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', text, re.MULTILINE)
 
@@ -165,7 +165,7 @@ def test_ids_of_the_docs_are_ids(root: Path) -> None:
 
 
 def test_every_error_is_in_the_docs(root: Path) -> None:
-    """docs/wire.md has a row for each error that a client may meet, with its status."""
+    """docs/wire.md has a row with the status of each error that a client can receive."""
     known = {
         (str(each.status), each.name)
         for _, each in inspect.getmembers(errors, inspect.isclass)
@@ -173,11 +173,11 @@ def test_every_error_is_in_the_docs(root: Path) -> None:
     }
     rows = _rows(root / "docs/wire.md", "Errors")
 
-    assert {row for row in known if row[1] not in NO_ERRORS_OF_THEIR_OWN} == {(row[0], row[1]) for row in rows}
+    assert {row for row in known if row[1] not in NOT_SENT} == {(row[0], row[1]) for row in rows}
 
 
-def test_example_problem_is_one(root: Path) -> None:
-    """The error that docs/wire.md shows is of the schema."""
+def test_the_example_of_an_error_matches_the_schema(root: Path) -> None:
+    """The error that docs/wire.md shows is valid."""
     (problem,) = [each for each in map(json.loads, _blocks(root / "docs/wire.md", "json")) if isinstance(each, dict)]
 
     assert schemas.first_error("problem", problem) is None
@@ -189,8 +189,8 @@ def test_every_format_is_in_the_docs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(root: Path, page: str) -> None:
-    """Every link to a file of ours, and to a heading in it."""
+def test_links_are_valid(root: Path, page: str) -> None:
+    """Every link to a file or a heading of the project has a target."""
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", (root / page).read_text()):
         file = (root / page).parent / target if target else root / page
         assert file.exists(), f"{page} links to {target}"
@@ -202,7 +202,7 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 
 def _rows(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading, without the marks of code."""
+    """Return the cells of the first table below a heading, without backquotes."""
     section = re.split(rf"^#+ {heading}$", page.read_text(), flags=re.MULTILINE)[1]
     table = re.search(r"^\| -.*\n((?:\|.*\n)+)", section, re.MULTILINE)
     assert table
@@ -210,13 +210,13 @@ def _rows(page: Path, heading: str) -> list[list[str]]:
 
 
 def _headings(page: Path) -> set[str]:
-    """As the links to them are spelled."""
+    """Return the headings of a page as links spell them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def _until(chunks: Iterator[bytes], wanted: bytes) -> bytes:
-    """The chunks up to the one that holds `wanted`."""
+    """Read chunks up to the one that contains `wanted`."""
     seen = b""
     while wanted not in seen:
         seen += next(chunks)

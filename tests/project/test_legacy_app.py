@@ -1,4 +1,4 @@
-"""The blueprint in an app that was there before: examples/legacy_app.py under gunicorn, reading a real Kafka."""
+"""The blueprint in an existing app: examples/legacy_app.py under gunicorn, reading from a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Wor
 
 @pytest.fixture
 def server(tree: Path, web_venv: Path, start: Callable[..., Any], broker: EmbeddedBroker) -> Any:
-    """The example by the command that it names, in a folder without kafkasse's gunicorn.conf.py."""
+    """The example, started by the command that it shows, in a folder without kafkasse's gunicorn.conf.py."""
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
     return start(COMMAND, tree / "examples", web_venv, **variables)
 
@@ -30,16 +30,16 @@ def site(server: Any) -> str:
 
 @pytest.fixture
 def visitor(site: str) -> Iterator[requests.Session]:
-    """Somebody who has logged in."""
+    """The session of a user who has logged in."""
     with requests.Session() as session:
         session.post(f"{site}/login", data={"user": "ada"})
         yield session
 
 
-def test_streams_beside_its_own_pages(
+def test_a_user_who_is_logged_in_reads_a_stream(
     server: Any, visitor: requests.Session, cluster: Cluster, fresh_name: str
 ) -> None:
-    """Who is logged in reads a stream below /streams."""
+    """The blueprint's streams are below /streams of the app."""
     cluster.send(cluster.create(f"orders.{fresh_name}"), b"1", b"2")
 
     with Client(server.port, f"/streams/orders.{fresh_name}?timestamp=0", Cookie=_cookie(visitor)) as stream:
@@ -48,22 +48,22 @@ def test_streams_beside_its_own_pages(
     assert ["1", "2"] == [event.data for event in events]
 
 
-def test_its_login_guards_the_streams(site: str) -> None:
-    """Who is not logged in is sent to the app's login, from a stream as from a page."""
+def test_the_apps_login_protects_the_streams(site: str) -> None:
+    """Without a login, the app redirects a request for a stream to the login page, as any other request."""
     answers = [requests.get(f"{site}{path}", allow_redirects=False, timeout=30) for path in ("/", "/streams/orders")]
 
     assert [(302, "/login"), (302, "/login")] == [(each.status_code, each.headers["Location"]) for each in answers]
 
 
-def test_its_session_is_as_it_was(site: str, visitor: requests.Session) -> None:
-    """A refused stream between two visits changes nothing of what the app remembers."""
+def test_a_rejected_stream_does_not_change_the_session(site: str, visitor: requests.Session) -> None:
+    """The app's visit counter continues after a stream was rejected."""
     visitor.get(f"{site}/streams/secrets")
 
     assert ["<p>Visit 2.</p>", "<p>Visit 3.</p>"] == [visitor.get(f"{site}/").text for _ in range(2)]
 
 
-def test_its_error_pages_are_its_own(site: str, visitor: requests.Session) -> None:
-    """What the app lacks is refused by its own page, what the streams lack by a problem in JSON."""
+def test_the_app_keeps_its_error_pages(site: str, visitor: requests.Session) -> None:
+    """An unknown path gets the app's own page. An unknown topic gets a problem object in JSON."""
     page, problem = (visitor.get(f"{site}{path}") for path in ("/nothing", "/streams/secrets"))
 
     assert (404, "<h1>We do not have this page</h1>") == (page.status_code, page.text)

@@ -1,4 +1,4 @@
-"""What pip gets: a wheel and an sdist that hold all they need, and lists of packages that agree with each other."""
+"""The wheel and the sdist are complete, and the lists of requirements agree with each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kafkasse
-from tests.support.client import Client, ask
+from tests.support.client import Client, fetch
 
 APP = """
 from gevent import monkey; monkey.patch_all()
@@ -34,7 +34,7 @@ app.register_blueprint(kafkasse.blueprint(kafkasse.Config(allowed_topics=["*"]),
 
 @pytest.fixture(scope="session")
 def wheel(tree: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist: so the sdist lacks nothing that a build needs."""
+    """The wheel, built from the sdist. This shows that the sdist contains everything for a build."""
     built = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", built, cwd=tree)
     (wheel,) = built.iterdir()
@@ -43,7 +43,7 @@ def wheel(tree: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, web_venv: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of its own where the wheel was installed, without extras."""
+    """A virtual environment in which only the wheel is installed, without extras."""
     home = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(home)
     site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
@@ -54,8 +54,8 @@ def installed(wheel: Path, web_venv: Path, run: Callable[..., str], tmp_path_fac
     return home
 
 
-def test_wheel_holds_the_whole_package(wheel: Path, root: Path) -> None:
-    """Every file of the package is in the wheel, and the schemas and gunicorn's settings from outside of it."""
+def test_the_wheel_contains_the_whole_package(wheel: Path, root: Path) -> None:
+    """The wheel contains every file of the package, the schemas and gunicorn.conf.py."""
     package = {each.relative_to(root).as_posix() for each in (root / "kafkasse").rglob("*") if each.is_file()}
     schemas = {f"kafkasse/schemas/{each.name}" for each in (root / "schemas").iterdir()}
     wanted = {each for each in package if "__pycache__" not in each} | schemas | {"kafkasse/server/gunicorn.conf.py"}
@@ -66,8 +66,8 @@ def test_wheel_holds_the_whole_package(wheel: Path, root: Path) -> None:
     assert wanted == held
 
 
-def test_wheel_holds_both_licences(wheel: Path) -> None:
-    """The licence of the code and that of the data come with every copy."""
+def test_the_wheel_contains_both_licenses(wheel: Path) -> None:
+    """The wheel contains the license of the code and the license of the data."""
     with zipfile.ZipFile(wheel) as archive:
         licences = [name.partition(".dist-info/")[2] for name in archive.namelist() if "/licenses/" in name]
 
@@ -75,18 +75,18 @@ def test_wheel_holds_both_licences(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "Procfile", "Dockerfile", "wsgi.py", "docs", "examples", "tests"])
-def test_sdist_is_the_whole_tree(tree: Path, name: str) -> None:
-    """Whoever has the sdist can read, test and deploy from it."""
+def test_the_sdist_contains_the_whole_project(tree: Path, name: str) -> None:
+    """The sdist is enough to read, test and deploy the project."""
     assert (tree / name).exists()
 
 
-def test_installed_command_tells_its_version(installed: Path, run: Callable[..., str]) -> None:
+def test_the_installed_command_prints_its_version(installed: Path, run: Callable[..., str]) -> None:
     """`kafkasse --version` works from the wheel."""
     assert f"kafkasse {kafkasse.__version__}\n" == run(installed / "bin/kafkasse", "--version")
 
 
-def test_installed_blueprint_serves(installed: Path, start: Callable[..., Any], tmp_path: Path) -> None:
-    """The blueprint of the wheel, in an app of one's own under the wheel's gunicorn settings, streams a record."""
+def test_the_installed_blueprint_serves_a_stream(installed: Path, start: Callable[..., Any], tmp_path: Path) -> None:
+    """An app with the wheel's blueprint and gunicorn settings streams a record."""
     (tmp_path / "app.py").write_text(APP)
     site = next(installed.glob("lib/*/site-packages/kafkasse"))
     server = start(f"python -m gunicorn -c {site}/server/gunicorn.conf.py app:app", tmp_path, installed)
@@ -97,20 +97,22 @@ def test_installed_blueprint_serves(installed: Path, start: Callable[..., Any], 
     assert event.data.startswith('{"hello": "world","_kafka":{"topic":"greetings"')
 
 
-def test_installed_serve_command_serves_the_page(installed: Path, start: Callable[..., Any], tmp_path: Path) -> None:
-    """`kafkasse serve` needs no file but those in the wheel."""
+def test_the_installed_serve_command_serves_the_page(
+    installed: Path, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """`kafkasse serve` needs only files in the wheel."""
     config = next(installed.glob("lib/*/site-packages/kafkasse/data/demo.yaml"))
     server = start(f"kafkasse serve --config {config}", tmp_path, installed)
 
-    page = ask(server.port, "/")
+    page = fetch(server.port, "/")
 
     assert (200, "text/html; charset=utf-8") == (page.status, page.headers["content-type"])
 
 
 IMPORT = """
 import sys
-acts = []
-sys.addaudithook(lambda event, _: acts.append(event) if event.startswith(("socket.", "subprocess.")) else None)
+events = []
+sys.addaudithook(lambda event, _: events.append(event) if event.startswith(("socket.", "subprocess.")) else None)
 import kafkasse
 loaded = {name.partition(".")[0] for name in sys.modules} & {"flask", "gevent", "gunicorn", "kafka", "yaml", "jsonschema"}
 assert not loaded, loaded
@@ -123,17 +125,17 @@ for module in pkgutil.walk_packages(kafkasse.__path__, "kafkasse."):
     if not module.name.endswith("__main__"):
         import_module(module.name)
 from gevent import monkey
-assert not acts, acts
+assert not events, events
 assert not monkey.saved, list(monkey.saved)
 """
 
 
-def test_importing_loads_nothing(run: Callable[..., str]) -> None:
+def test_import_loads_no_dependencies(run: Callable[..., str]) -> None:
     """`import kafkasse` loads neither Flask nor gevent nor a Kafka client."""
     run(sys.executable, "-c", IMPORT)
 
 
-def test_importing_does_nothing(run: Callable[..., str]) -> None:
+def test_imports_have_no_side_effects(run: Callable[..., str]) -> None:
     """No module of the package patches, opens a socket or starts a process when it is imported."""
     run(sys.executable, "-c", IMPORT + IMPORT_ALL)
 
@@ -148,13 +150,13 @@ sys.exit(f"{loaded}" if loaded else 0)
 """
 
 
-def test_web_process_is_free_of_spark(run: Callable[..., str]) -> None:
-    """Where Spark and Java are installed, the web process still loads nothing of them."""
+def test_the_web_process_does_not_load_spark(run: Callable[..., str]) -> None:
+    """The web process loads neither Spark nor Java, even if they are installed."""
     run(sys.executable, "-c", WEB_PROCESS)
 
 
-def test_requirements_hold_what_pyproject_asks_for(root: Path) -> None:
-    """Both lists repeat the pins of pyproject.toml, and the build is pinned to the same hatchling."""
+def test_requirements_agree_with_pyproject(root: Path) -> None:
+    """Both files pin what pyproject.toml requires, and the same version of hatchling."""
     pyproject = tomllib.loads((root / "pyproject.toml").read_text())
     web, dev = _pins(root / "requirements.txt"), _pins(root / "requirements-dev.txt")
     extras = [line for lines in pyproject["project"]["optional-dependencies"].values() for line in lines]
@@ -168,7 +170,7 @@ def test_requirements_hold_what_pyproject_asks_for(root: Path) -> None:
     (["requirements.txt", "requirements-dev.txt"], ["broker", "pipelines", "dev"]),
 ])  # fmt: skip
 def test_requirements_are_complete(root: Path, files: list[str], extras: list[str]) -> None:
-    """What the packages need in turn is pinned too, at the versions that these tests run with."""
+    """The files also pin indirect dependencies, at the versions that the tests run with."""
     pins = set().union(*(_pins(root / file) for file in files))
 
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
@@ -179,8 +181,8 @@ def test_requirements_are_complete(root: Path, files: list[str], extras: list[st
     assert {f"{name}=={metadata.version(name)}" for name in needed} <= pins
 
 
-def test_web_environment_is_what_requirements_name(root: Path, web_venv: Path, run: Callable[..., str]) -> None:
-    """pip adds nothing of its own choice to requirements.txt."""
+def test_pip_installs_nothing_else(root: Path, web_venv: Path, run: Callable[..., str]) -> None:
+    """pip adds no package to those in requirements.txt."""
     frozen = run(web_venv / "bin/pip", "freeze", "--all", "--exclude", "pip", "--exclude", "setuptools").split()
 
     assert _pins(root / "requirements.txt") == {_pin(line) for line in frozen}
@@ -191,13 +193,13 @@ def _pins(file: Path) -> set[str]:
 
 
 def _pin(line: str) -> str:
-    """`name==version`, its name in the one canonical spelling."""
+    """Return `name==version` with the canonical spelling of the name."""
     requirement = Requirement(line)
     return f"{canonicalize_name(requirement.name)}{requirement.specifier}"
 
 
 def _closure(requirements: Iterable[Requirement]) -> set[str]:
-    """The canonical names of all that is required, and of what that needs in turn on this Python."""
+    """Return the canonical names of all direct and indirect requirements on this Python."""
     waiting = {str(each): each for each in requirements}
     found: dict[str, Requirement] = {}
     while waiting:

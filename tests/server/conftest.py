@@ -1,4 +1,4 @@
-"""One Kafka for all black-box tests, and one server for each module that is content with the usual settings."""
+"""Fixtures for tests of a real server over real sockets. Tests that need the same settings share one server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.server import Server
 
 @pytest.fixture(scope="module")
 def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Starts servers: serve(app, setting=value, …). They are ended with the module."""
+    """Starts servers: serve(app, setting=value, …). They are stopped after the last test of the module."""
     started: list[Server] = []
     with ExitStack() as servers:
 
@@ -32,12 +32,12 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
 
         yield serve
         for server in started:
-            server.terminate()  # all of them before the first is waited for
+            server.terminate()  # all of them before waiting for the first
 
 
 @pytest.fixture
 def connect(server: Server) -> Iterator[Callable[..., Client]]:
-    """Opens a response of the module's server; those that are still open at the end are left."""
+    """Sends a request to the module's server and returns a client, which is closed after the test."""
     with ExitStack() as clients:
 
         def connect(path: str, method: str = "GET", receive_buffer: int | None = None, **headers: str) -> Client:

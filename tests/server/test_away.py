@@ -1,4 +1,4 @@
-"""Kafka goes and comes back: who asks is told at once, who reads loses nothing, and nobody has to restart anything."""
+"""Kafka stops and starts again: new clients get 503 at once, open streams lose nothing, and no server restarts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart
-from tests.support.client import Client, ask, data
+from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
 SETTINGS = {
     "KAFKASSE_HEARTBEAT_S": "0.3",
@@ -26,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def broker(processes: None) -> Iterator[EmbeddedBroker]:
-    """A Kafka of our own, which may be harmed."""
+    """A broker for this module alone, because its tests kill it."""
     with EmbeddedBroker() as running:
         yield running
 
@@ -35,8 +35,8 @@ def value(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
-def test_kafka_goes_and_comes_back(broker: EmbeddedBroker, fresh_name: str) -> None:
-    """Killed and started again: open streams beat on and go on without loss, new ones are refused and then served."""
+def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, fresh_name: str) -> None:
+    """While Kafka is down, open streams send heartbeats and new ones get 503. Afterwards both continue without a loss."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.create(fresh_name, 2)
         cluster.create(f"{fresh_name}-other")
@@ -46,52 +46,52 @@ def test_kafka_goes_and_comes_back(broker: EmbeddedBroker, fresh_name: str) -> N
         Client(server.port, f"/{fresh_name}?timestamp=0") as behind,
     ):
         fill(broker, fresh_name, 1, 2)
-        assert [1, 2] == data(stream.ready().events(2))
-        assert [1, 2] == data(behind.events(2))
+        assert [1, 2] == numbers(stream.ready().events(2))
+        assert [1, 2] == numbers(behind.events(2))
 
         broker.kill()
 
-        refused = ask(server.port, f"/{fresh_name}-other")
+        refused = fetch(server.port, f"/{fresh_name}-other")
         assert (503, "KafkaUnavailableError") == (refused.status, refused.json["name"])
         assert int(refused.headers["retry-after"]) > 0
         assert schemas.first_error("problem", refused.json) is None
         assert broker.bootstrap_servers not in refused.body.decode()
-        assert 200 == ask(server.port, "/-/health").status
+        assert 200 == fetch(server.port, "/-/health").status
         for each in (stream, behind):
             beats = each.body.count(b":heartbeat")
-            each.until_said(b":heartbeat", beats + 2)
+            each.read_until_text(b":heartbeat", beats + 2)
 
         broker.start()
 
         fill(broker, fresh_name, 3, 4)
-        assert [3, 4] == data(stream.events(2))
-        assert [3, 4] == data(behind.events(2))
+        assert [3, 4] == numbers(stream.events(2))
+        assert [3, 4] == numbers(behind.events(2))
         assert {
             Partition(fresh_name, 0): PartitionStart(4),
             Partition(fresh_name, 1): PartitionStart(0),
         } == stream.position
-        eventually(lambda: ask(server.port, f"/{fresh_name}-other", "HEAD").status == 200)
+        wait_until(lambda: fetch(server.port, f"/{fresh_name}-other", "HEAD").status == 200)
         assert b"event: error" not in stream.body + behind.body
 
 
-def test_a_server_that_is_there_first(broker: EmbeddedBroker, fresh_name: str) -> None:
-    """A server that was started before Kafka answers 503 until Kafka is there, and serves from then on."""
+def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, fresh_name: str) -> None:
+    """The server responds with 503 until Kafka is up, and then serves streams."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.create(fresh_name)
     broker.stop()
     with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server:
-        assert 503 == ask(server.port, f"/{fresh_name}").status
+        assert 503 == fetch(server.port, f"/{fresh_name}").status
 
         broker.start()
 
-        eventually(lambda: ask(server.port, f"/{fresh_name}", "HEAD").status == 200)
+        wait_until(lambda: fetch(server.port, f"/{fresh_name}", "HEAD").status == 200)
         with Client(server.port, f"/{fresh_name}") as stream:
             stream.ready()
             fill(broker, fresh_name, 1)
-            assert [1] == data(stream.events(1))
+            assert [1] == numbers(stream.events(1))
 
 
 def fill(broker: EmbeddedBroker, topic: str, *numbers: int) -> None:
-    """By a producer that knows nothing of what was before."""
+    """Send records from a new producer, which does not remember the old broker."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.send(topic, *(value(n) for n in numbers))

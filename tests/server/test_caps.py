@@ -1,4 +1,4 @@
-"""At and past each cap: the next client is told to come back, or waits, and those inside get all that they came for."""
+"""At each limit the next client is rejected with Retry-After, or waits, and open streams get all their records."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import gevent
 import pytest
 
-from tests.support.client import Answer, Client, ask, data
+from tests.support.client import Answer, Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
 CAP = 3
 REFUSED = 100
-SMALL_PIECE_BYTES = 16_384  # so few that the system tells the server of no room for much longer than the deadline
-RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read will hold
+SMALL_PIECE_BYTES = 16_384  # so small that the socket is not writable for much longer than the write timeout
+RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read can hold
 
 
 @pytest.fixture
 def inside() -> Iterator[ExitStack]:
-    """Clients, which leave at the end."""
+    """Clients that are closed at the end of the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -33,8 +33,8 @@ def value(n: int, size: int = 0) -> bytes:
     return b'{"n":%d,"x":"%b"}' % (n, b"x" * size)
 
 
-def told_to_come_back(answer: Answer) -> tuple[int, str]:
-    """Status and name of a refusal that says when to try again."""
+def rejection(answer: Answer) -> tuple[int, str]:
+    """Return the status and the name of an error, which must have a Retry-After."""
     assert int(answer.headers["retry-after"]) > 0
     return answer.status, answer.json["name"]
 
@@ -43,7 +43,7 @@ def told_to_come_back(answer: Answer) -> tuple[int, str]:
     ("setting", "refusal"),
     [("max_streams", (503, "ServerFullError")), ("max_streams_per_client", (429, "TooManyStreamsError"))],
 )
-def test_streams(
+def test_a_full_server_rejects_clients_and_serves_those_inside(
     serve: Callable[..., Server],
     cluster: Cluster,
     topic: str,
@@ -51,22 +51,22 @@ def test_streams(
     setting: str,
     refusal: tuple[int, str],
 ) -> None:
-    """While a hundred are refused, those inside get each record; a place that is left is taken by the next."""
+    """A hundred clients are rejected while the open streams get every record. A free place goes to the next client."""
     server = serve(**{setting: CAP})
     clients = [inside.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
 
     for n in range(REFUSED):
-        assert refusal == told_to_come_back(ask(server.port, f"/{topic}"))
+        assert refusal == rejection(fetch(server.port, f"/{topic}"))
         cluster.send(topic, value(n))
 
-    assert [list(range(REFUSED))] * CAP == [data(each.events(REFUSED)) for each in clients]
+    assert [list(range(REFUSED))] * CAP == [numbers(each.events(REFUSED)) for each in clients]
     assert [] == [each for each in clients if b"event: error" in each.body]
     clients[0].close()
-    eventually(lambda: inside.enter_context(Client(server.port, f"/{topic}")).status == 200)
+    wait_until(lambda: inside.enter_context(Client(server.port, f"/{topic}")).status == 200)
 
 
-class TestConsumers:
-    """A worker that may have three consumers: one follows the live end, two catch up with clients that do not read."""
+class TestCursors:
+    """A worker with three cursors: one for the tail, and two for clients that are behind and do not read."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -75,35 +75,37 @@ class TestConsumers:
 
     @pytest.fixture
     def live(self, server: Server, cluster: Cluster, topic: str, inside: ExitStack) -> Client:
-        """A reader at the end of a topic that has a long past."""
+        """A client at the end of a topic with many records."""
         cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
-        return _served(server, f"/{topic}", inside).ready()  # once those of the test before have given theirs back
+        return _served(
+            server, f"/{topic}", inside
+        ).ready()  # once the clients of the test before have released their cursors
 
     @pytest.fixture
     def behind(self, server: Server, topic: str, live: Client, inside: ExitStack) -> list[Client]:
-        """Two that hold the other consumers for as long as they do not read."""
+        """Two clients that hold the other cursors as long as they do not read."""
         path = f"/{topic}?timestamp=0"
         return [_served(server, path, inside, receive_buffer=65_536).ready() for _ in range(CAP - 1)]
 
-    def test_the_next_that_catches_up(
+    def test_rejects_a_client_that_needs_a_cursor(
         self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], inside: ExitStack
     ) -> None:
-        """It is told to come back; who reads live does not notice, nor who comes for that; then there is room again."""
-        assert (503, "ServerFullError") == told_to_come_back(ask(server.port, f"/{topic}?timestamp=0"))
+        """The client gets 503. Live clients, old and new, notice nothing. A cursor that is closed can be used again."""
+        assert (503, "ServerFullError") == rejection(fetch(server.port, f"/{topic}?timestamp=0"))
 
         newcomer = inside.enter_context(Client(server.port, f"/{topic}")).ready()
         cluster.send(topic, value(RECORDS))
-        assert [[RECORDS]] * 2 == [data(each.events(1)) for each in (live, newcomer)]
+        assert [[RECORDS]] * 2 == [numbers(each.events(1)) for each in (live, newcomer)]
 
         behind[0].close()
-        eventually(lambda: ask(server.port, f"/{topic}?timestamp=0", "HEAD").status == 200)
-        assert [0] == data(_served(server, f"/{topic}?timestamp=0", inside).events(1))
-        assert list(range(RECORDS + 1)) == data(behind[1].events(RECORDS + 1))
+        wait_until(lambda: fetch(server.port, f"/{topic}?timestamp=0", "HEAD").status == 200)
+        assert [0] == numbers(_served(server, f"/{topic}?timestamp=0", inside).events(1))
+        assert list(range(RECORDS + 1)) == numbers(behind[1].events(RECORDS + 1))
 
-    def test_a_reader_that_falls_behind(
+    def test_ends_a_stream_that_falls_behind_without_a_cursor(
         self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], inside: ExitStack
     ) -> None:
-        """Its stream ends with the same error and its id; it comes back with that, and has missed nothing."""
+        """The stream ends with an error and its event ID. The client resumes with that ID and has missed nothing."""
         more = range(RECORDS, 2 * RECORDS)
         cluster.send(topic, *(value(n, 100_000) for n in more))
 
@@ -115,7 +117,7 @@ class TestConsumers:
         for each in behind:
             each.close()
         again = _served(server, f"/{topic}?timestamp=0", inside, Last_Event_ID=live.last_id)
-        assert list(more) == data(had) + data(again.events(len(more) - len(had)))
+        assert list(more) == numbers(had) + numbers(again.events(len(more) - len(had)))
 
 
 def _from_the_start(server: Server, topic: str) -> Client:
@@ -123,21 +125,21 @@ def _from_the_start(server: Server, topic: str) -> Client:
 
 
 def _served(server: Server, path: str, inside: ExitStack, **request: Any) -> Client:
-    """Who comes back until there is a consumer for it."""
+    """Return a client that has retried until it got a stream."""
     found: list[Client] = []
 
     def came() -> bool:
         found.append(inside.enter_context(Client(server.port, path, **request)))
         return found[-1].status == 200
 
-    eventually(came)
+    wait_until(came)
     return found[-1]
 
 
-def test_a_reader_that_is_slow_and_steady(
+def test_never_closes_a_slow_client_that_keeps_reading(
     serve: Callable[..., Server], cluster: Cluster, topic: str, inside: ExitStack
 ) -> None:
-    """One that takes a piece in every fifth of the write deadline is never closed, however much it has before it."""
+    """A client that reads a piece five times in each write timeout is not closed, however far it is behind."""
     server = serve(write_timeout_s=1)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     path = f"/{topic}?timestamp=0"
@@ -149,12 +151,12 @@ def test_a_reader_that_is_slow_and_steady(
         gevent.sleep(0.2)
         return next(pieces, None) is None
 
-    client.until(long_enough)
-    assert 1 == ask(server.port, "/-/health").json["streams"]
+    client.read_until(long_enough)
+    assert 1 == fetch(server.port, "/-/health").json["streams"]
 
 
 class TestDescriptors:
-    """A worker whose process may open no more files and sockets, as by a low `ulimit -n`."""
+    """A worker that has reached its limit of open files and sockets, see `ulimit -n`."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -163,30 +165,32 @@ class TestDescriptors:
 
     @pytest.fixture(autouse=True)
     def limits(self, server: Server) -> Iterator[None]:
-        """Gives back what a test has taken."""
+        """Restores the limits after each test."""
         usual = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
         yield
         resource.prlimit(server.worker, resource.RLIMIT_NOFILE, usual)
 
-    def test_none_is_left(self, server: Server, cluster: Cluster, topic: str, inside: ExitStack) -> None:
-        """Who comes waits in the listening socket; those inside get each record; with room, all are served."""
+    def test_new_clients_wait_while_there_are_no_descriptors(
+        self, server: Server, cluster: Cluster, topic: str, inside: ExitStack
+    ) -> None:
+        """New clients wait in the backlog of the listening socket, and open streams get every record."""
         clients = [inside.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
         allow(server, more=0)
 
         late = [gevent.spawn(Client, server.port, f"/{topic}") for _ in range(CAP)]
         for n in range(REFUSED):
             cluster.send(topic, value(n))
-        assert [list(range(REFUSED))] * CAP == [data(each.events(REFUSED)) for each in clients]
+        assert [list(range(REFUSED))] * CAP == [numbers(each.events(REFUSED)) for each in clients]
         assert [False] * CAP == [each.ready() for each in late]
 
         for each in clients:
             each.close()
         assert [200] * CAP == [inside.enter_context(each.get()).ready().status for each in late]
 
-    def test_none_is_left_for_kafka(
+    def test_a_stream_waits_for_a_descriptor_to_connect_to_kafka(
         self, server: Server, cluster: Cluster, topic: str, fresh_name: str, inside: ExitStack
     ) -> None:
-        """A stream whose connection to Kafka cannot be made is patient, as while Kafka is away; then it gets all."""
+        """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
         client = inside.enter_context(Client(server.port, f"/{topic}")).ready()
         other = cluster.create(f"{fresh_name}-other")
         allow(server, more=1)
@@ -194,16 +198,16 @@ class TestDescriptors:
         patient = inside.enter_context(Client(server.port, f"/{other}")).ready()
         cluster.send(other, value(1))
         cluster.send(topic, value(2))
-        assert [2] == data(client.events(1))
-        patient.until_said(b":heartbeat", patient.body.count(b":heartbeat") + 3)
+        assert [2] == numbers(client.events(1))
+        patient.read_until_text(b":heartbeat", patient.body.count(b":heartbeat") + 3)
         assert b"event:" not in patient.body
 
         client.close()
-        assert [1] == data(patient.events(1))
+        assert [1] == numbers(patient.events(1))
 
 
-def test_a_soft_limit_is_raised(serve: Callable[..., Server]) -> None:
-    """Most systems give a process 1,024 descriptors and let it take more: kafkasse's gunicorn does."""
+def test_gunicorn_raises_the_soft_limit_of_descriptors(serve: Callable[..., Server]) -> None:
+    """Most systems limit a process to 1,024 descriptors and allow it to raise the limit."""
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, usual[1]))
     try:
@@ -217,7 +221,7 @@ def test_a_soft_limit_is_raised(serve: Callable[..., Server]) -> None:
 
 
 def allow(server: Server, more: int) -> None:
-    """Let the worker open so many descriptors more, and leave the rest of its limits."""
+    """Let the worker open `more` descriptors, and no others."""
     _, hard = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
     used = {int(each.name) for each in Path(f"/proc/{server.worker}/fd").iterdir()}
     unused: list[Any] = [each for each in range(max(used) + more + 2) if each not in used]

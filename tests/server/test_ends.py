@@ -1,4 +1,4 @@
-"""However a stream ends, its client can go on, nobody else is harmed, and nothing is left of it."""
+"""However a stream ends, its client can resume, other clients notice nothing, and all resources are released."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
-from tests.support.client import Client, ask, data
+from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import wait_until
 
 RECORDS = 100  # of 100 kB: more than the sockets of a client that does not read can hold
 MANY_RECORDS = 400
@@ -35,25 +35,25 @@ def large_values(count: int = RECORDS) -> Iterator[bytes]:
 
 
 def metric(server: Server, name: str) -> int:
-    lines = ask(server.port, "/-/metrics").body.decode().splitlines()
+    lines = fetch(server.port, "/-/metrics").body.decode().splitlines()
     return sum(int(line.split()[-1]) for line in lines if line.startswith(f"kafkasse_{name}"))
 
 
 def streams_open(server: Server) -> int:
-    return int(ask(server.port, "/-/health").json["streams"])
+    return int(fetch(server.port, "/-/health").json["streams"])
 
 
-# The client goes.
+# The client leaves.
 
 
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
-    """One that gives everything back at once, says nothing into silence, and has little patience and memory."""
+    """A server that releases idle feeds at once and sends no heartbeats, with a short write timeout and a small ring."""
     return serve(idle_feed_timeout_s=0, heartbeat_s=300, write_timeout_s=0.5, max_ring_bytes=1_000_000)
 
 
-def test_nothing_is_left_of_clients_that_went(server: Server, cluster: Cluster, topic: str) -> None:
-    """Fifty streams, idle, busy, catching up and cut off: sockets and descriptors are back to where they were."""
+def test_clients_that_left_leave_no_descriptors(server: Server, cluster: Cluster, topic: str) -> None:
+    """Fifty streams come and go, idle, busy, catching up and reset. The worker has no more descriptors than before."""
     cluster.send(topic, *(value(n) for n in range(100)))
 
     def visit(at: int) -> None:
@@ -62,36 +62,36 @@ def test_nothing_is_left_of_clients_that_went(server: Server, cluster: Cluster, 
             if at % 3 == 0:
                 reset(client)
 
-    for at in range(6):  # connects to Kafka, and keeps some connections for the next readers
+    for at in range(6):  # the worker keeps some connections to Kafka for later readers
         visit(at)
-    eventually(lambda: streams_open(server) == 0)
+    wait_until(lambda: streams_open(server) == 0)
     before, opened = len(server.descriptors()), metric(server, "streams_opened_total")
 
     for at in range(50):
         visit(at)
 
-    eventually(lambda: streams_open(server) == 0)
-    eventually(lambda: len(server.descriptors()) <= before)
+    wait_until(lambda: streams_open(server) == 0)
+    wait_until(lambda: len(server.descriptors()) <= before)
     assert opened + 50 == metric(server, "streams_opened_total") == metric(server, "streams_closed_total")
 
 
 def reset(client: Client) -> None:
-    """Leave by a reset, as a machine does that is switched off."""
+    """Make close() send a reset, as if the client had crashed."""
     assert client.socket is not None
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_an_idle_client_is_missed_at_once(server: Server, topic: str) -> None:
-    """Its going is noticed without a record or a heartbeat to send."""
+def test_notices_at_once_that_an_idle_client_has_left(server: Server, topic: str) -> None:
+    """The worker closes the stream without a record or a heartbeat to send."""
     with Client(server.port, f"/{topic}") as client:
         client.ready()
         assert 1 == streams_open(server)
 
-    eventually(lambda: streams_open(server) == 0)
+    wait_until(lambda: streams_open(server) == 0)
 
 
-def test_a_client_behind_tls(broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path) -> None:
-    """It may say what it likes, and is missed at once when it leaves."""
+def test_a_tls_client(broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    """The server ignores what the client sends after its request, and notices at once that a client has left."""
     files = tmp_path / "certificate", tmp_path / "key"
     for file, pem in zip(files, Authority().issue("a server"), strict=True):
         file.write_text(pem)
@@ -100,28 +100,28 @@ def test_a_client_behind_tls(broker: EmbeddedBroker, cluster: Cluster, topic: st
     settings = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_HEARTBEAT_S": "300"}
     with Server(**settings, GUNICORN_CMD_ARGS="--certfile {} --keyfile {}".format(*files)) as server:
 
-        def said(path: str, until: bytes) -> ssl.SSLSocket:
+        def request(path: str, until: bytes) -> ssl.SSLSocket:
             client = trusting.wrap_socket(socket.create_connection(("127.0.0.1", server.port)))
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            hear(client, until)
+            receive(client, until)
             return client
 
         def streams_are(count: int) -> bool:
-            with said("/-/health", b"}") as client:
+            with request("/-/health", b"}") as client:
                 client.sendall(b"GET /-/health HTTP/1.1\r\nHost: x\r\n\r\n")
-                return b'"streams": %d' % count in hear(client, b"}")
+                return b'"streams": %d' % count in receive(client, b"}")
 
-        with said(f"/{topic}", b"id: ") as talking, said(f"/{topic}", b"id: ") as leaving:
+        with request(f"/{topic}", b"id: ") as talking, request(f"/{topic}", b"id: ") as leaving:
             talking.sendall(b"hello")
             assert streams_are(2)
             leaving.close()
-            eventually(lambda: streams_are(1))
+            wait_until(lambda: streams_are(1))
             cluster.send(topic, value(7))
-            hear(talking, b'"n":7')
+            receive(talking, b'"n":7')
 
 
-def hear(client: socket.socket, until: bytes) -> bytes:
-    """What comes, up to and with these bytes."""
+def receive(client: socket.socket, until: bytes) -> bytes:
+    """Return what the server sends, up to the chunk that contains `until`."""
     data = b""
     while until not in data:
         more = client.recv(65_536)
@@ -130,30 +130,30 @@ def hear(client: socket.socket, until: bytes) -> bytes:
     return data
 
 
-def test_a_client_that_does_not_read(server: Server, cluster: Cluster, topic: str) -> None:
-    """It holds up nobody, costs no memory to speak of, is closed in time, and gets the rest when it comes back."""
+def test_closes_a_client_that_does_not_read(server: Server, cluster: Cluster, topic: str) -> None:
+    """The client delays nobody, uses little memory, is closed after the write timeout, and resumes without a loss."""
     with Client(server.port, f"/{topic}", receive_buffer=65_536) as slow, Client(server.port, f"/{topic}") as fast:
         slow.ready()
         fast.ready()
         before = server.memory_bytes()
         sending = gevent.spawn(cluster.send, topic, *large_values(MANY_RECORDS))
 
-        assert list(range(MANY_RECORDS)) == data(fast.events(MANY_RECORDS))
+        assert list(range(MANY_RECORDS)) == numbers(fast.events(MANY_RECORDS))
         sending.get()
         assert server.memory_bytes() < before + GROWTH_BYTES_MAX
-        eventually(lambda: streams_open(server) == 1)
-        had = data(slow.all_there_is())
+        wait_until(lambda: streams_open(server) == 1)
+        had = numbers(slow.rest_until_cut())
 
     assert len(had) < MANY_RECORDS
     with Client(server.port, f"/{topic}", Last_Event_ID=slow.last_id) as again:
-        assert list(range(MANY_RECORDS)) == had + data(again.events(MANY_RECORDS - len(had)))
+        assert list(range(MANY_RECORDS)) == had + numbers(again.events(MANY_RECORDS - len(had)))
 
 
-# The server goes.
+# The server stops.
 
 
-def test_a_server_that_stops(serve: Callable[..., Server], topic: str) -> None:
-    """At SIGTERM each stream ends whole, with a time to wait and its id, and the process ends well."""
+def test_sigterm_ends_each_stream_with_its_id(serve: Callable[..., Server], topic: str) -> None:
+    """After SIGTERM each stream ends with a reconnection time and an event ID, and gunicorn exits with 0."""
     server = serve(heartbeat_s=300)
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(20)]
@@ -166,10 +166,10 @@ def test_a_server_that_stops(serve: Callable[..., Server], topic: str) -> None:
     assert 0 == server.wait()
 
 
-def test_a_server_that_stops_while_a_client_does_not_read(
+def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(
     broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """It is waited for no longer than graceful_timeout, and its stream ends in the log all the same."""
+    """The server exits after graceful_timeout. The stream of the stalled client is in the access log all the same."""
     log = tmp_path / "access.log"
     settings = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_ACCESS_LOG": str(log)}
     with (
@@ -180,7 +180,7 @@ def test_a_server_that_stops_while_a_client_does_not_read(
         slow.ready()
         fast.ready()
         cluster.send(topic, *large_values())
-        assert list(range(RECORDS)) == data(fast.events(RECORDS))
+        assert list(range(RECORDS)) == numbers(fast.events(RECORDS))
 
         server.terminate()
         assert [] == fast.rest()
@@ -189,8 +189,10 @@ def test_a_server_that_stops_while_a_client_does_not_read(
         assert 2 == log.read_text().count(f'"GET /{topic}')
 
 
-def test_nothing_is_lost_when_servers_take_over(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
-    """Clients of a server that stops go on at another one, under load: no record is lost, none comes twice."""
+def test_clients_resume_at_another_server_under_load(
+    serve: Callable[..., Server], cluster: Cluster, topic: str
+) -> None:
+    """Clients of a server that stops resume at another one. No record is lost or duplicated."""
     old, new = serve(), serve()
     writing = gevent.spawn(_write, cluster, topic)
     with ExitStack() as stack:
@@ -218,11 +220,11 @@ def _write(cluster: Cluster, topic: str) -> None:
         cluster.send(topic, value(n), partition=n % 3)
 
 
-# The stream is over.
+# The stream ends by itself.
 
 
-def test_a_stream_of_age(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
-    """A stream that is as old as streams may get ends politely, and its client goes on where it was."""
+def test_a_stream_ends_at_its_maximum_age(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
+    """The stream ends with a reconnection time, and its client resumes at its position."""
     server = serve(max_stream_age_s=0.5)
     with Client(server.port, f"/{topic}") as client:
         client.rest()
@@ -230,17 +232,19 @@ def test_a_stream_of_age(serve: Callable[..., Server], cluster: Cluster, topic: 
 
     assert 2 == client.body.count(b"retry: ")
     with Client(server.port, f"/{topic}", Last_Event_ID=client.last_id) as again:
-        assert [1] == data(again.events(1))
+        assert [1] == numbers(again.events(1))
 
 
-def test_a_filter(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
-    """What it lets through is sent, the id goes over the rest, and its failure is the last event."""
+def test_a_filter_skips_records_and_its_failure_ends_the_stream(
+    serve: Callable[..., Server], cluster: Cluster, topic: str
+) -> None:
+    """Skipped records move the event ID. An exception in the filter is the last event."""
     server = serve("tests.support.apps:filtered()", heartbeat_s=0.2)
     with Client(server.port, f"/{topic}") as client:
         client.ready()
         cluster.send(topic, b'{"n":1,"show":true}', b'{"n":2,"show":false}')
-        assert [1] == data(client.events(1))
-        client.until(lambda: '"offset":2' in client.last_id)
+        assert [1] == numbers(client.events(1))
+        client.read_until(lambda: '"offset":2' in client.last_id)
         cluster.send(topic, b"{}")
 
         [error] = client.rest()
@@ -250,8 +254,8 @@ def test_a_filter(serve: Callable[..., Server], cluster: Cluster, topic: str) ->
     assert '"offset":2' in error.id
 
 
-def test_a_client_of_http_1_0(server: Server, cluster: Cluster, topic: str) -> None:
-    """A client that knows no chunks gets the same bytes without them."""
+def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, topic: str) -> None:
+    """The body is the same, without chunked encoding."""
     cluster.send(topic, value(1))
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(f"GET /{topic}?timestamp=0 HTTP/1.0\r\n\r\n".encode())
@@ -263,13 +267,13 @@ def test_a_client_of_http_1_0(server: Server, cluster: Cluster, topic: str) -> N
     assert b"chunked" not in received
 
 
-def test_the_access_log(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
-    """A stream is one line in it, when it has ended, whoever ended it."""
+def test_logs_each_stream_when_it_has_ended(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+    """The access log has one line for each stream, whether the client or the server ended it."""
     log = tmp_path / "access.log"
     with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, KAFKASSE_ACCESS_LOG=str(log)) as server:
         with Client(server.port, f"/{topic}").ready(), Client(server.port, f"/{topic}?timestamp=0").ready():
-            ask(server.port, "/-/health")
-            eventually(lambda: log.read_text().count("\n") == 1)  # the log is written after the response
-        eventually(lambda: log.read_text().count(f'"GET /{topic}') == 2)
+            fetch(server.port, "/-/health")
+            wait_until(lambda: log.read_text().count("\n") == 1)  # the log is written after the response
+        wait_until(lambda: log.read_text().count(f'"GET /{topic}') == 2)
 
     assert 3 == log.read_text().count(" 200 ")

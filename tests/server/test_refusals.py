@@ -1,4 +1,4 @@
-"""Requests that get no stream: each is answered at once, in JSON, with what is needed to mend it and nothing more."""
+"""Requests that get no stream: the response is an error in JSON that says how to fix the request, and nothing internal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
-from tests.support.client import SILENCE_S_MAX, Answer, ask
+from tests.support.client import READ_TIMEOUT_S, Answer, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
@@ -24,22 +24,22 @@ def server(serve: Callable[..., Server]) -> Server:
 
 @pytest.fixture(scope="module")
 def known(cluster: Cluster) -> str:
-    """A topic that all refusals have in common."""
+    """The topic of most requests."""
     return cluster.create("t-known")
 
 
 @pytest.fixture
 def refuse(server: Server, known: str, broker: EmbeddedBroker) -> Callable[..., dict[str, Any]]:
-    """Makes a request that must be refused as the schema has it, and returns the body of its answer."""
+    """Sends a request that must fail with a status, and returns the body, which must match the schema."""
 
     def refuse(status: int, path: str = f"/{known}", method: str = "GET", **headers: str) -> dict[str, Any]:
-        return checked(ask(server.port, path, method, **headers), status, broker)
+        return checked(fetch(server.port, path, method, **headers), status, broker)
 
     return refuse
 
 
 def checked(answer: Answer, status: int, broker: EmbeddedBroker) -> dict[str, Any]:
-    """The body of a refusal, which tells no stranger where Kafka is or what our code looks like."""
+    """Return the body of an error. It must not contain the address of Kafka or a part of a traceback."""
     body = answer.json
 
     assert (status, status) == (answer.status, body["status"])
@@ -77,8 +77,8 @@ Refuse = Callable[..., dict[str, Any]]
     ],
     ids=lambda text: text[:30],
 )
-def test_an_id_that_is_none(refuse: Refuse, last_id: str, said: str) -> None:
-    """400 with where and why, for the header and for the parameter that stands in for it."""
+def test_rejects_an_invalid_id_with_the_reason(refuse: Refuse, last_id: str, said: str) -> None:
+    """400 with the position of the mistake and the reason, for the header and for the parameter."""
     assert said in refuse(400, Last_Event_ID=last_id.encode().decode("latin-1"))["detail"]
     if len(last_id) < 1000:
         body = refuse(400, f"/t-known?last_event_id={quote(last_id)}")
@@ -86,28 +86,30 @@ def test_an_id_that_is_none(refuse: Refuse, last_id: str, said: str) -> None:
         assert said in body["message"]
 
 
-def test_an_id_in_two_lines(server: Server, known: str, broker: EmbeddedBroker) -> None:
-    """A header field that is folded, or holds bytes that it must not, has an answer; KafkaSSE gives none."""
+def test_responds_to_a_header_with_invalid_bytes(server: Server, known: str, broker: EmbeddedBroker) -> None:
+    """A folded header field or one with a NUL or CR gets a 400. KafkaSSE does not respond."""
     for last_id in (b'["a\n b"]', b'["a\r\n b"]', b'["a\0b"]', b'["a\rb"]'):
         answer = raw(server, b"GET /t-known HTTP/1.1\r\nHost: x\r\nLast-Event-ID: %b\r\n\r\n" % last_id)
         checked(answer, 400, broker)
 
 
 @pytest.mark.parametrize("query", ["timestamp=soon", "timestamp=-1", "since=soon", "timestamp=1&since=2026-01-01"])
-def test_a_parameter_that_is_wrong(refuse: Refuse, query: str) -> None:
-    """400 with the parameter's name."""
+def test_rejects_an_invalid_parameter(refuse: Refuse, query: str) -> None:
+    """400 with the name of the parameter."""
     body = refuse(400, f"/t-known?{query}")
 
     assert query.partition("=")[0] in body["detail"]
     assert "InvalidParameterError" == body["name"]
 
 
-def test_a_topic_that_is_not_to_be_had(server: Server, refuse: Refuse, cluster: Cluster, fresh_name: str) -> None:
-    """404 with each bad topic; one that is not allowed is refused like one that does not exist, byte for byte."""
-    cluster.create(f"x-{fresh_name[2:]}")  # exists, and is not allowed
+def test_a_forbidden_topic_looks_like_a_missing_one(
+    server: Server, refuse: Refuse, cluster: Cluster, fresh_name: str
+) -> None:
+    """404 with each topic that is missing or not allowed. Both get the same response, byte for byte."""
+    cluster.create(f"x-{fresh_name[2:]}")  # exists but is not allowed
     forbidden, missing = f"x-{fresh_name[2:]}", f"t-{'0' * 12}"
 
-    answers = [ask(server.port, f"/t-known,{each}") for each in (forbidden, missing)]
+    answers = [fetch(server.port, f"/t-known,{each}") for each in (forbidden, missing)]
     several = refuse(404, f"/{forbidden},t-known,{missing},other")
 
     assert [404, 404] == [answer.status for answer in answers]
@@ -122,31 +124,31 @@ def _but_date(answer: Answer) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["a b", "ü", "a" * 250, "..%2F", "%00", "a%0Ab", "%F0%9F%8C%8D", "t-%C8%99", "t-%FF"])
-def test_a_name_that_no_topic_can_have(refuse: Refuse, name: str) -> None:
-    """Names that Kafka would not take are topics that do not exist."""
+def test_an_invalid_topic_name_is_a_missing_topic(refuse: Refuse, name: str) -> None:
+    """404 for a name that is not valid in Kafka."""
     assert refuse(404, f"/{quote(name, safe='%')}")["status"] == 404
 
 
-def test_names_that_kafka_would_choke_on(refuse: Refuse) -> None:
-    """The same for names that an open server would ask Kafka for."""
+def test_an_invalid_topic_name_never_reaches_kafka(refuse: Refuse) -> None:
+    """404 for names that are allowed by the configuration and not valid in Kafka."""
     for name in ("t-a%20b", "t-%C3%BC", "t-" + "a" * 300, "t-%00", "t-,t-a%0A"):
         assert refuse(404, f"/{name}")["topics"]
 
 
-def test_internal_topics(refuse: Refuse) -> None:
-    """Kafka's own topics do not exist for clients."""
+def test_internal_topics_are_missing_topics(refuse: Refuse) -> None:
+    """404 for Kafka's own topics."""
     refuse(404, "/__consumer_offsets")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "PROPFIND"])
-def test_methods(server: Server, refuse: Refuse, method: str) -> None:
-    """405 with what is allowed."""
+def test_rejects_other_methods(server: Server, refuse: Refuse, method: str) -> None:
+    """405 with the allowed methods."""
     assert refuse(405, method=method)["name"].startswith("MethodNotAllowed")
-    assert {"GET", "HEAD", "OPTIONS"} <= set(ask(server.port, "/t-known", method).headers["allow"].split(", "))
+    assert {"GET", "HEAD", "OPTIONS"} <= set(fetch(server.port, "/t-known", method).headers["allow"].split(", "))
 
 
-def test_nothing_acceptable(refuse: Refuse) -> None:
-    """406 with what there is."""
+def test_rejects_an_unsupported_media_type(refuse: Refuse) -> None:
+    """406 with the media types that the server offers."""
     assert "text/event-stream" in refuse(406, Accept="text/html")["offered"]
 
 
@@ -156,21 +158,21 @@ def test_unknown_paths_have_the_same_form_of_error(refuse: Refuse, path: str) ->
     assert "NotFound" == refuse(404, path)["name"]
 
 
-def test_too_large(server: Server, refuse: Refuse) -> None:
-    """A header too large for us, and one too large for gunicorn, are 431; an address too long is 414: all with advice."""
+def test_rejects_a_header_or_url_that_is_too_long(server: Server, refuse: Refuse) -> None:
+    """431 for a header that is too long for kafkasse or for gunicorn, 414 for a URL, each with advice."""
     for size in (33_000, 70_000):
         assert "compact" in refuse(431, Last_Event_ID='["' + "a" * size + '"]')["detail"]
     assert "Last-Event-ID header" in refuse(414, "/t-known?last_event_id=" + "a" * 9_000)["detail"]
 
 
-def test_too_many_header_fields(refuse: Refuse) -> None:
-    """As many fields as no client needs are 431."""
+def test_rejects_too_many_header_fields(refuse: Refuse) -> None:
+    """431 for 200 header fields."""
     refuse(431, **{f"X-{number}": "1" for number in range(200)})
 
 
 def raw(server: Server, request: bytes) -> Answer:
-    """The answer to these very bytes."""
-    with socket.create_connection(("127.0.0.1", server.port), SILENCE_S_MAX) as connection:
+    """Send these bytes and return the response."""
+    with socket.create_connection(("127.0.0.1", server.port), READ_TIMEOUT_S) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
@@ -179,8 +181,8 @@ def raw(server: Server, request: bytes) -> Answer:
     return Answer(int(status.split()[1]), {name.lower(): text for name, text in headers.items()}, body)
 
 
-def test_what_is_not_http(server: Server, known: str, broker: EmbeddedBroker) -> None:
-    """Even that has an answer in JSON."""
+def test_rejects_invalid_http_in_json(server: Server, known: str, broker: EmbeddedBroker) -> None:
+    """400 with the same body as any other error."""
     for request in (
         b"hello\r\n\r\n",
         b"GET\r\n\r\n",
@@ -190,8 +192,8 @@ def test_what_is_not_http(server: Server, known: str, broker: EmbeddedBroker) ->
         checked(raw(server, request), 400, broker)
 
 
-def test_refusals_for_pages_of_other_origins(server: Server) -> None:
-    """A page that may read the streams may read why it gets none."""
-    answer = ask(server.port, "/missing", Origin="https://a.example")
+def test_a_page_of_an_allowed_origin_can_read_the_error(server: Server) -> None:
+    """The error response has the CORS header of the stream."""
+    answer = fetch(server.port, "/missing", Origin="https://a.example")
 
     assert (404, "https://a.example") == (answer.status, answer.headers["access-control-allow-origin"])

@@ -1,4 +1,4 @@
-"""Kafka behind TLS and passwords, from the variables that a platform sets."""
+"""Kafka with TLS and passwords, configured by the variables that a platform sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
-from tests.support.client import Client, ask, data
+from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.secured_broker import HOST, free_ports, secured_broker
 from tests.support.server import Server
@@ -33,7 +33,7 @@ def broker(processes: None, authority: Authority, ports: dict[str, int]) -> Iter
 
 @pytest.fixture
 def topic(broker: EmbeddedBroker, fresh_name: str) -> str:
-    """A topic with a prefix and one record."""
+    """A topic with a prefix and one record. Returns the name without the prefix."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.create(f"wabash-1.{fresh_name}")
         cluster.send(f"wabash-1.{fresh_name}", b'{"n":1}')
@@ -51,12 +51,12 @@ def heroku(authority: Authority, port: int) -> dict[str, str]:
     }
 
 
-def test_herokus_variables_are_enough(authority: Authority, ports: dict[str, int], topic: str) -> None:
-    """TLS both ways, from KAFKA_URL and the certificates in the environment alone; topics go without their prefix."""
+def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, int], topic: str) -> None:
+    """KAFKA_URL and the certificates in the environment give TLS both ways. Clients see topics without their prefix."""
     with Server(**heroku(authority, ports["SSL"])) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
         [event] = stream.events(1)
 
-    assert [1] == data([event])
+    assert [1] == numbers([event])
     assert f'"topic":"{topic}"' in event.data
 
 
@@ -64,7 +64,7 @@ def test_untrusted_broker_is_a_configuration_error(authority: Authority, ports: 
     """A broker's certificate from another authority: the log gives the reason, and the client gets a 500 without it."""
     variables = heroku(authority, ports["SSL"]) | {"KAFKA_TRUSTED_CERT": Authority().certificate}
     with Server(**variables) as server:
-        refused = ask(server.port, f"/{topic}")
+        refused = fetch(server.port, f"/{topic}")
 
     assert 500 == refused.status
     assert "Retry-After" not in refused.headers
@@ -84,16 +84,16 @@ def passwords(ports: dict[str, int]) -> dict[str, str]:
     }
 
 
-def test_a_password(passwords: dict[str, str], topic: str) -> None:
+def test_connects_with_a_password(passwords: dict[str, str], topic: str) -> None:
     """SASL from the environment, with a password that looks like a number."""
     with Server(**passwords) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
-        assert [1] == data(stream.events(1))
+        assert [1] == numbers(stream.events(1))
 
 
 def test_wrong_password_is_a_configuration_error(passwords: dict[str, str], topic: str) -> None:
     """The log names the setting to check. The password is neither in the response nor in the log."""
     with Server(**passwords | {"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}) as server:
-        refused = ask(server.port, f"/{topic}")
+        refused = fetch(server.port, f"/{topic}")
 
     assert 500 == refused.status
     assert "Retry-After" not in refused.headers

@@ -1,4 +1,4 @@
-"""The Top-N demo's route: whoever comes, when ever, has the whole table at once, then each change."""
+"""A route with `start: snapshot`: every client gets the whole table at once, and then each change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.client import Client, ask
+from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
@@ -18,21 +18,21 @@ Connect = Callable[..., Client]
 
 
 class Table(NamedTuple):
-    """A table's topic, compacted, and where it is served."""
+    """A compacted topic, and the path that serves it."""
 
     topic: str
     path: str
 
 
 def top(continent: str, *codes: str) -> bytes:
-    """What the pipeline writes: the ancestor's payload, a continent with its first countries."""
+    """Return a record as the pipeline writes it: a continent with its largest countries."""
     nrs = [{"code": code, "name": code, "population": 1, "size": 1.0, "continent": continent} for code in codes]
     return json.dumps({"continent": continent, "nrs": nrs}).encode()
 
 
 @pytest.fixture(scope="module")
 def tables(cluster: Cluster) -> list[Table]:
-    """Enough of them for each test to have its own."""
+    """A table for each test."""
     topics = [f"t-{secrets.token_hex(6)}" for _ in range(TABLES)]
     return [Table(cluster.create(topic, 2, cleanup_policy="compact"), f"/{topic}/updates") for topic in topics]
 
@@ -50,14 +50,14 @@ def table(tables: list[Table]) -> Table:
 
 
 def write(cluster: Cluster, topic: str, continent: str, *codes: str) -> str:
-    """A continent's newest Top 3. Returns it as it is sent."""
+    """Write the newest Top 3 of a continent. Returns the data of its event."""
     content = top(continent, *codes)
     cluster.send(topic, content, key=continent.encode(), partition=len(continent) % 2)
     return content.decode()
 
 
-def test_who_comes_late_sees_the_table_then_each_change(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """The newest Top 3 of each continent comes at once, untouched; then what changes, as it changes."""
+def test_sends_the_whole_table_and_then_each_change(connect: Connect, cluster: Cluster, table: Table) -> None:
+    """A client gets the newest Top 3 of each continent at once, unchanged, and then each update."""
     write(cluster, table.topic, "Europe", "DE")
     europe = write(cluster, table.topic, "Europe", "RU", "UA", "FR")
     asia = write(cluster, table.topic, "Asia", "CN")
@@ -69,8 +69,8 @@ def test_who_comes_late_sees_the_table_then_each_change(connect: Connect, cluste
     assert ("message", changed) == (event.type, event.data)
 
 
-def test_who_comes_back_gets_the_changes(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """An id goes on behind the table: no table again, and no change lost."""
+def test_resumes_after_the_table(connect: Connect, cluster: Cluster, table: Table) -> None:
+    """A client that reconnects does not get the table again, and misses no update."""
     write(cluster, table.topic, "Europe", "DE")
     with connect(table.path) as stream:
         stream.ready()
@@ -79,8 +79,8 @@ def test_who_comes_back_gets_the_changes(connect: Connect, cluster: Cluster, tab
     assert [changed] == [event.data for event in connect(table.path, Last_Event_ID=stream.last_id).events(1)]
 
 
-def test_who_is_cut_off_during_the_table_gets_it_again(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """Until the table is whole there is no id that could leave out a part of it."""
+def test_a_client_cut_off_during_the_table_gets_it_again(connect: Connect, cluster: Cluster, table: Table) -> None:
+    """There is no event ID before the end of the table, so no client can skip a part of it."""
     rows = {write(cluster, table.topic, f"{n:01000}", "x" * 1000) for n in range(500)}
     with connect(table.path, receive_buffer=4096) as cut:
         had = cut.events(1)
@@ -93,8 +93,8 @@ def test_who_is_cut_off_during_the_table_gets_it_again(connect: Connect, cluster
     assert again.ready().last_id
 
 
-def test_an_empty_table(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """A table without rows is there at once, too: its client misses no first row."""
+def test_an_empty_table_has_an_id(connect: Connect, cluster: Cluster, table: Table) -> None:
+    """A client of an empty table gets an event ID at once, and so misses no first row."""
     with connect(table.path) as stream:
         stream.ready()
     first = write(cluster, table.topic, "Europe", "DE")
@@ -102,8 +102,8 @@ def test_an_empty_table(connect: Connect, cluster: Cluster, table: Table) -> Non
     assert [first] == [event.data for event in connect(table.path, Last_Event_ID=stream.last_id).events(1)]
 
 
-def test_a_row_that_is_deleted(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """A tombstone is a delete event for who watches, and no row for who comes later."""
+def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster, table: Table) -> None:
+    """A tombstone is a delete event for open streams. New clients do not get the row."""
     write(cluster, table.topic, "Europe", "DE")
     asia = write(cluster, table.topic, "Asia", "CN")
     stream = connect(table.path)
@@ -118,8 +118,8 @@ def test_a_row_that_is_deleted(connect: Connect, cluster: Cluster, table: Table)
     assert 1 == late.body.count(b"event: ")
 
 
-def test_a_table_behind_a_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:
-    """A route names its topics without the prefix, and neither IDs nor errors show it."""
+def test_a_table_with_a_topic_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:
+    """The route names its topics without the prefix. Neither event IDs nor errors show the prefix."""
     prefix = f"p-{secrets.token_hex(4)}."
     topn = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
     server = serve(topic_prefix=prefix, routes={"topn": topn})
@@ -131,4 +131,4 @@ def test_a_table_behind_a_prefix(serve: Callable[..., Server], cluster: Cluster)
 
     assert prefix not in stream.body.decode()
     assert stream.last_id.startswith('[{"topic":"topn",')
-    assert 404 == ask(server.port, f"/{prefix}topn").status
+    assert 404 == fetch(server.port, f"/{prefix}topn").status

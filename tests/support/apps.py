@@ -1,4 +1,4 @@
-"""Apps for gunicorn that have hooks, which no file or variable can hold."""
+"""Apps for gunicorn with hooks, which can be set only in code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafkasse.config import Config
 
 
 def filtered() -> Flask:
-    """Shows messages whose member `show` is true; one without the member makes the filter fail."""
+    """An app whose filter sends the messages with a true member `show`. A message without the member makes it fail."""
 
     def show(message: dict[str, Any]) -> object:
         return message["show"]

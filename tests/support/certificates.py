@@ -1,4 +1,4 @@
-"""A certificate authority for a test, and what it signs, as PEM."""
+"""A certificate authority for a test, and the certificates that it signs, as PEM."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ VALID = timedelta(hours=1)
 
 
 class Authority:
-    """An authority of its own.
+    """A new certificate authority.
 
     Attributes:
-        certificate: what those are given who are to trust it.
+        certificate: the certificate of the authority, for programs that must trust it.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Authority:
         self.certificate = _pem(self._sign(self._name, self._key, is_authority=True))
 
     def issue(self, name: str) -> tuple[str, str]:
-        """A certificate and its key (PKCS#8). It names no host, as those of Heroku's brokers."""
+        """Return a certificate and its key (PKCS#8). Like the certificates of Heroku's brokers, it names no host."""
         key = ec.generate_private_key(ec.SECP256R1())
         pkcs8 = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         key_pem = key.private_bytes(serialization.Encoding.PEM, *pkcs8).decode()

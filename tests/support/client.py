@@ -1,4 +1,4 @@
-"""A client of a stream over a real socket, which keeps the bytes and reads until something has happened."""
+"""An HTTP client that reads a stream from a real socket and keeps all bytes that it has received."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kafkasse.position import PartitionStart, parse
 from kafkasse.sse import Event, Parser
 from tests.support.sse import read_events
 
-SILENCE_S_MAX = 30.0  # a hang becomes a failure
+READ_TIMEOUT_S = 30.0
 
 
 class Answer(NamedTuple):
-    """A response that has ended."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]
@@ -30,18 +30,22 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """One request, and its response as far as it has been read.
+    """One request, and the part of its response that has been read so far.
+
+    Args:
+        receive_buffer: the size of the socket's receive buffer in bytes; the system chooses it if omitted.
+        headers: header fields of the request, with underscores in place of hyphens.
 
     Attributes:
-        socket: what it reads from, with a buffer of `receive_buffer` bytes where that is given.
-        status, headers: of the response; names of header fields in lower case.
-        body: all bytes so far, without the chunks' frames.
+        socket: the connection.
+        status, headers: of the response. The names of the header fields are in lower case.
+        body: all bytes so far, without the chunk headers.
     """
 
     def __init__(
         self, port: int, path: str, method: str = "GET", receive_buffer: int | None = None, **headers: str
     ) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=SILENCE_S_MAX)
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=READ_TIMEOUT_S)
         self._connection.connect()
         self.socket = self._connection.sock
         if receive_buffer:
@@ -63,51 +67,51 @@ class Client:
 
     @property
     def last_id(self) -> str:
-        """What a browser would come back with."""
+        """The last event ID, with which a browser would reconnect."""
         return self._parser.last_event_id
 
     @property
     def position(self) -> dict[Partition, PartitionStart]:
-        """What the last id means."""
+        """The last event ID, parsed."""
         return dict(parse(self.last_id).starts)
 
     def events(self, count: int) -> list[Event]:
-        """The next `count` events."""
-        self.until(lambda: len(self._events) >= count)
+        """Return the next `count` events."""
+        self.read_until(lambda: len(self._events) >= count)
         events, self._events = self._events[:count], self._events[count:]
         return events
 
     def ready(self) -> Client:
-        """Read until the first id has come: from then on nothing is missed."""
-        self.until(lambda: bool(self.last_id))
+        """Read until the first event ID. The client misses no record that is written from then on."""
+        self.read_until(lambda: bool(self.last_id))
         return self
 
-    def until(self, happened: Callable[[], bool]) -> None:
-        """Read until something has happened."""
-        while not happened():
+    def read_until(self, condition: Callable[[], bool]) -> None:
+        """Read until the condition is true."""
+        while not condition():
             assert self._read(), f"the stream ended after {self.body!r}"
 
-    def until_said(self, text: bytes, times: int = 1) -> None:
-        """Read until these bytes have come so often."""
-        self.until(lambda: self.body.count(text) >= times)
+    def read_until_text(self, text: bytes, times: int = 1) -> None:
+        """Read until the body contains `text` this many times."""
+        self.read_until(lambda: self.body.count(text) >= times)
 
     def rest(self) -> list[Event]:
-        """All events up to the end of the stream."""
+        """Return all events up to the end of the stream."""
         while self._read():
             pass
         events, self._events = self._events, []
         return events
 
-    def all_there_is(self) -> list[Event]:
-        """All events up to where the stream ends or was cut."""
+    def rest_until_cut(self) -> list[Event]:
+        """Return all events up to the end of the stream, or to where the connection broke."""
         with suppress(HTTPException, OSError):
             self.rest()
         events, self._events = self._events, []
         return events
 
     def close(self) -> None:
-        """Leave."""
-        self._response.close()  # which has the socket of a connection that is to be closed
+        """Close the connection."""
+        self._response.close()  # http.client hands over the socket if the server closes the connection after the response
         self._connection.close()
 
     def _read(self) -> bytes:
@@ -117,19 +121,19 @@ class Client:
         return chunk
 
 
-def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
-    """A response that ends by itself."""
+def fetch(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
+    """Send a request whose response is not a stream, and return the response."""
     with Client(port, path, method, None, **headers) as client:
         client.rest()
         return Answer(client.status, client.headers, bytes(client.body))
 
 
-def data(events: list[Event]) -> list[Any]:
-    """The members `n` of events that hold one, which is how tests tell records apart."""
+def numbers(events: list[Event]) -> list[Any]:
+    """Return the member `n` of each event. Tests use it to tell records apart."""
     return [json.loads(event.data)["n"] for event in events]
 
 
-def same_for_both(client: Client) -> bool:
-    """Whether the browser's rules, read anew, find the events that the parser found in these bytes."""
+def parsers_agree(client: Client) -> bool:
+    """Return whether kafkasse's parser and the tests' own reader find the same events."""
     body = bytes(client.body)
     return read_events(body) == list(Parser().receive(body))

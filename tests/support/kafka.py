@@ -1,4 +1,4 @@
-"""What tests do to a cluster: make, fill, grow and remove topics, and be sure that it has happened."""
+"""Create, fill, grow and delete topics. Each call returns when the cluster has applied the change."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ import gevent
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 
-from tests.support.waiting import LOOK_AGAIN_S, PATIENCE_S
+from tests.support.waiting import POLL_S, TIMEOUT_S
 
 REQUEST_TIMEOUT_MS = 20_000
 
+Result = TypeVar("Result")
 
-Answer = TypeVar("Answer")
 
+def retry(operation: Callable[[], Result], error: type[KafkaError] = KafkaError) -> Result:
+    """Call `operation` until it does not raise `error`, for at most TIMEOUT_S seconds, and return its result.
 
-def patiently(ask: Callable[[], Answer], error: type[KafkaError] = KafkaError) -> Answer:
-    """What Kafka answers, as soon as it does: a client that comes upon a dead node first says that there is no Kafka.
-
-    Args:
-        ask: may be called again, and is, for as long as it raises `error`.
-        error: no other one is waited for.
+    kafka-python's client fails if the first node that it tries is down.
     """
-    with gevent.Timeout(PATIENCE_S):
+    with gevent.Timeout(TIMEOUT_S):
         while True:
             try:
-                return ask()
+                return operation()
             except error:
-                gevent.sleep(LOOK_AGAIN_S)
+                gevent.sleep(POLL_S)
 
 
 class Cluster:
-    """Writes to the cluster at `bootstrap_servers`. Every call returns when the broker has done it."""
+    """Changes the cluster at `bootstrap_servers`. `settings` are settings of kafka-python's clients."""
 
     def __init__(self, bootstrap_servers: str | list[str], **settings: Any) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -42,10 +39,10 @@ class Cluster:
         self._producer = KafkaProducer(**self._settings, linger_ms=0, metadata_max_age_ms=500)
 
     def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
-        """Make a topic; underscores in setting names stand for dots. Returns its name."""
+        """Create a topic and return its name. In the names of `configs`, underscores stand for dots."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
-        _with_a_controller(lambda: self._admin.create_topics({topic: options}, wait_for_metadata=True))
+        _with_controller(lambda: self._admin.create_topics({topic: options}, wait_for_metadata=True))
         return topic
 
     def send(
@@ -57,14 +54,14 @@ class Cluster:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> list[int]:
-        """Append records. Returns their offsets."""
+        """Append records and return their offsets."""
         rest = {"key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": list(headers)}
         sent = [self._producer.send(topic, value, **rest) for value in values]
         self._producer.flush()
         return [each.get().offset for each in sent]
 
     def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:
-        """Append records in a transaction of their own, and a marker that commits or aborts it."""
+        """Append records in one transaction, and commit or abort it."""
         producer = KafkaProducer(**self._settings, transactional_id=f"{topic}-writer")
         producer.init_transactions()
         producer.begin_transaction()
@@ -82,19 +79,19 @@ class Cluster:
         producer.close()
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Let a topic have more partitions."""
-        _with_a_controller(lambda: self._admin.create_partitions({topic: partitions}))
+        """Add partitions to a topic, up to this number."""
+        _with_controller(lambda: self._admin.create_partitions({topic: partitions}))
         while self._partitions(topic) != partitions:
             pass
-        _with_a_controller(lambda: self._admin.wait_for_topics([topic]))
+        _with_controller(lambda: self._admin.wait_for_topics([topic]))
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
-        """What retention does: offsets before `offset` are gone."""
-        _with_a_controller(lambda: self._admin.delete_records({TopicPartition(topic, partition): offset}))
+        """Delete the records before `offset`, as retention does."""
+        _with_controller(lambda: self._admin.delete_records({TopicPartition(topic, partition): offset}))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        _with_a_controller(lambda: self._admin.delete_topics([topic]))
+        _with_controller(lambda: self._admin.delete_topics([topic]))
         while self._partitions(topic):
             pass
 
@@ -104,11 +101,11 @@ class Cluster:
 
     def _partitions(self, topic: str) -> int:
         try:
-            return len(_with_a_controller(lambda: self._admin.describe_topics([topic]))[0]["partitions"])
+            return len(_with_controller(lambda: self._admin.describe_topics([topic]))[0]["partitions"])
         except UnknownTopicOrPartitionError:
             return 0
 
 
-def _with_a_controller(ask: Callable[[], Answer]) -> Answer:
-    """The answer. Where the controller has just died, the client knows none for a moment, and asks nobody."""
-    return patiently(ask, UnknownBrokerIdError)
+def _with_controller(operation: Callable[[], Result]) -> Result:
+    """Retry while kafka-python knows no controller, for a moment after the old one died."""
+    return retry(operation, UnknownBrokerIdError)

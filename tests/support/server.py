@@ -1,4 +1,4 @@
-"""A real gunicorn with this project's configuration, and what one can see of its worker from outside."""
+"""A real gunicorn with the project's configuration, and what the system knows about its worker."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ import gevent
 
 ROOT = Path(__file__).parents[2]
 STOP_S_MAX = 20.0
-PLATFORM = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # what a server is given of the test's own environment
+INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
 
 
 class Server:
-    """A gunicorn of WEB_CONCURRENCY workers (1) on a port that the system chose, started when this returns.
+    """A gunicorn with one worker on a free port. The constructor returns when the worker has started.
 
     Args:
-        app: what gunicorn is to serve.
-        environment: the variables that it is given, beside those of PLATFORM. Without a file, all topics are allowed.
+        app: the app that gunicorn serves.
+        environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
+            Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed.
+
+    Attributes:
+        port: the port that gunicorn listens on.
+        worker: the process ID of the first worker.
+        log: everything that gunicorn and its workers have written to stderr.
     """
 
     def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
-        inherited = {name: os.environ[name] for name in PLATFORM if name in os.environ}
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         words = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "--bind", "127.0.0.1:0", app]
         self.log = ""
         self._process = subprocess.Popen(
             words, cwd=ROOT, env=inherited | environment, stderr=subprocess.PIPE, text=True, bufsize=1
         )
-        self.port = int(self._said(r"Listening at: \S+:(\d+)"))
-        self.worker = int(self._said(r"Booting worker with pid: (\d+)"))
-        self._reading = gevent.spawn(self._read)  # or a full pipe would hold up a server that has much to log
+        self.port = int(self._wait_for_log(r"Listening at: \S+:(\d+)"))
+        self.worker = int(self._wait_for_log(r"Booting worker with pid: (\d+)"))
+        self._reading = gevent.spawn(self._read)  # a full pipe would block the server
 
     def __enter__(self) -> Server:
         return self
@@ -45,45 +51,45 @@ class Server:
         self.stop()
 
     def terminate(self) -> None:
-        """What a platform does before it takes the machine away."""
+        """Send SIGTERM, as a platform does before it removes the machine."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Wait for its end. Returns its exit code."""
+        """Wait until gunicorn exits, and return its exit code."""
         code = self._process.wait(STOP_S_MAX)
         self._reading.join()
         return code
 
     def stop(self) -> None:
-        """End it, and show what it logged to whoever reads about a test that failed."""
+        """Stop gunicorn and print its log, which pytest shows if the test failed."""
         if self._process.returncode is None:
             self.terminate()
             self.wait()
         print(self.log)
 
     def workers(self) -> list[int]:
-        """The process ids of its workers now, oldest first."""
+        """Return the process IDs of the current workers, oldest first."""
         master = self._process.pid
         return [int(each) for each in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
 
     def descriptors(self) -> list[str]:
-        """What the worker has open: files, pipes and sockets."""
+        """Return the open files, pipes and sockets of the worker."""
         return sorted(_link(each) for each in Path(f"/proc/{self.worker}/fd").iterdir())
 
     def sockets(self) -> int:
-        """How many sockets the worker has open, to Kafka and to clients."""
+        """Return the number of open sockets of the worker: its listener, and its connections to Kafka and to clients."""
         return sum(each.startswith("socket:") for each in self.descriptors())
 
     def memory_bytes(self) -> int:
-        """What the worker holds in memory."""
+        """Return the resident memory of the worker."""
         status = Path(f"/proc/{self.worker}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
-    def _said(self, pattern: str) -> str:
+    def _wait_for_log(self, pattern: str) -> str:
         assert self._process.stderr is not None
         while (found := re.search(pattern, self.log)) is None:
             line = self._process.stderr.readline()
-            assert line, f"it ended before it listened:\n{self.log}"
+            assert line, f"gunicorn exited before it listened:\n{self.log}"
             self.log += line
         return found[1]
 
@@ -96,5 +102,5 @@ class Server:
 def _link(descriptor: Path) -> str:
     try:
         return str(descriptor.readlink())
-    except FileNotFoundError:  # closed since it was listed
+    except FileNotFoundError:  # closed after it was listed
         return ""

@@ -1,4 +1,4 @@
-"""Waiting for what happens in another process and cannot be subscribed to."""
+"""Waiting for a condition in another process, which cannot notify the test."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 import gevent
 
-LOOK_AGAIN_S = 0.02
-PATIENCE_S = 30.0
+POLL_S = 0.02
+TIMEOUT_S = 30.0
 
 
-def eventually(happened: Callable[[], object]) -> None:
-    """Return when it has happened. A hang becomes a failure."""
-    with gevent.Timeout(PATIENCE_S):
-        while not happened():
-            gevent.sleep(LOOK_AGAIN_S)
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return as soon as the condition is true.
+
+    Raises:
+        gevent.Timeout: it is not true after TIMEOUT_S seconds.
+    """
+    with gevent.Timeout(TIMEOUT_S):
+        while not condition():
+            gevent.sleep(POLL_S)

@@ -25,7 +25,7 @@ from kafkasse.web.stream import Stream
 from tests.support.sse import read_events
 from tests.web.served import chunked, unchunked
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 RECORDS = 3_000  # of 1 kB: more than a socket buffers
 ROUTE = Route("topics", "/<topics>", None)
 
@@ -62,7 +62,7 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
-    with gevent.Timeout(PATIENCE_S):
+    with gevent.Timeout(TIMEOUT_S):
         yield world
     for feeds in world.feeds:
         feeds.close()
@@ -166,7 +166,7 @@ def _received(client: socket.socket) -> bytes:
 
 def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(world: World, reading: Whole) -> None:
     """The client resumes with that event ID."""
-    body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=PATIENCE_S)
+    body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=TIMEOUT_S)
 
     parser = Parser()
     assert [] == list(parser.receive(body))
@@ -178,21 +178,21 @@ def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(worl
 
 def test_a_stream_that_is_ended_sends_its_last_event_id(world: World, reading: Whole) -> None:
     """After that, it sends no heartbeat."""
-    whole = reading(heartbeat_s=PATIENCE_S * 2)
+    whole = reading(heartbeat_s=TIMEOUT_S * 2)
 
     world.stream.end()
 
-    assert whole.get(timeout=PATIENCE_S).count(b"retry: ") == 2
+    assert whole.get(timeout=TIMEOUT_S).count(b"retry: ") == 2
     assert 1 == world.ended
 
 
 def test_json_lines_end_without_a_last_line(world: World, reading: Whole) -> None:
     """They have neither event IDs nor retry times."""
-    whole = reading(wire=JsonLines(), heartbeat_s=PATIENCE_S * 2)
+    whole = reading(wire=JsonLines(), heartbeat_s=TIMEOUT_S * 2)
 
     world.stream.end()
 
-    assert b"" == whole.get(timeout=PATIENCE_S).strip()
+    assert b"" == whole.get(timeout=TIMEOUT_S).strip()
     assert 1 == world.ended
 
 
@@ -201,7 +201,7 @@ def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) 
     for n in range(RECORDS):
         world.log.append("t", b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000))
     ours, theirs = socket.socketpair()
-    gevent.spawn(world.open(ours, JsonLines(), since=0, heartbeat_s=PATIENCE_S * 2).serve, chunked)
+    gevent.spawn(world.open(ours, JsonLines(), since=0, heartbeat_s=TIMEOUT_S * 2).serve, chunked)
     gevent.sleep(0.02)  # the socket is full by then
 
     world.stream.end()
@@ -215,10 +215,10 @@ def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) 
 
 def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, reading: Whole) -> None:
     """Its data is the JSON body of the HTTP error, and its event ID is the position."""
-    whole = reading(metadata_refresh_s=0.02, heartbeat_s=PATIENCE_S)
+    whole = reading(metadata_refresh_s=0.02, heartbeat_s=TIMEOUT_S)
 
     world.log.delete("t")
-    body = whole.get(timeout=PATIENCE_S)
+    body = whole.get(timeout=TIMEOUT_S)
 
     [event] = read_events(body)
     assert "error" == event.type
@@ -233,18 +233,18 @@ def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
 
     world.log.delete("t")
 
-    assert b'"status":410' in whole.get(timeout=PATIENCE_S).splitlines()[-1]
+    assert b'"status":410' in whole.get(timeout=TIMEOUT_S).splitlines()[-1]
 
 
 def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
     """Without a heartbeat."""
     ours, theirs = connection
-    reading = gevent.spawn(b"".join, world.open(ours, heartbeat_s=PATIENCE_S * 2))
+    reading = gevent.spawn(b"".join, world.open(ours, heartbeat_s=TIMEOUT_S * 2))
     gevent.sleep(0)
 
     theirs.close()
 
-    reading.get(timeout=PATIENCE_S)
+    reading.get(timeout=TIMEOUT_S)
     assert 1 == world.ended
 
 
