@@ -19,7 +19,7 @@ from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 CLIENTS = (10_000, 100_000, 1_000_000)
 RATES = (0.1, 1.0, 10.0, 100.0)
 USED_SHARE = 0.6  # of a core; the rest is a reserve for reconnects and garbage collection
-STREAMS_MAX = 8_000  # per worker, in the default configuration
+MAX_STREAMS = 8_000  # per worker, in the default configuration
 KERNEL_BYTES = 8_192  # of an idle connection: the socket and its buffers; an estimate, not measured
 FRAME_BYTES = 330  # per record: event fields, ID for three partitions, _kafka, chunk and TCP headers
 KAFKA_BYTES = 80  # per record: the overhead of Kafka's protocol with small batches
@@ -91,7 +91,7 @@ def costs() -> Costs:
 
 def fleet(costs: Costs, clients: int, rate: float) -> Fleet:
     """Return the fleet for `clients` clients of one topic with `rate` records of 1 KiB per second."""
-    clients_per_worker = next(n for n in range(STREAMS_MAX, 0, -1) if cores(costs, n, rate) <= USED_SHARE)
+    clients_per_worker = next(n for n in range(MAX_STREAMS, 0, -1) if cores(costs, n, rate) <= USED_SHARE)
     workers = math.ceil(clients / clients_per_worker)
     return Fleet(
         workers,
@@ -176,7 +176,7 @@ def _fleet_table(costs: Costs) -> str:
 
 def _storm_table(costs: Costs) -> str:
     cells = []
-    for clients in (1_000, STREAMS_MAX):
+    for clients in (1_000, MAX_STREAMS):
         for retry_s in (0.1, 2.0, 10.0):
             seen = reconnect_storm(clients, costs.open_s, retry_s)
             waits = [f"{seen.wait_p50_s:.3f} s", f"{seen.wait_p99_s:.3f} s", f"{seen.all_open_s:.1f} s"]

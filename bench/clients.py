@@ -18,8 +18,8 @@ from bench.records import MARK, PROBE
 from bench.remote import Remote
 
 PROCESSES = 2
-SAMPLED_MAX = 20  # clients per process that measure latency
-READ_BYTES_MAX = 262_144
+MAX_SAMPLED = 20  # clients per process that measure latency
+MAX_READ_BYTES = 262_144
 OPEN_TIMEOUT_S = 60.0
 _AT = re.compile(rb'"at": ?(\d+),')
 _TAIL_BYTES = 40  # a match that a read has split may start this far before its end
@@ -101,7 +101,7 @@ class ClientProcess:
         self._poll = select.epoll()
         self._clients: dict[int, _Client] = {}
         self._stalled: list[socket.socket] = []
-        self._buffer = bytearray(READ_BYTES_MAX)
+        self._buffer = bytearray(MAX_READ_BYTES)
         self._closed_by_server = 0
         self._latencies: list[int] | None = None
 
@@ -174,7 +174,7 @@ class ClientProcess:
         connected = socket.create_connection(("127.0.0.1", request.port), OPEN_TIMEOUT_S)
         connected.sendall(request.encoded)
         connected.setblocking(False)
-        client = _Client(connected, request, len(self._clients) < SAMPLED_MAX, began)
+        client = _Client(connected, request, len(self._clients) < MAX_SAMPLED, began)
         self._clients[connected.fileno()] = client
         self._poll.register(connected, select.EPOLLIN)
         return client

@@ -32,7 +32,7 @@ from kafkasse.broker import EmbeddedBroker
 
 TOPIC = "coldstart"
 RESPONSE_TIMEOUT_S = 30.0
-HEALTH_CHECKS_MAX = 1000
+MAX_HEALTH_CHECKS = 1000
 LIMIT = "importing Python modules"
 # key, name, unit and target of each figure, in the order in which runs() returns the values
 FIGURES = (
@@ -79,7 +79,7 @@ def run(bootstrap_servers: str) -> tuple[float, ...]:
     with serving(bootstrap_servers) as (pid, port, began):
         request(port, f"/{TOPIC}")
         stream_s, cpu = time.monotonic() - began, cpu_s(pid)
-        no_streams = (json.loads(request(port, "/-/health"))["streams"] == 0 for _ in range(HEALTH_CHECKS_MAX))
+        no_streams = (json.loads(request(port, "/-/health"))["streams"] == 0 for _ in range(MAX_HEALTH_CHECKS))
         assert any(no_streams), "the server did not notice that the client has left"
         memory_after = memory_mb(pid)
     return healthy_s, stream_s, cpu, memory_before, memory_after

@@ -18,7 +18,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 MARK = b"`"  # one byte, so that no read can split it; it does not occur in IDs, headers or names
 PROBE = b"^"
-BATCH_BYTES_MAX = 500_000  # the broker takes batches of up to 1 MB
+MAX_BATCH_BYTES = 500_000  # the broker takes batches of up to 1 MB
 _VERSION = 3
 _ACKS = 1
 _TIMEOUT_MS = 30_000
@@ -38,7 +38,7 @@ def value(size: int, mark: bytes = MARK) -> bytes:
 
 def batch(values: Sequence[bytes]) -> bytes:
     """An uncompressed record batch in format version 2."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, BATCH_BYTES_MAX * 4)
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, MAX_BATCH_BYTES * 4)
     for offset, each in enumerate(values):
         builder.append(offset, None, None, each, [])
     return bytes(builder.build())
@@ -57,7 +57,7 @@ class Producer:
         """Append `records` records, spread evenly, as fast as the broker accepts them. Returns their number."""
         a_value = value(size, mark)
         each = records // partitions
-        batch_size = max(1, min(each, BATCH_BYTES_MAX // size))
+        batch_size = max(1, min(each, MAX_BATCH_BYTES // size))
         whole, rest = batch([a_value] * batch_size), batch([a_value] * (each % batch_size or 1))
         for partition in range(partitions):
             for _ in range(each // batch_size):
@@ -86,7 +86,7 @@ class Producer:
     def burst(self, topic: str, partitions: int, records: int, size: int) -> int:
         """Append `records` records at once, in a few large batches with the time of sending. Returns their number."""
         template = value(size)
-        batch_size = max(1, BATCH_BYTES_MAX // size)
+        batch_size = max(1, MAX_BATCH_BYTES // size)
         each = records // partitions
         for begin in range(0, each, batch_size):
             for partition in range(partitions):

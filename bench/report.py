@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 DATA = FOLDER / "results.json"
 RESULTS = FOLDER / "RESULTS.md"
 IMAGES = FOLDER / "images"
-HEAD = "| figure | value | unit | baseline | ratio | target | baseline measured | limited by |"
+HEAD = "| figure | value | unit | baseline value | ratio | target | baseline | limited by |"
 RULE = "| --- | ---: | --- | ---: | ---: | --- | --- | --- |"
 INTRODUCTION = """\
 `make bench` (`python -m bench`) generates this page. `python -m bench --only NAME` repeats one measurement. Each figure is

@@ -15,9 +15,9 @@ CLIENTS = 10
 RATE = 500.0
 WARM_UP_TIMEOUT_S = 60.0
 SIZE_CLIENTS = 100
-SIZE_BYTES_PER_S_MAX = 2_000_000  # of records, before fan-out
-SIZE_RATE_MAX = 200.0
-SIZE_CATCH_UP_BYTES_MAX = 60_000_000
+MAX_SIZE_BYTES_PER_S = 2_000_000  # of records, before fan-out
+MAX_SIZE_RATE = 200.0
+MAX_SIZE_CATCH_UP_BYTES = 60_000_000
 STALLED_IN = 100
 STALLED_BYTES = 8_192  # more in ten seconds than the kernel buffers for a stalled client
 
@@ -110,11 +110,11 @@ def sizes(testbed: Testbed) -> Figures:
         with testbed.kafkasse() as server:
             topic = testbed.topic()
             testbed.open(server, [topic], SIZE_CLIENTS)
-            rate = min(SIZE_RATE_MAX, SIZE_BYTES_PER_S_MAX / size)
+            rate = min(MAX_SIZE_RATE, MAX_SIZE_BYTES_PER_S / size)
             live = testbed.paced(server, [topic], rate, testbed.scale.growth_s, size)
             testbed.clients.close_all()
             filled = testbed.topic()
-            wanted = min(testbed.scale.growth_records, SIZE_CATCH_UP_BYTES_MAX // size)
+            wanted = min(testbed.scale.growth_records, MAX_SIZE_CATCH_UP_BYTES // size)
             stored = testbed.producer.call("fill", filled, PARTITIONS, wanted, size)
             testbed.catch_up(server, filled, ALL_FROM_0, stored)
             read = testbed.catch_up(server, filled, ALL_FROM_0, stored)

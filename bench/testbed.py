@@ -29,7 +29,7 @@ BURST_TIMEOUT_S = 45.0
 CATCH_UP_TIMEOUT_S = 60.0
 WARM_UP_CLIENTS = 10
 WARM_UP_RATE = 1_000.0
-PROBES_MAX = 40
+MAX_PROBES = 40
 PROBE_TIMEOUT_S = 0.5
 
 
@@ -175,7 +175,7 @@ class Testbed:
         probes until all clients have received one.
         """
         took = self.clients.open([server.request(f"/{topics[at % len(topics)]}") for at in range(clients)])
-        for _ in range(PROBES_MAX):
+        for _ in range(MAX_PROBES):
             for topic in topics:
                 self.producer.call("probe", topic, 0)
             if self.clients.probed(PROBE_TIMEOUT_S):

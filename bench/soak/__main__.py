@@ -46,7 +46,7 @@ LONG_MINUTES = 4
 END_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 60.0
 LINE_INTERVAL_S = 30.0
-LOG_CHARS_MAX = 2_000
+MAX_LOG_CHARS = 2_000
 
 
 def main() -> int:
@@ -129,7 +129,7 @@ def _problems(sampler: Sampler, server: Server) -> list[str]:
         gevent.sleep(0.1)
     open_streams = [f"{streams} streams are still open although all clients have disconnected"] if streams else []
     _, traceback, rest = server.log.partition("Traceback")
-    return [*open_streams, *([f"the server's log has a traceback: {rest[:LOG_CHARS_MAX]}"] if traceback else [])]
+    return [*open_streams, *([f"the server's log has a traceback: {rest[:MAX_LOG_CHARS]}"] if traceback else [])]
 
 
 def _summary(minutes: float, commit: str, took_s: float, pool: ClientPool, samples: Sequence[Sample]) -> str:

@@ -15,7 +15,7 @@ from bench.soak.records import shows  # noqa: E402
 from kafkasse.app import create_app  # noqa: E402
 from kafkasse.config import Config  # noqa: E402
 
-TYPES_SHOWN_MAX = 40
+MAX_TYPES_SHOWN = 40
 
 
 def create() -> Flask:
@@ -31,7 +31,7 @@ def internals() -> object:
     objects = gc.get_objects()
     types = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in objects)
     greenlets = sum(isinstance(each, greenlet) and not each.dead for each in objects)
-    return jsonify(greenlets=greenlets, objects=len(objects), types=dict(types.most_common(TYPES_SHOWN_MAX)))
+    return jsonify(greenlets=greenlets, objects=len(objects), types=dict(types.most_common(MAX_TYPES_SHOWN)))
 
 
 app = create()

@@ -27,13 +27,13 @@ from tests.support.kafka import Cluster
 SILENCE_TIMEOUT_S = (
     30.0  # longer than the heartbeat interval, and the tolerance for the write timeout on a busy machine
 )
-READ_BYTES_MAX = 65_536
+MAX_READ_BYTES = 65_536
 SLOW_BYTES, SLOW_PAUSE_S = 1_024, 0.05
 SLOW_SHARE, STALLED_SHARE = 0.6, 1.5  # of the write timeout: a slow client stays below it, a stalled one exceeds it
 SMALL_BUFFER_BYTES = 32_768
 PAST_S = 150.0  # how far in the past a client starts that requests older records
 LATE_AFTER_CONNECTIONS = 6
-ERRORS_MAX = 50
+MAX_ERRORS = 50
 TEMPORARY_RECORDS, TEMPORARY_READERS, TEMPORARY_PARTITIONS = 20, 4, 2
 
 
@@ -83,7 +83,7 @@ class Connection:
         self._response = self._http.getresponse()
         self.status = self._response.status
 
-    def read(self, within_s: float, bytes_max: int = READ_BYTES_MAX) -> bytes:
+    def read(self, within_s: float, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the next bytes, or b"" if the server has ended the response in any way.
 
         Raises:
@@ -91,7 +91,7 @@ class Connection:
         """
         self.socket.settimeout(within_s)
         try:
-            return self._response.read1(bytes_max)
+            return self._response.read1(max_bytes)
         except TimeoutError:
             raise
         except (HTTPException, OSError):
@@ -152,7 +152,7 @@ class ClientPool:
     def report_error(self, client: str, error: object) -> None:
         """Record an error and print it at once, while the state of the server can still be inspected."""
         self.counts["errors"] += 1
-        if len(self.errors) < ERRORS_MAX:
+        if len(self.errors) < MAX_ERRORS:
             self.errors.append(f"{client}: {error}")
             print(self.errors[-1], flush=True)
 

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "endurance.md"
 CHART = ROOT / "bench" / "images" / "soak.png"
 BARS = "▁▂▃▄▅▆▇█"
-BARS_MAX = 60
-LINE_CHARS_MAX = 125
+MAX_BARS = 60
+MAX_LINE_CHARS = 125
 _SECTION = re.compile(r"(<!-- soak -->\n).*?(<!-- /soak -->)", re.DOTALL)
 
 
@@ -31,7 +31,7 @@ def line(sample: Sample, counts: Counter[str]) -> str:
 
 def bars(samples: Sequence[Sample]) -> Iterator[str]:
     """Yield a bar chart for the terminal: each resource over time, from 0 to its maximum."""
-    step = max(1, -(-len(samples) // BARS_MAX))
+    step = max(1, -(-len(samples) // MAX_BARS))
     for figure in FIGURES:
         values = [getattr(each, figure.name) for each in samples[::step]]
         most = max(*values, 1)
@@ -55,7 +55,7 @@ def keep(samples: Sequence[Sample], checks: Sequence[GrowthCheck], summary: str)
     """Draw the chart, and write the section of the page."""
     _draw(samples)
     chart = f"![Resources of the worker](../bench/images/{CHART.name})"
-    section = "\n\n".join([textwrap.fill(summary, LINE_CHARS_MAX), chart, table(checks)]) + "\n"
+    section = "\n\n".join([textwrap.fill(summary, MAX_LINE_CHARS), chart, table(checks)]) + "\n"
     PAGE.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], PAGE.read_text()))
 
 

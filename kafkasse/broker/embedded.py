@@ -33,8 +33,8 @@ STOP_TIMEOUT_S = 20.0
 FORMAT_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 5.0
 PROBE_INTERVAL_S = 0.05
-PORT_ATTEMPTS_MAX = 5
-LOG_LINES_MAX = 12  # log lines of a broker that died, in the error message
+MAX_PORT_ATTEMPTS = 5
+MAX_LOG_LINES = 12  # log lines of a broker that died, in the error message
 
 JVM_OPTIONS = (
     "-Xms64m",
@@ -176,7 +176,7 @@ class EmbeddedBroker:
             _require_unused(home, lock)
             options = *JVM_OPTIONS, f"-Djava.io.tmpdir={home}"  # compression codecs extract their libraries to it
             command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
-            for _ in range(1 if fixed_port else PORT_ATTEMPTS_MAX):
+            for _ in range(1 if fixed_port else MAX_PORT_ATTEMPTS):
                 client_port, controller_port = _free_ports()
                 self._port = fixed_port or client_port
                 _configure(home, self._port, controller_port, self._settings)
@@ -308,4 +308,4 @@ def _explain(log: str, home: Path) -> str:
 def last_lines(log: str) -> str:
     """Return the end of a log without Java stack traces."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n".join(lines[-LOG_LINES_MAX:])
+    return "\n".join(lines[-MAX_LOG_LINES:])

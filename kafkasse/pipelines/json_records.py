@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 BAD_RECORDS = "bad_records"  # the name of the observation
-EXAMPLES_MAX = 5  # per batch and query
+MAX_EXAMPLES = 5  # per batch and query
 
 TEXT, WHOLE_NUMBER = "text", "a whole number"
 _VARIANT_TYPES = {TEXT: "STRING", WHOLE_NUMBER: "BIGINT"}  # the type names of schema_of_variant
@@ -41,7 +41,7 @@ def json_objects(records: DataFrame, fields: Mapping[str, str], key: str) -> Dat
     observed = validate(records, fields, key).observe(
         BAD_RECORDS,
         F.count(problem).alias("records"),
-        F.max_by(example, F.when(problem.isNotNull(), F.col("offset")), EXAMPLES_MAX).alias("examples"),
+        F.max_by(example, F.when(problem.isNotNull(), F.col("offset")), MAX_EXAMPLES).alias("examples"),
     )
     return observed.where(problem.isNull()).select("key", *fields)
 
@@ -81,5 +81,5 @@ def bad_records_message(progress: StreamingQueryProgress) -> str | None:
     examples = "; ".join(
         f"partition {each['partition']} offset {each['offset']}: {each['problem']}" for each in observed.examples
     )
-    more = f" and {observed.records - len(observed.examples)} more" if observed.records > EXAMPLES_MAX else ""
+    more = f" and {observed.records - len(observed.examples)} more" if observed.records > MAX_EXAMPLES else ""
     return f"skipped {observed.records} of {progress.numInputRows} records ({examples}{more})"

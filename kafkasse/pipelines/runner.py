@@ -18,7 +18,7 @@ from kafkasse.pipelines.catalog import Pipeline
 START_TIMEOUT_S = 120.0
 START_POLL_INTERVAL_S = 0.05
 POLL_INTERVAL_S = 1.0
-REASON_CHARACTERS_MAX = 300
+MAX_REASON_CHARACTERS = 300
 KNOWN_FAILURES = {
     "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT": (
         "Spark has too few slots: real-time mode needs one slot for each partition of the source and one for the query, "
@@ -117,5 +117,5 @@ def _failure(query: StreamingQuery) -> CommandError:
         if mark in reason:
             return CommandError(sentence)
     return CommandError(
-        f"Spark ended the query: {reason.splitlines()[0][:REASON_CHARACTERS_MAX]} (--log-level ERROR shows more)"
+        f"Spark ended the query: {reason.splitlines()[0][:MAX_REASON_CHARACTERS]} (--log-level ERROR shows more)"
     )
