@@ -17,7 +17,7 @@ from bench.testbed import RECORD_BYTES
 from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 
 CLIENTS = (10_000, 100_000, 1_000_000)
-RATES = (0.1, 1.0, 10.0, 100.0)
+RATES = (1.0, 10.0, 100.0)
 USED_SHARE = 0.6  # of a core; the rest is a reserve for reconnects and garbage collection
 MAX_STREAMS = 8_000  # per worker, in the default configuration
 KERNEL_BYTES = 8_192  # of an idle connection: the socket and its buffers; an estimate, not measured
