@@ -38,7 +38,7 @@ class MemoryWriter:
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
         self.create = self.grow = log.create
-        self.drop_before, self.delete, self.skip = log.drop_before, log.delete, log.mark
+        self.drop_before, self.delete, self.skip = log.drop_before, log.delete, log.append_marker
 
     def send(
         self, topic: str, *values: bytes | None, partition: int = 0, timestamp_ms: int | None = None, **rest: Any
