@@ -111,8 +111,8 @@ class TestHooks:
         _until(response.response, b"9000000")
         response.close()
 
-        said = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
-        assert ["opened", "Skipped countries/0 offset 1", "ended"] == said
+        messages = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
+        assert ["opened", "Skipped countries/0 offset 1", "ended"] == messages
 
 
 def test_the_app_in_the_readme_streams_from_kafka(

@@ -58,12 +58,12 @@ def test_the_wheel_contains_the_whole_package(wheel: Path, root: Path) -> None:
     """The wheel contains every file of the package, the schemas and gunicorn.conf.py."""
     package = {each.relative_to(root).as_posix() for each in (root / "kafkasse").rglob("*") if each.is_file()}
     schemas = {f"kafkasse/schemas/{each.name}" for each in (root / "schemas").iterdir()}
-    wanted = {each for each in package if "__pycache__" not in each} | schemas | {"kafkasse/server/gunicorn.conf.py"}
+    expected = {each for each in package if "__pycache__" not in each} | schemas | {"kafkasse/server/gunicorn.conf.py"}
 
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
 
-    assert wanted == held
+    assert expected == packed
 
 
 def test_the_wheel_contains_both_licenses(wheel: Path) -> None:

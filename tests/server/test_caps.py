@@ -23,7 +23,7 @@ RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read
 
 
 @pytest.fixture
-def inside() -> Iterator[ExitStack]:
+def opened() -> Iterator[ExitStack]:
     """Clients that are closed at the end of the test."""
     with ExitStack() as stack:
         yield stack
@@ -47,13 +47,13 @@ def test_a_full_server_rejects_clients_and_serves_those_inside(
     serve: Callable[..., Server],
     cluster: Cluster,
     topic: str,
-    inside: ExitStack,
+    opened: ExitStack,
     setting: str,
     refusal: tuple[int, str],
 ) -> None:
     """A hundred clients are rejected while the open streams get every record. A free place goes to the next client."""
     server = serve(**{setting: CAP})
-    clients = [inside.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
+    clients = [opened.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
 
     for n in range(REFUSED):
         assert refusal == rejection(fetch(server.port, f"/{topic}"))
@@ -62,7 +62,7 @@ def test_a_full_server_rejects_clients_and_serves_those_inside(
     assert [list(range(REFUSED))] * CAP == [numbers(each.events(REFUSED)) for each in clients]
     assert [] == [each for each in clients if b"event: error" in each.body]
     clients[0].close()
-    wait_until(lambda: inside.enter_context(Client(server.port, f"/{topic}")).status == 200)
+    wait_until(lambda: opened.enter_context(Client(server.port, f"/{topic}")).status == 200)
 
 
 class TestCursors:
@@ -74,36 +74,36 @@ class TestCursors:
         return serve(max_cursors=CAP, kafka_timeout_s=0.5, max_ring_bytes=100_000, write_timeout_s=300)
 
     @pytest.fixture
-    def live(self, server: Server, cluster: Cluster, topic: str, inside: ExitStack) -> Client:
+    def live(self, server: Server, cluster: Cluster, topic: str, opened: ExitStack) -> Client:
         """A client at the end of a topic with many records."""
         cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
         return _served(
-            server, f"/{topic}", inside
+            server, f"/{topic}", opened
         ).ready()  # once the clients of the test before have released their cursors
 
     @pytest.fixture
-    def behind(self, server: Server, topic: str, live: Client, inside: ExitStack) -> list[Client]:
+    def behind(self, server: Server, topic: str, live: Client, opened: ExitStack) -> list[Client]:
         """Two clients that hold the other cursors as long as they do not read."""
         path = f"/{topic}?timestamp=0"
-        return [_served(server, path, inside, receive_buffer=65_536).ready() for _ in range(CAP - 1)]
+        return [_served(server, path, opened, receive_buffer=65_536).ready() for _ in range(CAP - 1)]
 
     def test_rejects_a_client_that_needs_a_cursor(
-        self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], inside: ExitStack
+        self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], opened: ExitStack
     ) -> None:
         """The client gets 503. Live clients, old and new, notice nothing. A cursor that is closed can be used again."""
         assert (503, "ServerFullError") == rejection(fetch(server.port, f"/{topic}?timestamp=0"))
 
-        newcomer = inside.enter_context(Client(server.port, f"/{topic}")).ready()
+        newcomer = opened.enter_context(Client(server.port, f"/{topic}")).ready()
         cluster.send(topic, value(RECORDS))
         assert [[RECORDS]] * 2 == [numbers(each.events(1)) for each in (live, newcomer)]
 
         behind[0].close()
         wait_until(lambda: fetch(server.port, f"/{topic}?timestamp=0", "HEAD").status == 200)
-        assert [0] == numbers(_served(server, f"/{topic}?timestamp=0", inside).events(1))
+        assert [0] == numbers(_served(server, f"/{topic}?timestamp=0", opened).events(1))
         assert list(range(RECORDS + 1)) == numbers(behind[1].events(RECORDS + 1))
 
     def test_ends_a_stream_that_falls_behind_without_a_cursor(
-        self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], inside: ExitStack
+        self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], opened: ExitStack
     ) -> None:
         """The stream ends with an error and its event ID. The client resumes with that ID and has missed nothing."""
         more = range(RECORDS, 2 * RECORDS)
@@ -116,34 +116,34 @@ class TestCursors:
         assert '"name":"ServerFullError"' in error.data
         for each in behind:
             each.close()
-        again = _served(server, f"/{topic}?timestamp=0", inside, Last_Event_ID=live.last_id)
-        assert list(more) == numbers(had) + numbers(again.events(len(more) - len(had)))
+        resumed = _served(server, f"/{topic}?timestamp=0", opened, Last_Event_ID=live.last_id)
+        assert list(more) == numbers(had) + numbers(resumed.events(len(more) - len(had)))
 
 
 def _from_the_start(server: Server, topic: str) -> Client:
     return Client(server.port, f"/{topic}?timestamp=0", receive_buffer=65_536)
 
 
-def _served(server: Server, path: str, inside: ExitStack, **request: Any) -> Client:
+def _served(server: Server, path: str, opened: ExitStack, **request: Any) -> Client:
     """Return a client that has retried until it got a stream."""
     found: list[Client] = []
 
-    def came() -> bool:
-        found.append(inside.enter_context(Client(server.port, path, **request)))
+    def is_accepted() -> bool:
+        found.append(opened.enter_context(Client(server.port, path, **request)))
         return found[-1].status == 200
 
-    wait_until(came)
+    wait_until(is_accepted)
     return found[-1]
 
 
 def test_never_closes_a_slow_client_that_keeps_reading(
-    serve: Callable[..., Server], cluster: Cluster, topic: str, inside: ExitStack
+    serve: Callable[..., Server], cluster: Cluster, topic: str, opened: ExitStack
 ) -> None:
     """A client that reads a piece five times in each write timeout is not closed, however far it is behind."""
     server = serve(write_timeout_s=1)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     path = f"/{topic}?timestamp=0"
-    client = inside.enter_context(Client(server.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
+    client = opened.enter_context(Client(server.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
 
     pieces = iter(range(25))
 
@@ -171,10 +171,10 @@ class TestDescriptors:
         resource.prlimit(server.worker, resource.RLIMIT_NOFILE, usual)
 
     def test_new_clients_wait_while_there_are_no_descriptors(
-        self, server: Server, cluster: Cluster, topic: str, inside: ExitStack
+        self, server: Server, cluster: Cluster, topic: str, opened: ExitStack
     ) -> None:
         """New clients wait in the backlog of the listening socket, and open streams get every record."""
-        clients = [inside.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
+        clients = [opened.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
         allow(server, more=0)
 
         late = [gevent.spawn(Client, server.port, f"/{topic}") for _ in range(CAP)]
@@ -185,17 +185,17 @@ class TestDescriptors:
 
         for each in clients:
             each.close()
-        assert [200] * CAP == [inside.enter_context(each.get()).ready().status for each in late]
+        assert [200] * CAP == [opened.enter_context(each.get()).ready().status for each in late]
 
     def test_a_stream_waits_for_a_descriptor_to_connect_to_kafka(
-        self, server: Server, cluster: Cluster, topic: str, fresh_name: str, inside: ExitStack
+        self, server: Server, cluster: Cluster, topic: str, fresh_name: str, opened: ExitStack
     ) -> None:
         """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
-        client = inside.enter_context(Client(server.port, f"/{topic}")).ready()
+        client = opened.enter_context(Client(server.port, f"/{topic}")).ready()
         other = cluster.create(f"{fresh_name}-other")
         allow(server, more=1)
 
-        patient = inside.enter_context(Client(server.port, f"/{other}")).ready()
+        patient = opened.enter_context(Client(server.port, f"/{other}")).ready()
         cluster.send(other, value(1))
         cluster.send(topic, value(2))
         assert [2] == numbers(client.events(1))

@@ -145,8 +145,8 @@ def test_closes_a_client_that_does_not_read(server: Server, cluster: Cluster, to
         had = numbers(slow.rest_until_cut())
 
     assert len(had) < MANY_RECORDS
-    with Client(server.port, f"/{topic}", Last_Event_ID=slow.last_id) as again:
-        assert list(range(MANY_RECORDS)) == had + numbers(again.events(MANY_RECORDS - len(had)))
+    with Client(server.port, f"/{topic}", Last_Event_ID=slow.last_id) as resumed:
+        assert list(range(MANY_RECORDS)) == had + numbers(resumed.events(MANY_RECORDS - len(had)))
 
 
 # The server stops.
@@ -231,8 +231,8 @@ def test_a_stream_ends_at_its_maximum_age(serve: Callable[..., Server], cluster:
     cluster.send(topic, value(1))
 
     assert 2 == client.body.count(b"retry: ")
-    with Client(server.port, f"/{topic}", Last_Event_ID=client.last_id) as again:
-        assert [1] == numbers(again.events(1))
+    with Client(server.port, f"/{topic}", Last_Event_ID=client.last_id) as resumed:
+        assert [1] == numbers(resumed.events(1))
 
 
 def test_a_filter_skips_records_and_its_failure_ends_the_stream(

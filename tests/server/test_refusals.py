@@ -58,7 +58,7 @@ Refuse = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("last_id", "said"),
+    ("last_id", "reason"),
     [
         ("", "not JSON"),
         ("[", "not JSON"),
@@ -77,13 +77,13 @@ Refuse = Callable[..., dict[str, Any]]
     ],
     ids=lambda text: text[:30],
 )
-def test_rejects_an_invalid_id_with_the_reason(refuse: Refuse, last_id: str, said: str) -> None:
+def test_rejects_an_invalid_id_with_the_reason(refuse: Refuse, last_id: str, reason: str) -> None:
     """400 with the position of the mistake and the reason, for the header and for the parameter."""
-    assert said in refuse(400, Last_Event_ID=last_id.encode().decode("latin-1"))["detail"]
+    assert reason in refuse(400, Last_Event_ID=last_id.encode().decode("latin-1"))["detail"]
     if len(last_id) < 1000:
         body = refuse(400, f"/t-known?last_event_id={quote(last_id)}")
         assert ("InvalidAssignmentError", "KafkaSSE") == (body["name"], body["origin"])
-        assert said in body["message"]
+        assert reason in body["message"]
 
 
 def test_responds_to_a_header_with_invalid_bytes(server: Server, known: str, broker: EmbeddedBroker) -> None:

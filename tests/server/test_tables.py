@@ -86,11 +86,11 @@ def test_a_client_cut_off_during_the_table_gets_it_again(connect: Connect, clust
         had = cut.events(1)
         assert ("", 500) == (cut.last_id, len(rows))
 
-    again = connect(table.path)
+    resumed = connect(table.path)
 
     assert had[0].data in rows
-    assert rows == {event.data for event in again.events(500)}
-    assert again.ready().last_id
+    assert rows == {event.data for event in resumed.events(500)}
+    assert resumed.ready().last_id
 
 
 def test_an_empty_table_has_an_id(connect: Connect, cluster: Cluster, table: Table) -> None:
