@@ -27,6 +27,7 @@ JSON = Outcome("event", "event", "event", "event")
 TEXT = Outcome("skipped", "event", "event", "event")
 BINARY = Outcome("skipped", "base64", "event", "event")
 DELETED = Outcome("delete", "delete", "delete", "delete")
+OUTCOMES = {"JSON": JSON, "text": TEXT, "binary": BINARY, "tombstone": DELETED}
 
 
 class Hostile(NamedTuple):

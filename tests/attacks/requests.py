@@ -28,7 +28,7 @@ SMUGGLED = request("/hidden")  # the request that a smuggling attempt hides
 
 
 def entry(**members: object) -> str:
-    return json.dumps([{"topic": "attacked", "partition": 0, "offset": 0} | members])
+    return json.dumps([{"topic": "attacked", "partition": 0, "offset": 0} | members], separators=(",", ":"))
 
 
 def number(text: str) -> str:

@@ -7,42 +7,45 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.attacks.kit import Case
-from tests.attacks.records import FORMATS, RECORDS, Hostile
+from tests.attacks.records import FORMATS, OUTCOMES, RECORDS, Hostile
 from tests.attacks.requests import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
-SENT_CHARS_MAX = 80
+SENT_CHARS_MAX = 60
+SIZE_SHOWN_ABOVE = 1_000
 HARMLESS = b'{"a":1}'
 SMUGGLED_LINE = b"GET /hidden HTTP/1.1"
 HEAD = """\
 # Attacks
 
-This reference is for people who review the security of kafkasse. It lists what hostile clients and producers may send, and the
-answer that each must get. Tests run every row against a real gunicorn and a real Kafka, over raw sockets. The page is generated:
-`python -m tests.attacks.table` writes it, and a test fails if it is out of date. For what kafkasse trusts and which settings
-matter, see [security.md](security.md).
-
-After the attacks of each module the server must work as before: no connection and no stream is left, no additional descriptor
-is open, and the log contains no traceback.
+This reference is for people who review the security of kafkasse ([security.md](security.md)). It lists what hostile clients and
+producers may send, and the answer that each must get. `attacks/test_requests.py::test_hostile_requests` and
+`attacks/test_records.py::test_hostile_records` run every row against a real gunicorn and a real Kafka. Afterwards, no connection,
+stream or descriptor may be left, and the log may contain no traceback. `python -m tests.attacks.table` writes this page.
 """
 ANSWERS = {
-    "200 stream": "the request is valid and the stream starts; *for* names the origin whose pages may read it",
-    "204": "the answer to OPTIONS; it is the same for all topics and does not contain CORS headers for other origins",
+    "200 stream": "the request is valid and the stream starts",
+    "204": "the answer to OPTIONS, the same for all topics",
     "308": "a redirect to the path with merged slashes",
-    "400 BadRequestError": "the request is not valid HTTP, or its framing is ambiguous; the connection is closed",
+    "400 BadRequestError": "invalid HTTP or ambiguous framing; the connection is closed",
     "400 InvalidAssignmentError": "the event ID is not a valid position",
-    "400 InvalidParameterError": "a query parameter or the list of topics is invalid",
+    "400 InvalidParameterError": "invalid query parameter or list of topics",
     "400 WebsocketMismatch": "kafkasse has no WebSockets",
-    "404 TopicNotAvailableError": "the topic does not exist or is not allowed; the answer is the same for both",
+    "404 TopicNotAvailableError": "the topic does not exist or is not allowed",
     "404 NotFound": "no route has this path",
-    "405 MethodNotAllowed": "the method is unknown",
+    "405 MethodNotAllowed": "unknown method",
     "405 MethodNotAllowedError": "streams only allow GET, HEAD and OPTIONS",
     "406 NotAcceptableError": "the client accepts none of the wire formats",
     "414 RequestTooLargeError": "the request line is too long",
     "431 HeaderTooLargeError": "the header or the event ID is too large",
     "100": "the server asks for the body, as the client expects",
     "404": "the answer to HEAD has no body",
-    "closed": "the connection ends without an answer, because the request is incomplete or is not HTTP",
+    "closed": "no answer, because the request is incomplete or not HTTP",
+}
+NOTES = {
+    "Last-Event-ID": "The `Last-Event-ID` header of `GET /attacked`, unless more is shown.",
+    "Header fields": "Added to `GET /attacked`.",
+    "Request smuggling": "Unless shown, the request is `GET /attacked` or `GET /unknown`. `GET /hidden` follows.",
 }
 ELSEWHERE = [
     ("A header that is sent byte by byte", "closed after gunicorn's `keepalive` (5 s)", "attacks/test_exhaustion.py::test_closes_clients_that_send_byte_by_byte"),
@@ -86,26 +89,33 @@ def render() -> str:
 
 
 def _answers() -> Iterator[str]:
-    yield "## Answers\n\nAn answer is a status and, for an error, the `name` in its [problem](wire.md#errors).\n"
-    yield "| answer | why |\n| --- | --- |"
+    yield "## Answers\n\nAn answer is a status and, for an error, its [name](wire.md#errors).\n"
+    yield "| answer | meaning |\n| --- | --- |"
     yield from (f"| {answer} | {why} |" for answer, why in ANSWERS.items())
     yield ""
 
 
 def _requests() -> Iterator[str]:
     for table, cases in TABLES.items():
-        yield f"## {table}\n\n| attack | sent | answer |\n| --- | --- | --- |"
-        yield from (f"| {_cell(each.name)} | {_sent(each)} | {', then '.join(each.answers)} |" for each in cases)
-        yield "\nTest: `attacks/test_requests.py::test_hostile_requests`, one case for each row.\n"
+        yield f"## {table}\n"
+        yield from [NOTES[table], ""] if table in NOTES else []
+        for answers in dict.fromkeys(each.answers for each in cases):
+            yield f"**{', then '.join(answers)}**\n"
+            yield from (f"- {_cell(each.name)}: {_sent(each)}" for each in cases if each.answers == answers)
+            yield ""
 
 
 def _sent(case: Case) -> str:
-    """Return the lines of a request that differ from a normal one, shortened, as Markdown code."""
+    """Return the parts of a request that differ from a normal one, shortened, as Markdown code."""
     if case.request.startswith(b"\r\n"):
         return _code(case.request)
     lines = [line for line in case.request.split(b"\r\n") if line not in (b"", b"Host: x")]
-    if len(lines) > 1 and lines[0] == b"GET /attacked HTTP/1.1" and SMUGGLED_LINE not in lines:
+    if len(lines) > 1 and lines[0] in (b"GET /attacked HTTP/1.1", b"GET /unknown HTTP/1.1"):
         del lines[0]
+    if len(lines) > 1 and lines[-1] == SMUGGLED_LINE:
+        del lines[-1]
+    if len(lines) == 1:
+        lines = [lines[0].removeprefix(b"Last-Event-ID: ").removesuffix(b" HTTP/1.1")]
     return _code(*lines, size=len(case.request))
 
 
@@ -123,7 +133,8 @@ def _code(*lines: bytes, size: int | None = None) -> str:
         return "*nothing*"
     suffix = ""
     if len(text) > SENT_CHARS_MAX:
-        suffix = f" *({size or sum(map(len, lines)):,} bytes)*"
+        size = size or sum(map(len, lines))
+        suffix = f" *({size:,} bytes)*" if size > SIZE_SHOWN_ABOVE else ""
         text = text[: SENT_CHARS_MAX - 1] + "…"
     quote = "``" if "`" in text else "`"
     return f"{quote}{text}{quote}{suffix}".replace("|", "\\|")
@@ -134,11 +145,13 @@ def _printable(line: bytes) -> str:
 
 
 def _records() -> Iterator[str]:
-    yield "## Records\n"
-    yield "*event*: one event named `message` that contains the record; *base64*, *delete*: one event of that name; *skipped*: no event.\n"
-    yield f"| a record with | sent | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- | --- {'| --- ' * len(FORMATS)}|"
-    yield from (f"| {_cell(each.name)} | {_stored(each)} | {' | '.join(each.outcome)} |" for each in RECORDS)
-    yield "\nTest: `attacks/test_records.py::test_hostile_records`, one case for each row and format.\n"
+    yield "## Records\n\nWhat a record becomes in each format: one event of this type, or nothing (skipped).\n"
+    kinds = {each: name for name, each in OUTCOMES.items()}
+    yield f"| kind | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- {'| --- ' * len(FORMATS)}|"
+    yield from (f"| {name} | {' | '.join(outcome)} |" for name, outcome in OUTCOMES.items())
+    yield "\n| a record with | sent | kind |\n| --- | --- | --- |"
+    yield from (f"| {_cell(each.name)} | {_stored(each)} | {kinds[each.outcome]} |" for each in RECORDS)
+    yield ""
 
 
 def _others() -> Iterator[str]:
