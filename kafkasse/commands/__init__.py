@@ -82,7 +82,11 @@ def _kafkasse() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0 done, 1 failed with one sentence on stderr, 2 wrong usage, 130 Ctrl-C."""
+    """Run one command.
+
+    Returns:
+        The exit code: 0 for success, 1 for a failure whose reason is on stderr, 2 for wrong usage, 130 after Ctrl-C.
+    """
     try:
         return int(_kafkasse.main(args, prog_name="kafkasse", standalone_mode=False) or 0)
     except click.ClickException as error:

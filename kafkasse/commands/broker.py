@@ -30,7 +30,7 @@ Example:
     "directory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Keep the data in this directory. Without it, the data is deleted at the end.",
+    help="Keep the data in this directory. Without it, the data is deleted when the broker stops.",
 )
 def command(port: int, directory: Path | None) -> None:
     """Run a Kafka broker for development.
@@ -41,7 +41,8 @@ def command(port: int, directory: Path | None) -> None:
     try:
         with EmbeddedBroker(port, directory) as broker:
             click.echo(f"kafkasse broker: ready at {broker.bootstrap_servers}")
-            click.echo(f"Data: {directory.absolute() if directory else 'deleted at the end'}. Press Ctrl-C to stop.")
+            data = directory.absolute() if directory else "deleted when the broker stops"
+            click.echo(f"Data: {data}. Press Ctrl-C to stop.")
             code = broker.wait()
     except KeyboardInterrupt:
         return

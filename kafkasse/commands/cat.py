@@ -1,7 +1,7 @@
 """`kafkasse cat`: print a stream in the terminal and resume after every interruption.
 
 Events go to stdout, one line each. Messages about the connection go to stderr. The command works with any SSE server and
-treats event IDs as opaque. Of kafkasse's own protocol it knows only the events `error` and `gap`.
+treats event IDs as opaque. The only parts of kafkasse's protocol that it uses are the events `error` and `gap`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kafkasse.sse import Event, EventTooLarge, Parser
 MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
 DEFAULT_RETRY_S = 1.0  # between two connections, until the server sends `retry:`
 MAX_BACKOFF_S = 30.0
-MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, so that a nonsensical value does not stop us for good
+MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, because a wrong value could make us wait for days
 MAX_DOUBLINGS = 10
 MAX_CHUNK_BYTES = 64 * 1024
 MAX_PROBLEM_BYTES = 64 * 1024
 MAX_DETAIL_CHARS = 500
-RETRYABLE_STATUSES = (408, 425, 429)  # client errors by number, but waiting helps
+RETRYABLE_STATUSES = (408, 425, 429)  # the only client errors that may disappear without a change of the request
 
 FORMATS: dict[str, Callable[[Event], str]] = {
     "data": lambda event: event.data,
@@ -73,22 +73,22 @@ def command(url: str, last_event_id: str, since: str | None, count: int | None, 
     """
     if last_event_id and since:
         raise click.UsageError("--last-event-id and --since cannot be used together.")
-    stream = Stream(_address(url, since), last_event_id)
+    stream = EventSource(_address(url, since), last_event_id)
     try:
         for number, event in enumerate(stream.events(), start=1):
             _print(FORMATS[format_name](event))
-            stream.last_event_id = event.id  # only now, so that an event that was not printed is sent again
+            stream.last_event_id = event.id  # set after printing, so that an event that was not printed is sent again
             if number == count:
                 break
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # `| head` has read all that it wanted
+    except BrokenPipeError:  # the reader of the pipe, such as head, has exited
         return
     if stream.last_event_id:
         _status("resume with: " + shlex.join(["kafkasse", "cat", url, "--last-event-id", stream.last_event_id]))
 
 
-class Stream:
+class EventSource:
     """An endless iterator over the events of one URL, which reconnects after every interruption.
 
     `last_event_id` is the position of the next connection. The caller sets it to the ID of each event that it has processed.
@@ -165,7 +165,7 @@ class Stream:
 
 
 class _Retryable(Exception):
-    """A failure after which the next attempt may succeed, in `retry_after_s` seconds at the earliest."""
+    """A failure that may be temporary. The next attempt can succeed after `retry_after_s` seconds at the earliest."""
 
     def __init__(self, reason: str, retry_after_s: float = 0) -> None:
         super().__init__(reason)
@@ -242,7 +242,7 @@ def _detail(problem: dict[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return untrusted `text` without line breaks and control characters, which could command the terminal."""
+    """Return untrusted `text` without line breaks and control characters, which the terminal could execute."""
     words = " ".join(text[:MAX_DETAIL_CHARS].split())
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
 
@@ -258,9 +258,9 @@ def _retry_after_s(value: str, now: datetime) -> float:
 
 
 def _wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:
-    """Return the seconds to wait before the next attempt.
+    """Return the seconds to wait before the next attempt: exponential backoff, plus up to 50 % of jitter.
 
-    That is exponential backoff, but never less than the server asked for, plus a random part of up to a half.
+    The result is never less than the server requested.
     """
     backoff_s = min(MAX_BACKOFF_S, retry_s * 2.0 ** min(failures, MAX_DOUBLINGS))
     requested_s = min(MAX_RETRY_S, max(retry_s, retry_after_s))
@@ -268,7 +268,11 @@ def _wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:
 
 
 def _address(url: str, since: str | None) -> str:
-    """Return `url` in the form that is sent, with `since` in its query."""
+    """Return `url` with special characters encoded and with `since` in its query.
+
+    Raises:
+        CommandError: `url` is not an http or https URL.
+    """
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -61,23 +61,23 @@ def _topics(config: Config) -> Partitions:
 
 @contextmanager
 def _reasons() -> Iterator[None]:
-    """Raise a CommandError with the reason that the Kafka adapter logs in place of its error, which is for clients."""
+    """Raise a CommandError with the reason for a Kafka error. The adapter logs it, because its errors are for clients."""
     reasons: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]  # no class needed
     log = logging.getLogger("kafkasse.kafka.errors")
-    others = logging.getLogger("kafka")
-    before = log.propagate, others.level
+    kafka_python_log = logging.getLogger("kafka")
+    saved = log.propagate, kafka_python_log.level
     log.addHandler(handler)
     log.propagate = False
-    others.setLevel(logging.CRITICAL)  # kafka-python logs dozens of lines about one failure
+    kafka_python_log.setLevel(logging.CRITICAL)  # kafka-python logs dozens of lines about one failure
     try:
         yield
     except KafkasseError as error:
         raise CommandError(reasons[-1] if reasons else error.detail) from None
     finally:
         log.removeHandler(handler)
-        log.propagate, others.level = before
+        log.propagate, kafka_python_log.level = saved
 
 
 def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]:
@@ -93,7 +93,10 @@ def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]
         for number, topic in enumerate(route.topics):
             if topic not in existing:
                 source = config.source("routes", route.name, "topics", number)
-                yield f"{source}: routes.{route.name} needs the topic {topic}, which does not exist or is not readable."
+                yield (
+                    f"{source}: routes.{route.name} needs the topic {topic}, which does not exist or is not readable."
+                    " Check the name, topic_prefix and the ACLs of the Kafka user."
+                )
     width = max(map(len, served), default=0)
     for topic in served:
         click.echo(f"  {topic:{width}}  {existing[topic]} partition{'s' if existing[topic] > 1 else ''}")
@@ -104,4 +107,7 @@ def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]
         alone = Route(route.name, route.path, None, (pattern,), route.topic_prefix)
         if not any(alone.allows(topic) for topic in served):
             source = config.source("allowed_topics", number)
-            yield f"{source}: allowed_topics contains {pattern}, but no topic has such a name or none is readable."
+            yield (
+                f"{source}: allowed_topics contains {pattern}, but no topic that the server may read has such a name."
+                " Check the name, topic_prefix and the ACLs of the Kafka user."
+            )

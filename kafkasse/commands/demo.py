@@ -1,8 +1,7 @@
 """`kafkasse demo`: stream the countries of a CSV file through Kafka, Spark and the web server to a web page.
 
-Everything runs on this machine. Each part is another kafkasse command in a child process with its own log file. This module
-starts the parts in order, prints their addresses, and stops all of them, even if one of them fails. It does not depend on
-how they work inside.
+Everything runs on this machine. Each part is another kafkasse command, in a child process with its own log file. This module
+starts the parts in order, prints their addresses, and stops all of them, even if one of them fails.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ READY_TIMEOUT_S = 120.0
 HEALTH_TIMEOUT_S = 1.0
 CHECK_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 15.0
-# The user's settings point to another Kafka, so the child processes do not inherit them, except those of the jar cache.
+# The child processes do not inherit the user's settings, which may point to another Kafka, except those of the jar cache.
 SETTING_PREFIXES = ("KAFKASSE_", "KAFKA_")
 INHERITED_SETTINGS = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
 
@@ -136,8 +135,8 @@ def _is_healthy(port: int) -> bool:
         connection.close()
 
 
-class Process:
-    """A running kafkasse command and its log file. `exits`: the command ends by itself when it has finished."""
+class _Part:
+    """A running kafkasse command and its log file. If `exits` is true, the command exits when it has finished its work."""
 
     def __init__(self, name: str, process: SupervisedProcess, log: Path, *, exits: bool) -> None:
         self.name, self.process, self._log, self._exits = name, process, log, exits
@@ -162,7 +161,7 @@ class Processes:
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
-        self._started: list[Process] = []
+        self._started: list[_Part] = []
         self._environ = {
             name: value
             for name, value in os.environ.items()
@@ -172,7 +171,7 @@ class Processes:
     def __enter__(self) -> Processes:
         self._directory = tempfile.TemporaryDirectory(prefix="kafkasse-demo-", ignore_cleanup_errors=True)
         self.logs = Path(self._directory.name)
-        # With TMPDIR, the temporary files of the processes are deleted too, even those of a killed process.
+        # TMPDIR puts the temporary files of the processes here, so that they are deleted even if a process is killed.
         self._environ |= {"KAFKASSE_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers, "TMPDIR": str(self.logs)}
         return self
 
@@ -183,8 +182,8 @@ class Processes:
             each.process.stop(STOP_TIMEOUT_S)
         self._directory.cleanup()
 
-    def start(self, name: str, *args: str, exits: bool = False) -> Process:
-        """Start `kafkasse` with `args`. A command that exits by itself shows its progress on our stderr."""
+    def start(self, name: str, *args: str, exits: bool = False) -> _Part:
+        """Start `kafkasse` with `args`. If `exits` is true, the command writes its progress to our stderr."""
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
             process = SupervisedProcess(
@@ -195,7 +194,7 @@ class Processes:
                 stdout=output,
                 stderr=None if exits else output,
             )
-        self._started.append(Process(name, process, log, exits=exits))
+        self._started.append(_Part(name, process, log, exits=exits))
         return self._started[-1]
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:

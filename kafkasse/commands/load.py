@@ -1,8 +1,8 @@
 """`kafkasse load`: write the rows of a CSV or JSON lines file to a topic and report what Kafka acknowledged.
 
-Values are not rewritten. A CSV field that is a JSON number keeps its digits; any other field becomes a JSON string, so that
-`007` and Namibia's code `NA` survive. A JSON line is sent as it is. The command stops before the first invalid row. It
-creates a missing topic only if --create is given.
+Values are not changed. A CSV field that is a JSON number keeps its digits; any other field becomes a JSON string, so that
+`007` and Namibia's code `NA` are preserved. A JSON line is sent unchanged. The command stops before the first invalid row.
+It creates a missing topic only if --create is given.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ Examples:
 
 
 class BadRow(Exception):
-    """A row that cannot be sent: its line number and the reason."""
+    """A row that cannot be sent. The message contains its line number and the reason."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line} {reason}")
 
 
 class Row(NamedTuple):
-    """The key and value of a record, and the number of the row's first line. The key may be None (no key) or empty."""
+    """The key and the value of a record, and the number of the row's first line. An empty key is not the same as None."""
 
     line: int
     key: bytes | None
@@ -108,7 +108,7 @@ def command(
     FILE is CSV with a header line (.csv), JSON lines (.jsonl, .ndjson), or - for JSON lines on stdin. The exit code is 130
     if Ctrl-C or SIGTERM interrupted the command.
     """
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # we report in one sentence what it logs in thirty lines
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs thirty lines for an error that we report in one
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     read_rows = _row_reader(file)
     settings = Config.load(kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {}).kafka_settings()
@@ -351,7 +351,7 @@ def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) 
     try:
         if topic not in admin.list_topics():
             if partitions is None:
-                raise CommandError(f"topic {topic} does not exist; create it, or add --create [PARTITIONS]")
+                raise CommandError(f"topic {topic} does not exist; create it, or pass --create [PARTITIONS]")
             admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
     except KafkaError as error:
         raise CommandError(f"cannot create topic {topic}: {_message(error)}") from error
@@ -359,11 +359,11 @@ def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) 
         admin.close()
 
 
-def _client(kind: Any, settings: dict[str, Any], **client_settings: Any) -> Any:
-    """Create a kafka-python client. It rejects settings of other client types, so pass only those that `kind` knows."""
-    known = {name: value for name, value in settings.items() if name in kind.DEFAULT_CONFIG}
+def _client(client_class: Any, settings: dict[str, Any], **client_settings: Any) -> Any:
+    """Create a kafka-python client from those `settings` that the class has. It would reject the others."""
+    known = {name: value for name, value in settings.items() if name in client_class.DEFAULT_CONFIG}
     try:
-        return kind(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
+        return client_class(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
     except KafkaTimeoutError:
         servers = settings["bootstrap_servers"]
         raise CommandError(

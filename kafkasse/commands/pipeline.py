@@ -159,8 +159,9 @@ def _checkpoint(directory: str | None, spark: SparkSession) -> Iterator[str]:
 def _queue_signals(signals: SimpleQueue[int]) -> None:
     """Queue SIGINT and SIGTERM, so that the pipeline can stop at a safe point.
 
-    An exception raised by a signal handler could interrupt PySpark while it starts its JVM, which nothing would then stop,
-    or in the middle of a call to the JVM. A SimpleQueue, because a signal handler may call its put() but not Event.set().
+    A signal handler that raises an exception could interrupt PySpark in the middle of a call to the JVM, or while PySpark
+    starts the JVM, which would then run forever. The queue is a SimpleQueue because a signal handler may call its put(), but
+    not Event.set().
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.put(number))

@@ -1,7 +1,8 @@
 """`kafkasse serve`: run gunicorn with this project's configuration.
 
 The options reach gunicorn as environment variables, so that the Procfile, `gunicorn -c gunicorn.conf.py wsgi:app` and this
-command behave the same. This module checks what it can before gunicorn starts, to report a problem in one sentence.
+command behave the same. Before gunicorn starts, this module checks the configuration and the address, so that it can report
+a problem in one sentence.
 """
 
 from __future__ import annotations

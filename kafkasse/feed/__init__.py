@@ -1,4 +1,4 @@
-"""Feeds: from a position to frames. This package uses logs, records and frames; it knows neither HTTP nor a Kafka client."""
+"""Feeds read records from a log, starting at a position, and return frames. This package uses neither HTTP nor Kafka."""
 
 from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.reader import Reader, StopReason

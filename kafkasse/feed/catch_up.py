@@ -1,4 +1,4 @@
-"""Catching up: read with a cursor for one client, and encode its frames with its own event IDs.
+"""Catching up: read records through a cursor that serves one client, and encode frames with this client's event IDs.
 
 A reader catches up until the ring covers its position; see reader.py.
 """
@@ -18,25 +18,26 @@ from kafkasse.log import Batch, Cursor, Gap, Log, OffsetOutOfRange, known_offset
 from kafkasse.position import IdWriter
 
 MAX_RECORDS_PER_ENCODE = 256
-MAX_POLL_S = 0.25  # read() checks at least this often whether it has to return
+MAX_POLL_S = 0.25  # read() calls `until` at least this often
 
 
 class CatchUp:
-    """Reads one stream through a cursor of its own.
+    """Reads the records of one stream through its own cursor.
 
     Args:
         log: the log to read.
-        ids: writes the stream's event IDs. It is at the position where the cursor starts, and moves with it.
+        ids: writes the stream's event IDs. Its position is where the cursor starts, and moves with the frames that read()
+            returns.
         encoder: encodes records.
         watch: notices changes of the topics.
         max_chunk_bytes: read() returns about this many bytes at most.
-        gaps: records before the position that the client has lost.
-        max_snapshot_keys: start with a snapshot of at most this many keys; None: without a snapshot.
+        gaps: the gaps before the position, which begin() reports.
+        max_snapshot_keys: start with a snapshot of at most this many keys. None: start without a snapshot.
         tail: the reader will never join a feed, so its cursor stays at the end of the log.
 
     Attributes:
-        ended: whether a topic was recreated. The stream ends, and the client reconnects with an ID of the old topic.
-        id_sent: whether the last event ID that the client received is its position.
+        ended: a topic was recreated, so the stream must end. The client reconnects with an ID of the old topic.
+        id_sent: the last event ID that the client received is the current position.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class CatchUp:
         return self.id_if_moved()
 
     def read(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> bytes:
-        """Return the next frames, or b"" after `timeout_s` seconds, or as soon as `until()` is true.
+        """Return the next frames. Return b"" after `timeout_s` seconds, or as soon as `until()` is true or the stream ended.
 
         Raises:
             KafkasseError: the stream cannot continue.
@@ -101,8 +102,8 @@ class CatchUp:
         return not self._batches and not self._gaps and self._snapshot is None
 
     def id_if_moved(self) -> bytes:
-        """Return an event ID without data if the client does not have the ID of its position, else b""."""
-        if self.id_sent or self._snapshot is not None:  # a snapshot that breaks off has to start again
+        """Return an event ID without data if the client has not received the ID of its position, else b""."""
+        if self.id_sent or self._snapshot is not None:  # without an ID, an interrupted snapshot starts again
             return b""
         self.id_sent = True
         return self._wire.id_alone(self.ids.render())
@@ -124,7 +125,7 @@ class CatchUp:
             self._recover(error)
 
     def _recover(self, error: OffsetOutOfRange) -> None:
-        """Continue where the log does, and declare the records in between as lost."""
+        """Continue at the next offset that the log holds, and report the lost records as a gap."""
         for partition, held in known_offset_ranges(self._log, error.partitions).items():
             offset = self.ids.offsets[partition]
             if gap := error.gap(partition, offset, held):
@@ -137,7 +138,7 @@ class CatchUp:
         return frame.gap(self._wire, gap, self.ids.render())
 
     def _declare_all(self, gaps: Sequence[Gap]) -> bytes:
-        """Only the last gap event has an ID: a client with that ID, which is after all gaps, must have received them all."""
+        """Return all gap events. Only the last has an ID: the ID is after all gaps, so the client must have received all."""
         self.id_sent = True
         ids = [""] * (len(gaps) - 1) + [self.ids.render()]
         return b"".join(frame.gap(self._wire, gap, position_id) for gap, position_id in zip(gaps, ids, strict=True))
@@ -159,7 +160,7 @@ class CatchUp:
         return b"".join(parts)
 
     def _encode(self, batch: Batch) -> list[bytes]:
-        """Encode the first records of a batch; the rest waits, so that a chunk does not become much too large."""
+        """Encode the first records of a batch. The rest stays in the queue, so that no chunk becomes far too large."""
         partition, records, next_offset = batch
         rest = records[MAX_RECORDS_PER_ENCODE:]
         if rest:
@@ -170,7 +171,8 @@ class CatchUp:
         except FilterError:
             if len(batch.records) == 1:
                 raise
-            # The client must receive the records before the one at which the filter fails: halve until that one is alone.
+            # The client must receive the records before the one at which the filter fails, so halve the batch until it
+            # contains only that record.
             self._batches.popleft()
             self._batches.extendleft(reversed(batch.halves()))
             return []
@@ -178,7 +180,9 @@ class CatchUp:
         if rest:
             self._batches.appendleft(Batch(partition, rest, batch.next_offset))
         self.ids.set(partition, next_offset)
-        self.id_sent = bool(offsets) and offsets[-1] + 1 == next_offset  # not if filtered records follow the last frame
+        self.id_sent = (
+            bool(offsets) and offsets[-1] + 1 == next_offset
+        )  # false if filtered records follow the last frame
         return frames
 
     def _add_to_snapshot(self, snapshot: Snapshot, batch: Batch) -> bytes:

@@ -1,4 +1,4 @@
-"""The feeds and readers of one log in this process: where a stream is opened.
+"""The feeds of one log in this process. Feeds.open() opens the reader of a stream.
 
 Feeds.open() ─▶ ring covers the position? ── yes ─▶ Reader (joining or live)
                          │ no
@@ -25,17 +25,17 @@ from kafkasse.log import Log, Partition, Topic
 from kafkasse.position import IdWriter, Position, of_topics
 from kafkasse.route import Route, StartAt
 
-MAX_IDLE_TAILS_RATIO = 1 / 4  # of max_cursors: tails without readers must leave cursors to others
-MAX_DESCRIPTION_AGE_S = 1.0  # of the topics of a stream that is opened
+MAX_IDLE_TAILS_RATIO = 1 / 4  # the share of max_cursors that tails without readers may use
+MAX_DESCRIPTION_AGE_S = 1.0  # how long describe() returns a cached description by default
 
 
 class Feeds:
-    """The feeds and readers of one log in this process.
+    """The feeds of one log in this process.
 
     Args:
         log: the log to read.
         settings: limits and intervals.
-        start_tail: starts a tail; tests drive theirs by hand.
+        start_tail: starts the greenlet of a tail. Tests pass a function that does nothing, and call Tail.turn() themselves.
     """
 
     def __init__(self, log: Log, settings: FeedSettings, start_tail: Callable[[Tail], None] = Tail.start) -> None:
@@ -48,7 +48,11 @@ class Feeds:
         self._tailing = SingleFlight()
 
     def describe(self, topics: Iterable[str], max_age_s: float = MAX_DESCRIPTION_AGE_S) -> dict[str, Topic]:
-        """Return those of `topics` that exist, from a cache if its entries are at most `max_age_s` seconds old."""
+        """Return those of `topics` that exist. Cached descriptions may be `max_age_s` seconds old.
+
+        Raises:
+            KafkaUnavailable: the cluster does not answer.
+        """
         names = list(topics)
         cached = self._cached(names, max_age_s)
         return cached if len(cached) == len(names) else self._describing.run(lambda: self._describe(names, max_age_s))
@@ -76,22 +80,24 @@ class Feeds:
         encoder: Encoder,
         since: int | None = None,
     ) -> Reader:
-        """Open a stream.
+        """Open a reader.
 
         Args:
-            route: where partitions start for which the client sent nothing, and the type of the event IDs.
-            position: what the client sent.
+            route: decides where a client without an event ID starts, and what event IDs contain.
+            position: the position that the client sent.
             topics: the topics of the position, as describe() returns them.
-            encoder: encodes records; streams with the same encoder share a feed.
-            since: where a client without an event ID starts, in milliseconds since the epoch.
+            encoder: encodes records. Streams with the same encoder and topics share a feed.
+            since: where a client without an event ID starts, in milliseconds since the epoch. None: where the route says.
 
         Raises:
-            InvalidPosition, KafkaUnavailable: nothing has been opened.
+            InvalidPosition: the position is not valid for these topics.
+            TopicNotAvailable: a topic was deleted after describe() returned it.
+            Unavailable: Kafka does not answer, or the log has too many open cursors.
         """
-        if position.partial_topics:  # a stream of hand-picked partitions has no feed to share
+        if position.partial_topics:  # a stream of selected partitions cannot share a feed
             return self._open_reader(None, route, position, topics, encoder, since)
         feed = self._feed(route, topics, encoder)
-        feed.readers += 1  # before anything that waits, because a feed without readers may be dropped meanwhile
+        feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
         try:
             return self._open_reader(feed, route, position, topics, encoder, since)
         except BaseException:
@@ -155,7 +161,7 @@ class Feeds:
         def open_tail() -> Tail:
             return self._open_tail_of(key, topic_ids) or self._start_tail_of(key, topics)
 
-        # A stream whose topics are tailed already must not wait for the tails of other topics.
+        # If these topics have a tail already, do not wait until the tails of other topics are open.
         return self._open_tail_of(key, topic_ids) or self._tailing.run(open_tail)
 
     def _open_tail_of(self, key: tuple[str, ...], topic_ids: Mapping[str, str]) -> Tail | None:
@@ -175,7 +181,7 @@ class Feeds:
         return tail
 
     def _close_idle_tails(self) -> None:
-        """Close the oldest tails without readers. The others stay open for clients that reconnect."""
+        """Close the oldest tails without readers, above a limit. The others stay open for clients that reconnect."""
         idle = [tail for tail in self._tails.values() if tail.idle]
         excess = len(idle) - int(self._settings.max_cursors * MAX_IDLE_TAILS_RATIO)
         for tail in idle[: max(0, excess)]:
@@ -191,7 +197,7 @@ def _ids(start: ResolvedPosition, route: Route) -> IdWriter:
 def _ids_in_ring(
     feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None
 ) -> IdWriter | None:
-    """Return the event IDs of a client that can start from the ring, or None if its position has to be resolved."""
+    """Return the ID writer of a client that can start from the ring, or None if its position must be resolved."""
     if not position.starts:
         at_end = since is None and route.start is StartAt.LATEST
         return feed.ids.copy_at(feed.ids.offsets, feed.ids.timestamps) if at_end else None

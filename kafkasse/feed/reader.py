@@ -1,4 +1,4 @@
-"""One client's view of a feed: what it has received, and where its next frames come from.
+"""A reader is one client's view of a feed: what the client has received, and where its next frames come from.
 
                     ┌────────────────────────────────────────────┐
                     ▼                                            │ opens a cursor
@@ -8,15 +8,15 @@
                                                  the ring evicted its next segment
     every state ──▶ CLOSED
 
-    CATCHING_UP  reads with a cursor of its own, and encodes frames with its own event IDs
-    JOINING      reads from the ring and skips what the client has; still encodes its own event IDs
-    LIVE         its position is the feed's, so the shared frames, with the event IDs in them, are right for its client
+    CATCHING_UP  reads through its own cursor, and encodes frames with its own event IDs
+    JOINING      reads from the ring and skips records that the client already has; still writes its own event IDs
+    LIVE         has the position of the feed, so the client can receive the shared frames with their event IDs
     PARKED       the client has received everything; the feed sends to it, and no greenlet is needed
-    BEHIND       the ring has evicted what the client needs next; read() opens a cursor
-    CLOSED       everything is released
+    BEHIND       the ring has evicted the segment that the client needs next; read() opens a cursor
+    CLOSED       has released everything
 
-A slow client costs other readers nothing: it falls behind, and catches up through its own cursor. A stream of hand-picked
-partitions has no feed to share; its reader stays in CATCHING_UP.
+A slow client costs other readers nothing: its reader falls behind, and catches up through its own cursor. A stream of
+selected partitions cannot share a feed; its reader stays in CATCHING_UP.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kafkasse.position import IdWriter
 
 
 class ReaderState(Enum):
-    """See the module."""
+    """The states in the diagram at the top of this module."""
 
     CATCHING_UP = "catching up"
     JOINING = "joining"
@@ -62,14 +62,18 @@ _NEXT_STATES = {
 
 
 class Reader:
-    """One client's view of a feed. Only one greenlet may call its methods, apart from stop().
+    """One client's view of a feed. Only one greenlet may call its methods, except stop(), which any greenlet may call.
 
     Args:
-        ids: writes the client's own event IDs; it is at the client's position.
-        feed: the feed to join, in which this reader is already counted; None if the reader never joins one.
-        open_catch_up: opens a cursor at the position of `ids`.
-        catch_up: the cursor with which the reader starts; None if the ring covers its position.
+        ids: writes the client's own event IDs, at the client's position.
+        feed: the feed to join, whose `readers` already counts this reader. None if the reader never joins a feed.
+        open_catch_up: opens a cursor at the position of the ID writer that it receives.
+        catch_up: the cursor with which the reader starts. None if the ring covers the client's position.
         max_chunk_bytes: read() returns about this many bytes at most.
+
+    Attributes:
+        state: the state of the reader.
+        stop_reason: why read() returns no more frames; None until then.
     """
 
     __slots__ = (
@@ -103,9 +107,9 @@ class Reader:
         self._catch_up = catch_up  # CATCHING_UP only
         self._ids: IdWriter | None = ids  # CATCHING_UP, JOINING and BEHIND
         self._offsets: dict[Partition, int] = {}  # LIVE only: the position before the segment `_segment`
-        self._timestamps: dict[Partition, int] = {}  # likewise
+        self._timestamps: dict[Partition, int] = {}  # LIVE only: the timestamps of that position
         self._segment = feed.ring.first if feed is not None else 0  # JOINING and LIVE: the next segment to read
-        self._id_sent = False  # whether the last event ID that the client received is its position
+        self._id_sent = False  # the last event ID that the client received is its position
         self._client: ParkedClient | None = None  # PARKED only
         if self.state is ReaderState.JOINING and self._shared.is_at(ids):
             self._go_live()
@@ -121,7 +125,7 @@ class Reader:
         self._enter(ReaderState.JOINING)
         self._id_sent = catch_up.id_sent
         self._catch_up = None
-        # Set this before close(), which may switch greenlets: the reader notices if the ring evicts the segment meanwhile.
+        # Set this before close(), which may switch greenlets. If the ring evicts the segment meanwhile, the reader notices.
         self._segment = self._shared.ring.first
         catch_up.close()
 
@@ -141,7 +145,7 @@ class Reader:
         catch_up.id_sent = self._id_sent
 
     def park(self, client: ParkedClient) -> None:
-        """Let the feed send to `client`, which has received everything; see can_park."""
+        """Let the feed send to `client`. Call this only if `can_park` is true."""
         self._enter(ReaderState.PARKED)
         self._client = client
         self._offsets, self._timestamps = {}, {}
@@ -155,7 +159,7 @@ class Reader:
         self._read_to(self._shared.unpark(client))
 
     def stop(self, reason: StopReason) -> None:
-        """Make read() return, and return nothing from now on. Callable from the event loop: it never waits."""
+        """Make read() return b"" now and from now on. This never waits, so callbacks in the event loop may call it."""
         if self.stop_reason is not StopReason.CLIENT_LEFT:
             self.stop_reason = reason
         if self.state in (ReaderState.JOINING, ReaderState.LIVE):
@@ -183,7 +187,7 @@ class Reader:
         return self._catch_up.begin() if self._catch_up is not None else self.id_if_moved()
 
     def read(self, timeout_s: float) -> bytes:
-        """Return the next frames, or b"" after `timeout_s` seconds, or as soon as the reader is stopped.
+        """Return the next frames. Return b"" after `timeout_s` seconds, or as soon as the reader is stopped.
 
         Raises:
             KafkasseError: the stream cannot continue.
@@ -197,7 +201,7 @@ class Reader:
 
     def _read_once(self, deadline: float) -> bytes:
         if self._catch_up is not None:
-            return self._read_own(self._catch_up, deadline)
+            return self._read_cursor(self._catch_up, deadline)
         if self._segment < self._shared.ring.first:
             self._fall_behind()
             return b""
@@ -215,7 +219,7 @@ class Reader:
         if feed.ended and feed.ring.head <= self._segment and self.stop_reason is None:
             self.stop_reason = StopReason.ENDED
 
-    def _read_own(self, catch_up: CatchUp, deadline: float) -> bytes:
+    def _read_cursor(self, catch_up: CatchUp, deadline: float) -> bytes:
         data = catch_up.read(max(0.0, deadline - time.monotonic()), self._stopped_or_may_join)
         if catch_up.ended and self.stop_reason is None:
             self.stop_reason = StopReason.ENDED
@@ -245,7 +249,7 @@ class Reader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_joining(self, ids: IdWriter) -> bytes:
-        """Return the frames of the ring that the client does not have, with its own event IDs, and go live if possible."""
+        """Return the ring's frames that the client has not received, with its own event IDs. Then go live if possible."""
         feed = self._shared
         frames: list[bytes] = []
         for segment in feed.segments(self._segment):
@@ -287,7 +291,7 @@ class Reader:
     # The position.
 
     def id_if_moved(self) -> bytes:
-        """Return an event ID without data if the client does not have the ID of its position, else b""."""
+        """Return an event ID without data if the client has not received the ID of its position, else b""."""
         if self._catch_up is not None:
             return self._catch_up.id_if_moved()
         self._skip_filtered_records()
@@ -311,11 +315,11 @@ class Reader:
 
     @property
     def can_park(self) -> bool:
-        """Whether the client has received everything, and the position is the feed's."""
+        """Whether the reader is live and its client has received everything."""
         return self.state is ReaderState.LIVE and self.stop_reason is None and self._shared.can_park(self._segment)
 
     def _skip_filtered_records(self) -> None:
-        """Follow the feed past records that it filtered out since its last segment."""
+        """Move to the feed's position if only filtered records are between it and the reader's position."""
         if self.state is ReaderState.LIVE and self._segment == self._shared.ring.head:
             position = self._shared.position
             if position.offsets != self._offsets or position.timestamps != self._timestamps:

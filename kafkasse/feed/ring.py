@@ -1,4 +1,4 @@
-"""The ring: the latest frames of one feed in a bounded buffer. No I/O, and no knowledge of readers or encoding.
+"""The ring: a bounded buffer with the latest frames of one feed. This module does no I/O, reading or encoding.
 
     first                         head
       │                            │
@@ -6,8 +6,8 @@
       [ segment ][ segment ][ segment ]  ← append()
       evict()
 
-Segments are numbered. A reader remembers the number of the segment that it reads next; if that number is less than `first`,
-the ring has evicted the segment and the reader has to catch up with a cursor of its own.
+Segments are numbered. A reader remembers the number of the segment that it reads next. If that number is less than `first`,
+the ring has evicted the segment, and the reader must catch up through its own cursor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafkasse.log import Gap, Partition
 
 @dataclass(frozen=True, slots=True)
 class RingLimits:
-    """How much a ring keeps. `max_bytes` counts frames only, not the bookkeeping of each segment."""
+    """The limits of a ring. `max_bytes` counts the bytes of frames, not the bookkeeping of each segment."""
 
     max_bytes: int
     max_records: int
@@ -35,14 +35,14 @@ class Segment:
         partition: the partition of the batch.
         next_offset: the offset after the batch.
         data: the encoded frames.
-        offsets: the offset of the record behind each frame.
-        timestamps: the timestamp of the record behind each frame; empty unless the event IDs contain timestamps.
-        gap: the gap that this segment declares instead of records.
-        next_offsets: the partitions that moved since the previous segment, this one's included, with their next offset.
-            Filtered records move a partition without a segment.
-        next_timestamps: likewise, the timestamps in the event ID; empty unless the event IDs contain timestamps.
-        ends_at_position: whether the event ID of the last frame is the position after this segment. It is not if filtered
-            records follow that frame.
+        offsets: for each frame, the offset of its record.
+        timestamps: for each frame, the timestamp of its record; empty unless the event IDs contain timestamps.
+        gap: the gap that this segment reports, if it contains no records.
+        next_offsets: the next offset of each partition that has moved since the previous segment. This can be more than one
+            partition, because a batch whose records are all filtered out moves its partition but adds no segment.
+        next_timestamps: for the same partitions, the timestamp in the event ID; empty unless event IDs contain timestamps.
+        ends_at_position: the event ID of the last frame is the position after this segment. False if filtered records follow
+            that frame.
     """
 
     partition: Partition
@@ -100,13 +100,13 @@ class Ring:
         self._complete_from.update(offsets)
 
     def segments(self, number: int) -> Iterator[Segment]:
-        """Yield the segments from `number` on, which must not be evicted."""
+        """Yield the segments from `number` on. The ring must not have evicted segment `number`."""
         segments = self._segments
         for index in range(number - self.first, len(segments)):
             yield segments[index]
 
     def covers(self, offsets: Mapping[Partition, int]) -> bool:
-        """Return whether the ring holds everything that a reader at `offsets` still has to read."""
+        """Return whether the ring has evicted nothing that a reader at `offsets` still needs."""
         complete_from = self._complete_from
         return len(offsets) == len(complete_from) and all(
             offsets.get(partition, -1) >= offset for partition, offset in complete_from.items()

@@ -1,10 +1,10 @@
-"""A shared feed: the frames of one selection, encoded once for all of its readers. Does no I/O of its own.
+"""A shared feed: the frames of one selection, encoded once for all of its readers. The tail reads from the log.
 
     Tail ─▶ append() ─▶ encode ─▶ ring ─▶ readers that have a greenlet take segments   (reader.py)
                                    └────▶ flush() sends to parked clients
 
-A parked client has received everything. It has no greenlet: flush() writes to its socket without waiting. A thousand
-parked clients cost one encode and a thousand send() calls.
+A parked client has received everything and needs no greenlet: flush() writes to its socket without waiting. For a thousand
+parked clients, a record is encoded once and sent with a thousand send() calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FeedPosition(NamedTuple):
         segment: the number of the segment that it needs next.
         offsets: the next offset of every partition.
         timestamps: the timestamps of the event ID; empty unless the event IDs contain timestamps.
-        id_sent: whether the last event ID that the client received is this position.
+        id_sent: the last event ID that the client received is this position.
     """
 
     segment: int
@@ -40,14 +40,14 @@ class FeedPosition(NamedTuple):
 
 
 class ParkedClient(Protocol):
-    """A client that has received everything. As long as its socket takes all bytes, it needs no greenlet."""
+    """A client that has received everything. It needs no greenlet while its socket accepts all bytes at once."""
 
     def to_chunk(self, data: bytes) -> bytes:
-        """Return the bytes that go over the socket. They are the same for all parked clients of a feed."""
+        """Return `data` as it is sent over the socket. The result is the same for all parked clients of a feed."""
         ...
 
     def try_send(self, chunk: bytes) -> bool:
-        """Send without waiting. If the socket does not take all bytes, keep the rest, call wake() and return False."""
+        """Send without waiting. If the socket does not accept all bytes, keep the rest, call wake() and return False."""
         ...
 
     def wake(self) -> None:
@@ -60,16 +60,16 @@ class SharedFeed:
 
     Args:
         encoder: encodes records.
-        ids: writes the event IDs; it is at the position where the feed starts.
+        ids: writes the event IDs. Its position is where the feed starts.
         id_type: what the event IDs contain.
-        limits: of the ring.
+        limits: the limits of the ring.
         heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
 
     Attributes:
-        readers: the number of readers; the owner of a reader increments it before it opens the reader.
-        idle_since: when the last reader left, by the monotonic clock.
-        failure: the error that ended the feed.
-        ended: whether the feed ended without an error; its readers end their streams, and the clients reconnect.
+        readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
+        idle_since: when the last reader closed, by the monotonic clock.
+        failure: the error that ended the feed, or None.
+        ended: the feed ended without an error. Its readers end their streams, and the clients reconnect.
     """
 
     def __init__(
@@ -87,13 +87,12 @@ class SharedFeed:
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
-        self._parked: dict[
-            ParkedClient, FeedPosition | None
-        ] = {}  # the position of those that could not take all bytes
+        # The value is None, or the position of a client whose socket has not accepted all bytes.
+        self._parked: dict[ParkedClient, FeedPosition | None] = {}
         self._flushed = 0  # the number of the segment that parked clients receive next
         self._flushed_offsets = dict(ids.offsets)
         self._flushed_times = self._times()
-        self._id_flushed = True  # whether parked clients have the event ID of the feed's position
+        self._id_flushed = True  # parked clients have received the event ID of the feed's position
         self._changed = Event()
 
     def is_at(self, ids: IdWriter) -> bool:
@@ -102,9 +101,9 @@ class SharedFeed:
         return same and (not self._has_times or ids.timestamps == self.ids.timestamps)
 
     def holds(self, offsets: Mapping[Partition, int]) -> bool:
-        """Return whether a reader at `offsets` can start from the ring: nothing that it needs is evicted or not yet read."""
-        ours = self.ids.offsets
-        return self.ring.covers(offsets) and all(offset <= ours[each] for each, offset in offsets.items())
+        """Return whether a reader at `offsets` can start from the ring: it needs no evicted frame and is not ahead of it."""
+        position = self.ids.offsets
+        return self.ring.covers(offsets) and all(offset <= position[each] for each, offset in offsets.items())
 
     # The tail calls these.
 
@@ -120,7 +119,9 @@ class SharedFeed:
         except FilterError:
             if len(records) == 1:
                 raise
-            for half in batch.halves():  # readers must receive the records before the one at which the filter fails
+            # Readers must receive the records before the one at which the filter fails, so halve the batch until it contains
+            # only that record.
+            for half in batch.halves():
                 self.append(half)
             return
         timestamps: list[int | None] = []
@@ -138,7 +139,7 @@ class SharedFeed:
         self._add(gap.partition, gap.end, data, [], [], gap, True)
 
     def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
-        """Add new partitions, which are read from these offsets on."""
+        """Add new partitions, which start at these offsets."""
         self.ring.add_partitions(offsets)
         for partition, offset in offsets.items():
             self.ids.set(partition, offset)
@@ -157,7 +158,9 @@ class SharedFeed:
     ) -> None:
         self._moved[partition] = None
         if not data:
-            self._id_flushed = False  # all records were filtered: the next event or heartbeat sends the new position
+            self._id_flushed = (
+                False  # all records were filtered out; the next event or heartbeat sends the new position
+            )
             return
         moved, self._moved = self._moved, {}
         next_offsets = {each: self.ids.offsets[each] for each in moved}
@@ -168,7 +171,7 @@ class SharedFeed:
         )
 
     def flush(self) -> None:
-        """Send new frames, or a heartbeat if one is due, to all parked clients, and wake the readers that wait."""
+        """Send new frames to all parked clients and wake the waiting readers, or send a heartbeat if one is due."""
         if self._flushed < self.ring.head:
             data = []
             for segment in self.ring.segments(self._flushed):
@@ -202,7 +205,7 @@ class SharedFeed:
             if stopped_at is None:
                 chunk = client.to_chunk(data) if chunk is None else chunk
                 if not client.try_send(chunk):
-                    # The client keeps the rest of this chunk. Until its greenlet runs, it must not receive later chunks.
+                    # The client keeps the rest of this chunk, so it must not receive later chunks until its greenlet runs.
                     position = position or self._flushed_position()
                     self._parked[client] = position
 
@@ -210,7 +213,7 @@ class SharedFeed:
         return FeedPosition(self._flushed, dict(self._flushed_offsets), dict(self._flushed_times), self._id_flushed)
 
     def fail(self, error: KafkasseError | None) -> None:
-        """End all readers, with this error or, if it is None, so that their clients reconnect."""
+        """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
         self.failure = error
         self.ended = error is None
         self._notify()
@@ -229,16 +232,16 @@ class SharedFeed:
             self._changed.wait(timeout_s)
 
     def wake_readers(self) -> None:
-        """Make all readers that wait check whether they have to stop."""
+        """Wake all waiting readers, so that each checks whether it was stopped."""
         self._notify()
 
     @property
     def position(self) -> FeedPosition:
-        """The position after everything that the feed has appended: a view, which moves on with the feed."""
+        """The position after everything that the feed has appended. Its maps change when the feed appends more."""
         return FeedPosition(self.ring.head, self.ids.offsets, self.ids.timestamps if self._has_times else {}, False)
 
     def segments(self, number: int) -> Iterator[Segment]:
-        """Yield the segments from `number` on, which must not be evicted."""
+        """Yield the segments from `number` on. The ring must not have evicted segment `number`."""
         return self.ring.segments(number)
 
     def can_park(self, segment: int) -> bool:
@@ -250,7 +253,7 @@ class SharedFeed:
         self._parked[client] = None
 
     def unpark(self, client: ParkedClient) -> FeedPosition:
-        """Stop sending to this client. Returns how far it was served."""
+        """Stop sending to this client. Return its position, which includes the bytes that the client keeps unsent."""
         return self._parked.pop(client, None) or self._flushed_position()
 
     @property

@@ -1,4 +1,4 @@
-"""Many greenlets ask Kafka the same question at once: one asks, the others wait for its answer. No knowledge of Kafka."""
+"""Runs slow calls one at a time, and shares a failure with all callers that waited. Does not depend on Kafka."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 class SingleFlight:
     """Runs one call at a time, and shares its failure with the callers that were waiting.
 
-    While Kafka is away, each question takes its whole timeout. Without sharing, the hundredth caller would fail after a
-    hundred timeouts.
+    While Kafka is away, each call takes its whole timeout. If the failure were not shared, the hundredth caller would fail
+    after a hundred timeouts. A success is not shared: the next caller finds its result in a cache.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,18 @@ class SingleFlight:
         self._failure: Unavailable | None = None
         self._failed_at = 0.0
 
-    def run(self, question: Callable[[], T]) -> T:
-        """Return `question()`, which runs while no other call does.
+    def run(self, call: Callable[[], T]) -> T:
+        """Return `call()`, which runs while no other call does.
 
         Raises:
-            Unavailable: raised by this question, or by another one while this one was waiting.
+            Unavailable: raised by this call, or by another call while this one was waiting.
         """
         arrived_at = time.monotonic()
         with self._lock:
             if self._failure is not None and self._failed_at >= arrived_at:
                 raise type(self._failure)(self._failure.detail)
             try:
-                return question()
+                return call()
             except Unavailable as error:
                 self._failure, self._failed_at = error, time.monotonic()
                 raise

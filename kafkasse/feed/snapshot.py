@@ -1,4 +1,4 @@
-"""A snapshot: the newest record of each key, for clients of a compacted topic that holds a table."""
+"""A snapshot: the newest record of each key. A client of a compacted topic that represents a table receives it first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Snapshot:
 
     Args:
         held: the offsets that each partition held at that time.
-        max_keys: the limit on keys, because all of them are in memory.
+        max_keys: the maximum number of keys, because all newest records are in memory.
     """
 
     def __init__(self, held: Mapping[Partition, OffsetRange], max_keys: int) -> None:
@@ -28,7 +28,7 @@ class Snapshot:
             ConfigurationError: there are more than `max_keys` keys.
         """
         for record in batch.records:
-            # A record without a key replaces nothing. A newer record moves its key to the end, which keeps the log's order.
+            # A record without a key replaces no other. A newer record moves its key to the end, which keeps the log's order.
             key = (batch.partition.topic, record.key) if record.key is not None else (batch.partition, record.offset)
             self._newest.pop(key, None)
             if record.value is not None:
@@ -36,6 +36,7 @@ class Snapshot:
         if len(self._newest) > self._max_keys:
             raise ConfigurationError(
                 f"The snapshot has more than {self._max_keys} keys (max_snapshot_keys={self._max_keys})."
+                " Increase max_snapshot_keys in the server's configuration, or start at another position."
             )
 
     def is_complete(self, offsets: Mapping[Partition, int]) -> bool:

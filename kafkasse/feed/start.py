@@ -2,9 +2,12 @@
 
     Position (what the client sent) + the offsets that the log holds ─▶ ResolvedPosition (an offset for every partition)
 
-A partition starts, in this order of precedence, at the offset or the timestamp that the client sent; at its first record,
-if it was added after the client's event ID was issued; at the time that the client asked for (`since`); or where the route
-says.
+The first of these rules that applies decides where a partition starts:
+
+1. at the offset, or else at the timestamp, in the client's event ID;
+2. at its first record, if the partition was added after the event ID was issued;
+3. at the time that the client requested (`since`);
+4. where the route says.
 """
 
 from __future__ import annotations
@@ -18,9 +21,8 @@ from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
 from kafkasse.position import PartitionStart, Position
 from kafkasse.route import StartAt
 
-ADDED_SINCE = PartitionStart(
-    offset=0
-)  # the start of a partition that did not exist when the client's event ID was issued
+# The start of a partition that did not exist when the client's event ID was issued.
+ADDED_SINCE = PartitionStart(offset=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,10 @@ class ResolvedPosition:
     Attributes:
         offsets: the next offset of every partition of the stream.
         topic_ids: the topic ID of every topic.
-        partial_topics: topics of which the stream holds only the listed partitions.
-        timestamps: for event IDs that contain timestamps.
-        gaps: records that the client asked for and that the log no longer holds.
-        snapshot: whether the stream starts with a snapshot.
+        partial_topics: the topics of which the stream contains only selected partitions.
+        timestamps: the timestamp of every partition, in milliseconds, for event IDs that contain timestamps.
+        gaps: offsets that the client requested and that the log no longer holds.
+        snapshot: the stream starts with a snapshot.
     """
 
     offsets: dict[Partition, int]
@@ -51,16 +53,18 @@ def resolve(
 
     Args:
         log: the log that holds the topics.
-        position: what the client sent.
+        position: the position that the client sent.
         topics: every topic of the position, as log.describe() returns it.
-        start_at: where partitions start for which the client sent nothing.
+        start_at: where partitions start if the client sent no start for them.
         since: start these partitions at this time instead, in milliseconds since the epoch.
 
     Raises:
-        InvalidPosition: the topic does not have a partition of the position, or an offset that kafkasse did not issue is
-            beyond the end. If kafkasse issued the offset, the log was truncated, which is a gap.
+        InvalidPosition: a topic does not have a partition of the position, or an offset is beyond the end and the event ID
+            was not issued by kafkasse. If kafkasse issued it, the log was truncated, which is reported as a gap.
+        TopicNotAvailable: a topic was deleted meanwhile.
+        KafkaUnavailable: the log does not answer.
     """
-    now_ms = time.time_ns() // 1_000_000  # before the ends are read, so that records written meanwhile are not skipped
+    now_ms = time.time_ns() // 1_000_000  # taken before the end offsets, so that no record written meanwhile is skipped
     recreated = {name for name, topic in topics.items() if _is_recreated(position.topic_ids.get(name), topic)}
     starts: dict[Partition, PartitionStart | None] = {}
     for name in position.topics:
@@ -98,7 +102,7 @@ def _is_recreated(topic_id: str | None, topic: Topic) -> bool:
 def _starts(
     name: str, topic: Topic, position: Position, since: int | None, recreated: bool
 ) -> dict[Partition, PartitionStart | None]:
-    """Return every partition of the stream that belongs to this topic, with the start that the client sent, or None."""
+    """Return the stream's partitions of this topic, each with its start, or None if the route decides."""
     sent = {partition: start for partition, start in position.starts.items() if partition.topic == name}
     missing = [partition for partition in sent if partition.partition >= topic.partitions]
     if missing and not recreated:
@@ -116,7 +120,7 @@ def _starts(
 
 
 def _timestamps_to_find(starts: Mapping[Partition, PartitionStart | None], recreated: set[str]) -> dict[Partition, int]:
-    """Return the partitions that start at a timestamp: those without an offset, or whose offset is of a deleted topic."""
+    """Return the partitions that start at a timestamp: they have no offset, or their topic was recreated since."""
     return {
         partition: start.timestamp
         for partition, start in starts.items()

@@ -1,4 +1,4 @@
-"""Tails some topics: one cursor at their end, for all shared feeds of these topics in this worker."""
+"""A tail reads new records of some topics through one cursor, for all shared feeds of these topics in this worker."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from kafkasse.feed.start import ResolvedPosition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, known_offset_ranges
 
-MAX_POLL_S = (
-    1.0  # how often a tail of silent topics sends heartbeats, checks its topics, and checks whether it is needed
-)
+# While no records arrive, a tail checks this often whether to send heartbeats, refresh its topics or close.
+MAX_POLL_S = 1.0
 UNAVAILABLE_BACKOFF_S = 0.5
-# Each turn that brings records costs at least 0.3 ms of CPU, so a short rest that lets records gather saves CPU. A rest
-# costs a wake-up too, so it must save turns.
-MIN_TURN_S = 0.002  # on average, one turn with records in this time
-TURN_CREDIT_S = 0.02  # the time over which this average holds
+# Each turn that reads records costs at least 0.3 ms of CPU. A short rest between two turns saves CPU, because the next turn
+# reads more records. A rest costs a wake-up, so very short rests are skipped.
+MIN_TURN_S = 0.002  # the minimum average time from one turn with records to the next
+TURN_CREDIT_S = 0.02  # turns may be closer together after a pause, until they have used up this time
 MIN_REST_S = 0.001
 PUSH_REST_RATIO = 2.0  # with many readers: rest this many times as long as sending to them took
 MAX_PUSH_REST_S = 0.02
 
 
 class Tail:
-    """Tails some topics for all shared feeds of them, in a greenlet of its own.
+    """Tails some topics for all shared feeds of these topics, in its own greenlet.
 
     Args:
         log: the log to read.
-        start: the end of all partitions of the topics.
+        start: the end of each partition of the topics.
         watch: notices changes of the topics.
-        idle_timeout_s: a feed is dropped this many seconds after its last reader left; without feeds, the tail closes.
+        idle_timeout_s: a feed is dropped this many seconds after its last reader closed. Without feeds, the tail closes.
         heartbeat_s: how often the feeds send heartbeats.
 
     Attributes:
         feeds: the feeds, by their encoder.
-        offsets: the next offset to fetch.
-        timestamps: one more than the timestamp of the last record, for the event IDs of feeds that are opened later.
+        offsets: for each partition, the next offset to append to the feeds.
+        timestamps: for each partition, the timestamp of its last record plus 1 ms, for event IDs of feeds that open later.
+        closed: the tail has stopped, or is about to stop.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Tail:
         self._cursor = log.cursor(start.offsets, tail=True, shared=True)
 
     def start(self) -> None:
-        """Tail from now on, in a greenlet."""
+        """Start the greenlet that reads."""
         gevent.spawn(self._run)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Tail:
             self._cursor.close()
 
     def turn(self, timeout_s: float) -> float:
-        """Append the next records to all feeds, and send them. Returns how many seconds to rest before the next turn."""
+        """Append the next records to all feeds, and send them. Return the seconds to rest before the next turn."""
         batches = self._poll(timeout_s)
         for batch in batches:
             self.offsets[batch.partition] = batch.next_offset
@@ -117,11 +117,11 @@ class Tail:
         except OffsetOutOfRange as error:
             self._recover(error)
         except Unavailable:
-            gevent.sleep(UNAVAILABLE_BACKOFF_S)  # streams stay open, and receive heartbeats until Kafka is back
+            gevent.sleep(UNAVAILABLE_BACKOFF_S)  # streams stay open and receive heartbeats until Kafka answers again
         return []
 
     def _recover(self, error: OffsetOutOfRange) -> None:
-        """Continue where the log does, and declare the records in between as lost."""
+        """Continue at the next offset that the log holds, and report the lost records as a gap."""
         for partition, held in known_offset_ranges(self._log, error.partitions).items():
             if gap := error.gap(partition, self.offsets[partition], held):
                 self.offsets[partition] = gap.end

@@ -1,4 +1,4 @@
-"""Notices changes of topics while they are read: added partitions, deleted topics and recreated topics.
+"""Notices changes of topics that are being read: added partitions, deleted topics and recreated topics.
 
 A Kafka cursor reports none of these, so the watch refreshes the metadata at intervals.
 """
@@ -14,7 +14,7 @@ import gevent
 from kafkasse.errors import TopicGone, Unavailable
 from kafkasse.log import Partition, Topic
 
-MAX_REFRESH_WAIT_S = 0.05  # how long check() waits for a refresh; after that, the next check() returns its result
+MAX_REFRESH_WAIT_S = 0.05  # how long check() waits for a refresh; a later call returns the result of a slower refresh
 GONE_AFTER_REFRESHES = 2  # a broker that has just started may not know a topic yet
 
 
@@ -32,9 +32,9 @@ class TopicWatch:
     """Watches the topics of one reader, or of one tail.
 
     Args:
-        describe: returns the existing topics of a list; it may block.
+        describe: returns those topics of a list that exist; it may block.
         interval_s: seconds between two refreshes.
-        partial_topics: topics of which the stream holds only some partitions; added partitions are ignored.
+        partial_topics: the topics of which the stream contains only selected partitions; added partitions are ignored.
     """
 
     def __init__(

@@ -47,9 +47,8 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> bytes | bytearra
 def _gzip(data: memoryview, limit: int) -> bytearray:
     decompressor, decompressed = zlib.decompressobj(_ANY_HEADER), bytearray()
     rest: memoryview | bytes = data
-    while (
-        rest and len(decompressed) < limit
-    ):  # in chunks, because zlib allocates up to twice the size that it may return
+    # Decompress in chunks, because zlib allocates up to twice the size that it may return.
+    while rest and len(decompressed) < limit:
         decompressed += decompressor.decompress(rest, _CHUNK_BYTES)
         rest = decompressor.unconsumed_tail
     return decompressed

@@ -1,10 +1,10 @@
 """gunicorn's gevent worker, adapted to streams. gunicorn.conf.py selects it.
 
-- At SIGTERM, streams end with a last event ID instead of being cut.
+- At SIGTERM, streams end with a last event ID instead of being cut off.
 - A stream may take over its client's socket, so that an idle client needs no greenlet.
-- Requests that gunicorn refuses before any app sees them (too large, or invalid HTTP) get our JSON error body.
-- It caps what gunicorn leaves open, and with which one client could block all others: headers of 6.5 MB, endless bodies
-  that no app reads, thousands of pipelined requests on one connection, and responses that the client never reads.
+- Requests that gunicorn refuses before an app receives them (too large, or invalid HTTP) get our JSON error body.
+- One client cannot block all others: the worker limits the size of all headers together (gunicorn allows 6.5 MB), the size
+  of bodies that the app does not read, and the time to accept a response, and it yields between pipelined requests.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from gunicorn.workers.ggevent import GeventWorker
 from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
-MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and as much for cookies and everything else
+MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and 64 KiB for cookies and all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
-CLOSE_BEFORE_KILL_S = (
-    0.5  # close the remaining streams this long before gunicorn kills the worker, so that hooks still run
-)
+# Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
+CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
 GC_THRESHOLD = 20_000
 ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
@@ -36,8 +35,8 @@ ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in th
 class _Request(http.Request):  # type: ignore[misc]
     """A request with a limit on the size of its whole header.
 
-    gunicorn limits each field and the number of fields, and searches everything received so far again for every 8 KiB.
-    Up to those limits that takes six seconds, during which it serves no other client.
+    gunicorn limits only each field and the number of fields. For every 8 KiB that it receives, it searches all bytes of the
+    header again. For the largest header that it allows, this takes six seconds, during which it serves no other client.
     """
 
     def parse(self, unreader: Any) -> Any:
@@ -46,7 +45,7 @@ class _Request(http.Request):  # type: ignore[misc]
 
 
 class _Parser(http.RequestParser):  # type: ignore[misc]
-    """Parses the requests of one connection, and closes it if a request body is endless: gunicorn would read all of it."""
+    """Parses the requests of one connection. Closes it if the app left a large body unread, which gunicorn would read."""
 
     mesg_class = _Request
 
@@ -55,11 +54,11 @@ class _Parser(http.RequestParser):  # type: ignore[misc]
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
-    """See the module.
+    """The gevent worker with the changes that the top of this module lists.
 
     Attributes:
-        write_timeout_s: how long a client may take to accept each piece of a response. The host app may send pieces of
-            10 MB. Streams have a timeout of their own.
+        write_timeout_s: how long a client may take to accept each part of a response; a host app may send parts of 10 MB.
+            Streams use the setting of the same name instead.
         streams: the open streams of this process.
     """
 
@@ -74,13 +73,14 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Load the app, and let its streams take over their sockets."""
         super().load_wsgi()
         self.wsgi: Any = self._with_streams(self.wsgi)
-        http.RequestParser = _Parser  # gunicorn's get_parser() uses this name, and has no setting for it
-        # Thousands of records are allocated, and none is part of a cycle: the default thresholds cost 5 % of the CPU time.
+        http.RequestParser = _Parser  # gunicorn has no setting for its parser; get_parser() looks up this name
+        # With the default thresholds, garbage collection takes 5 % of the CPU time: streams allocate thousands of records,
+        # none of which is part of a reference cycle.
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
-        """Handle one request, then yield: the next request on this connection may be here already."""
+        """Handle one request, then yield to other greenlets, because the next request may have been pipelined."""
         sock.settimeout(self.write_timeout_s)
         try:
             super().handle_request(listener_name, req, sock, addr)
@@ -89,7 +89,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         gevent.sleep(0)
 
     def run(self) -> None:
-        """Serve until stopped, then wait for the streams to end: gunicorn does not know of streams without a greenlet."""
+        """Serve until stopped, then wait until all streams have ended. gunicorn waits only for those with a greenlet."""
         super().run()
         self._drain()
         while len(self.streams) and time.monotonic() < self._close_streams_at:
@@ -103,7 +103,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         super().handle_exit(sig, frame)
 
     def notify(self) -> None:
-        """Called every second. After max_requests gunicorn stops a worker without a signal; its streams end too."""
+        """End the streams if gunicorn stops this worker without a signal, as after max_requests. Called every second."""
         super().notify()
         if not self.alive:
             self._drain()
@@ -132,7 +132,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
                 self.log.access(response, response.req, environ, datetime.now() - began_at)
 
             body.serve(lambda data: _start_of_response(response, data), log_access if is_logged else None)
-            raise StopIteration  # tells gunicorn that it is done with this connection: the stream owns the socket now
+            raise StopIteration  # makes gunicorn release the connection: the stream owns the socket now
 
         return wrapped
 
@@ -150,7 +150,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
 
 class _SendRecorder(list[bytes]):
-    """Stands in for a socket, and records what is sent."""
+    """A substitute for a socket that records the bytes that are sent."""
 
     sendall = list.append
 

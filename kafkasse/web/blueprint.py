@@ -1,8 +1,8 @@
-"""The routes of one blueprint: each request is checked completely, then its stream is opened.
+"""The Flask blueprint of the streams: checks each request completely, then opens its stream.
 
-StreamService.respond() shows the whole path of a request. Every failure that can be detected before the first byte is
-detected there, and answered with an HTTP status and a JSON body. The host app's own routes, error handlers and sessions
-are left alone.
+StreamService.respond() shows the whole path of a request. It detects every failure that can be detected before the first
+byte; the response is then an HTTP status with a JSON body. This module does not touch the host app's own routes, error
+handlers and sessions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.stream import Stream
 
-# Methods that we refuse are listed too: a refusal by Flask would not have our JSON body.
+# The methods that we refuse are listed too, because Flask's own 405 response does not have our JSON body.
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ALLOW = {"Allow": "GET, HEAD, OPTIONS"}
-# Without nosniff, a browser could take a producer's data, or a name that an error repeats, for a script or a page.
+# Without nosniff, a browser could run a producer's data, or a name that an error message repeats, as a script or a page.
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
 CORS_HEADERS = {
@@ -63,8 +63,8 @@ class StreamService:
 
     Attributes:
         config: settings and hooks.
-        metrics: counters.
-        registry: the open streams, unless the worker has a registry of its own.
+        metrics: the counters of this blueprint.
+        registry: the open streams, unless the worker provides its own registry.
     """
 
     def __init__(self, config: Config, open_log: Callable[[], Log]) -> None:
@@ -87,29 +87,33 @@ class StreamService:
             except KafkasseError as error:
                 return self._refuse(error)
             except Exception:
-                self.config.hooks.logger.exception("A request failed.")
+                self.config.hooks.logger.exception("A request failed unexpectedly.")
                 return self._refuse(KafkasseError("Internal error. The server's log has the details."))
 
         return view
 
     def respond(self, route: Route, topics: str) -> Response:
-        """Parse the request, check its topics, and open its stream."""
+        """Parse the request, check its topics, and open its stream.
+
+        Raises:
+            KafkasseError: the request is refused. The error has the status of the response.
+        """
         if request.method == "OPTIONS":
             return self._with_cors(Response(status=204, headers=ALLOW))
-        wanted = parse_request(request, route, topics, self.config.web)
+        parsed = parse_request(request, route, topics, self.config.web)
         registry = StreamRegistry.of(request.environ, self.registry)
         if registry.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         feeds = self._get_feeds()
-        names = wanted.position.topics
+        names = parsed.position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
         route.check(names, found)
         if request.method == "HEAD":
-            return self._stream_response(wanted, ())
+            return self._stream_response(parsed, ())
         leave = self._limits.enter(request)
         try:
-            encoder = self._encoder(route, wanted.wire)
-            reader = feeds.open(route, wanted.position, found, encoder, wanted.since)
+            encoder = self._encoder(route, parsed.wire)
+            reader = feeds.open(route, parsed.position, found, encoder, parsed.since)
         except BaseException:
             leave()
             raise
@@ -123,11 +127,11 @@ class StreamService:
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        stream = Stream(reader, wanted.wire, self.config.web, registry, client, on_close, logger)
-        return self._stream_response(wanted, stream)
+        stream = Stream(reader, parsed.wire, self.config.web, registry, client, on_close, logger)
+        return self._stream_response(parsed, stream)
 
-    def _stream_response(self, wanted: StreamRequest, body: Any) -> Response:
-        response = Response(body, headers=STREAM_HEADERS, content_type=wanted.content_type, direct_passthrough=True)
+    def _stream_response(self, parsed: StreamRequest, body: Any) -> Response:
+        response = Response(body, headers=STREAM_HEADERS, content_type=parsed.content_type, direct_passthrough=True)
         return self._with_cors(response)
 
     def _refuse(self, error: KafkasseError) -> Any:

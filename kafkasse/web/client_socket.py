@@ -1,8 +1,8 @@
 """A client's socket, taken over from the HTTP server. It needs no greenlet while its client has received everything.
 
-A stream under our worker does not pass its bytes through the iterators of werkzeug and gunicorn. So the feed can send the
-same bytes to a thousand clients without switching to a thousand greenlets, and no idle greenlet holds memory. This module
-knows HTTP's chunked encoding, and nothing of feeds or Kafka.
+Under our worker, the bytes of a stream do not pass through the iterators of werkzeug and gunicorn. The feed can therefore
+send the same bytes to a thousand clients without switching to a thousand greenlets, and no idle greenlet holds memory. This
+module uses HTTP's chunked encoding. It does not depend on Kafka.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gevent.monkey import get_original
 from gevent.socket import wait_write
 
 LAST_CHUNK = b"0\r\n\r\n"
-CHECKS_PER_TIMEOUT = 4  # how often, within a write timeout, we check whether the client has accepted bytes
+CHECKS_PER_TIMEOUT = 4  # how often per write timeout we check whether the client has accepted bytes
 MAX_UNREAD_BYTES = 65_536
 _INT = struct.Struct("i")
-_PlainSocket = get_original("socket", "socket")  # gevent's socket keeps two watchers, for greenlets that wait in a call
+_PlainSocket = get_original("socket", "socket")  # gevent's socket holds two watchers, which we do not need
 
 
 class ClientGone(Exception):
-    """The client has closed its connection, or has accepted no byte for the write timeout."""
+    """The client has closed its connection, or has not accepted a byte within the write timeout."""
 
 
 class ClientSocket:
     """One client's socket, which receives a chunked response. Implements feed.ParkedClient.
 
     Args:
-        client: a connected socket. It is detached: the caller's object is closed afterwards.
+        client: a connected socket. It is detached, so the caller can no longer use this object.
         write_timeout_s: how long send_all() waits while the client accepts no byte.
         resume: runs in a new greenlet when a parked client is woken.
     """
@@ -54,10 +54,10 @@ class ClientSocket:
         return b"%x\r\n%b\r\n" % (len(data), data)
 
     def send_all(self, data: bytes | memoryview) -> None:
-        """Send `data`, however slowly the client accepts it, as long as it accepts some.
+        """Send `data`. A slow client has no deadline as long as it accepts some bytes within each write timeout.
 
         Raises:
-            ClientGone: the client has left, or accepts nothing.
+            ClientGone: the client has left, or has accepted nothing within the write timeout.
         """
         view = memoryview(data)
         while view:
@@ -69,7 +69,7 @@ class ClientSocket:
                 raise ClientGone(str(error)) from None
 
     def try_send(self, chunk: bytes) -> bool:
-        """Send without waiting. If the socket does not take all bytes, keep the rest, wake the client and return False."""
+        """Send without waiting. If the socket does not accept all bytes, keep the rest, wake the client and return False."""
         try:
             sent = self.socket.send(chunk)
         except OSError:
@@ -84,7 +84,7 @@ class ClientSocket:
         """Send the bytes that try_send() kept.
 
         Raises:
-            ClientGone: the client has left, or accepts nothing.
+            ClientGone: see send_all().
         """
         unsent, self._unsent = self._unsent, b""
         self.send_all(unsent)
@@ -96,7 +96,7 @@ class ClientSocket:
             spawn(self._resume)
 
     def close(self) -> None:
-        """Half-close, then read what the client sent, so that it does not receive an RST; then close."""
+        """Half-close, then drain the input, so that the client does not receive an RST; then close."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             self.socket.recv(MAX_UNREAD_BYTES)
@@ -117,7 +117,7 @@ class ClientSocket:
                     raise ClientGone(str(error)) from None
 
     def _queued_bytes(self) -> int:
-        """Return how many sent bytes the client's system has not acknowledged yet."""
+        """Return how many of the sent bytes the client's operating system has not acknowledged."""
         try:
             (count,) = _INT.unpack(fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
         except OSError:  # the socket is closed

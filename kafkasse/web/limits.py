@@ -1,4 +1,4 @@
-"""Limits on the number of open streams: of a worker, and of one client address. Knows addresses, and no Kafka."""
+"""Limits the number of open streams per process and per client address. Does not depend on feeds or Kafka."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class StreamLimits:
     """Counts the open streams of one blueprint in one process.
 
     Args:
-        max_streams: of all clients.
-        max_per_client: of one client address.
-        trusted_proxies: how many of your own proxies are in front of this server, each of which appends an address to
-            X-Forwarded-For. With 0 the header is ignored, because any client can set it.
+        max_streams: the maximum for all clients together.
+        max_per_client: the maximum for one client address.
+        trusted_proxies: the number of your own proxies in front of this server. Each appends an address to X-Forwarded-For.
+            If it is 0, the header is ignored, because any client can set it.
     """
 
     def __init__(self, max_streams: int, max_per_client: int, trusted_proxies: int) -> None:
@@ -27,7 +27,7 @@ class StreamLimits:
         self._count = 0
 
     def enter(self, request: Request) -> Callable[[], None]:
-        """Count a new stream. Returns a function that removes it from the count; later calls of it do nothing.
+        """Count a new stream. Return a function that removes it from the count; calling it again does nothing.
 
         Raises:
             ServerFull: this worker has `max_streams` streams.
@@ -57,7 +57,7 @@ class StreamLimits:
             del self._open[client]
 
     def client(self, request: Request) -> str:
-        """Return the client's address: the peer's, or the one that the outermost trusted proxy saw."""
+        """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded."""
         forwarded = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
         if self._trusted_proxies and len(forwarded) >= self._trusted_proxies:
             return forwarded[-self._trusted_proxies]

@@ -1,4 +1,4 @@
-"""The demo page, which displays the running Top 3. The files are static, and this module does not know the stream.
+"""The demo page, which displays the Top 3 as they change. This module serves static files; the page reads the stream.
 
 All URLs in the files are relative, so that the page works under any prefix, including one that only a proxy knows. The
 assets are under `/-/page/`, which cannot be a topic name.

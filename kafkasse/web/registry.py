@@ -19,10 +19,11 @@ DRAIN_S = 1.0
 class StreamRegistry:
     """The open streams of a process.
 
-    Our gunicorn worker has one, and passes it to the app with each request. Under other servers each blueprint has its own.
+    Our gunicorn worker has one registry and passes it to the app with each request. Under other servers, each blueprint has
+    its own registry.
 
     Attributes:
-        stopping: whether the process is stopping, so that it opens no more streams.
+        stopping: the process is stopping, so it opens no more streams.
     """
 
     def __init__(self) -> None:
@@ -51,10 +52,10 @@ class StreamRegistry:
         self._open.discard(stream)
 
     def drain(self, within_s: float = DRAIN_S) -> None:
-        """End every stream within `within_s` seconds, each at a random moment, and open no more.
+        """Open no more streams, and end each open stream at a random time within `within_s` seconds.
 
-        Each stream sends its last event ID and a reconnection time, so that its client resumes elsewhere. Spreading them
-        keeps the clients from reconnecting all at once.
+        Each stream sends its last event ID and a reconnection time, so that its client resumes at another process. The times
+        are random so that the clients do not reconnect all at once.
         """
         self.stopping = True
         for stream in list(self._open):

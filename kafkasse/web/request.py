@@ -1,4 +1,4 @@
-"""Parse the HTTP request for a stream. Uses Flask's request, and does not know Kafka."""
+"""Parse the HTTP request for a stream: method, Accept, Last-Event-ID and query. This module opens nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StreamRequest:
 
     Attributes:
         position: where the client wants to start.
-        since: where a client without an event ID starts, in milliseconds since the epoch; None: where the route says.
+        since: where a client without an event ID starts, in milliseconds since the epoch. None: where the route says.
         wire: the wire format of the response.
         content_type: the content type of the response.
     """
@@ -48,7 +48,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     Args:
         request: the request.
         route: the route that it matched.
-        topics: comma-separated topic names from the path, or "" if the route names its topics.
+        topics: comma-separated topic names from the path, or "" if the route configures its topics.
         settings: limits.
 
     Raises:
@@ -94,7 +94,7 @@ def _negotiate(request: Request) -> tuple[str, Wire]:
 
 @lru_cache(maxsize=256)
 def _best_type(accept: str) -> str | None:
-    """Return the offered type that an Accept header prefers. All browsers of one kind send the same header."""
+    """Return the offered type that an Accept header prefers. Cached, because most clients send one of a few headers."""
     if not accept.strip():
         return STREAM_TYPE
     # Ignore parameters: "text/event-stream; charset=utf-8" asks for text/event-stream.

@@ -1,10 +1,10 @@
-"""One client's response: frames, heartbeats, and the ways in which it ends.
+"""A stream: the response to one client, with its frames and heartbeats.
 
 A stream ends when its client leaves, when it reaches its maximum age, when the server stops, or when an error makes it
-impossible to continue. However it ends, its reader is closed.
+impossible to continue. In all cases, its reader is closed. There are two ways to send a stream:
 
-    Stream is iterated by the server       one greenlet for the whole stream; works under every WSGI server
-    Stream.serve() takes over the socket   a greenlet only while there is something to do; our worker calls this
+    the server iterates over it            one greenlet for the whole stream; works under every WSGI server
+    Stream.serve() takes over the socket   a greenlet only while there is something to send; our worker calls this
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kafkasse.web.registry import StreamRegistry
 
 MAX_AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
-MAX_INPUT_BYTES = 65_536  # from one client; after that we notice its departure only when a write fails
+MAX_INPUT_BYTES = 65_536  # from one client; after that, we notice only by a failed write that the client has left
 _READABLE = 1  # libev's constant
 _NO_INPUT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -42,10 +42,11 @@ class Stream:
 
     Args:
         reader: returns the frames to send.
-        wire: formats everything that is not a record.
+        wire: encodes heartbeats, errors and everything else that is not a record.
         settings: intervals and limits.
         registry: contains this stream as long as it is open.
-        client: the client's socket, if the server exposes it (gunicorn does), to notice at once when the client leaves.
+        client: the client's socket, if the server exposes it, as gunicorn does. With it, the stream notices at once when the
+            client leaves.
         on_close: called once, after the reader was closed.
         logger: receives unexpected errors.
     """
@@ -90,14 +91,14 @@ class Stream:
         self._client = client
         self._input_left = MAX_INPUT_BYTES
         self._socket: ClientSocket | None = None  # set by serve()
-        self._chunks: Iterator[bytes | None] = iter(())  # what serve() still has to send
+        self._chunks: Iterator[bytes | None] = iter(())  # the rest of the body; only serve() uses it
         self._on_served: Callable[[], object] | None = None
         self._watcher: Any = None
         self._timer: Any = None
         registry.add(self)
 
     def __del__(self) -> None:
-        """Close a response that was discarded before the server received it: nothing else would."""
+        """Close a response that was discarded before the server received it, because nothing else closes it."""
         if not self._closed:
             with suppress(RuntimeError):  # the process is exiting
                 spawn(self.close)  # close() may wait for Kafka, and a finalizer must not wait
@@ -110,17 +111,17 @@ class Stream:
 
     @property
     def can_serve(self) -> bool:
-        """Whether there is a socket to which plain bytes can be written."""
+        """Whether serve() can be called: there is a client socket, and it does not use TLS."""
         return self._client is not None and not isinstance(self._client, ssl.SSLSocket)
 
     def serve(self, start: Callable[[bytes], bytes], on_end: Callable[[], object] | None = None) -> None:
         """Take over the client's socket from the server, and write the response to it.
 
-        Returns as soon as the client has received everything: no greenlet is needed until that changes. The server must
-        have received this very object, because middleware that wraps it would not see the bytes.
+        Returns as soon as the client has received everything, because then no greenlet is needed. Call this only if no
+        middleware wraps this object: it would not see the bytes.
 
         Args:
-            start: turns the first bytes of the body into the first bytes of the response, with the HTTP header.
+            start: prefixes the first bytes of the body with the HTTP header, and encodes them as a chunk.
             on_end: called once, when the stream has ended.
         """
         assert self._client is not None  # noqa: S101 - see can_serve
@@ -160,10 +161,10 @@ class Stream:
             # Break the reference cycle, so that memory does not wait for the garbage collector.
             self._chunks, self._socket = iter(()), None
 
-    # What is sent.
+    # The body.
 
     def _generate(self) -> Iterator[bytes | None]:
-        """Yield what to send, perhaps b"", and None whenever the client can be parked."""
+        """Yield the parts of the body, which may be b"", and None whenever the client can be parked."""
         try:
             self._prepare_client()
             yield self._wire.opening + self._wire.retry(self._retry_ms()) + self._reader.begin()
@@ -178,7 +179,7 @@ class Stream:
         heartbeat_at = time.monotonic() + heartbeat_s
         while reader.stop_reason is None:
             if self._socket is not None and reader.can_park:
-                # Writing the ID may take a while, and new records may arrive meanwhile: then the client is not parked.
+                # If there is an ID to send, check again afterwards: new records may arrive while it is written.
                 yield reader.id_if_moved() or None
                 heartbeat_at = time.monotonic() + heartbeat_s
                 continue
@@ -195,7 +196,7 @@ class Stream:
     def _retry_ms(self) -> int:
         return int(self._settings.retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311 - no secret
 
-    # Sending it through our own socket.
+    # Sending, after serve() has taken over the socket.
 
     def _send(self, client: ClientSocket, to_chunk: Callable[[bytes], bytes]) -> None:
         """Send until the client can be parked, or the stream ends."""
@@ -219,7 +220,7 @@ class Stream:
                 self.close()
 
     def _resume(self) -> None:
-        """Continue in a new greenlet, because the parked client did not take all bytes, or because the stream ends."""
+        """Continue in a new greenlet, because a parked client did not accept all bytes, or because the stream ends."""
         client = self._socket
         if client is not None:  # the stream may have been closed before this greenlet ran
             self._reader.unpark()
@@ -235,12 +236,12 @@ class Stream:
             client.settimeout(self._settings.write_timeout_s)
         if client is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            # Notices when the client closes its connection, even while the stream is idle. Needs no greenlet.
+            # The watcher notices that the client closed its connection, even while the stream is idle. It needs no greenlet.
             self._watcher = get_hub().loop.io(client.fileno(), _READABLE)
             self._watcher.start(self._on_readable)
 
     def _on_readable(self) -> None:
-        """Called by the event loop: the client has sent something, or has closed its connection."""
+        """Handle input from the client, or the end of its connection. The event loop calls this."""
         try:
             count = self._discard_input()
         except _NO_INPUT_YET:
@@ -254,7 +255,7 @@ class Stream:
             self._watcher.stop()
 
     def _discard_input(self) -> int:
-        """Read and discard input; this response is the last one on its connection. Returns the number of bytes."""
+        """Read and discard input, because no request follows on this connection. Return the number of bytes."""
         if self._socket is not None:
             return len(self._socket.socket.recv(MAX_INPUT_BYTES))
         client = self._client
