@@ -1,8 +1,8 @@
-"""A pytest plugin that keeps fast tests fast: only a test that asks for the `processes` fixture may start a process.
+"""A pytest plugin that decides which tests `make test-fast` runs, and keeps those tests fast.
 
 A fixture that starts something (a broker, a browser, Spark, a server) depends on the fixture `processes`. A test that
-starts a process itself has the marker of the same name. So `pytest -m "not processes"` selects the fast tests without a
-list that somebody has to maintain, and a test that belongs to neither group fails with the reason.
+starts a process itself has the marker `processes`. All other tests are fast. A fast test fails if it starts a process or
+connects to another machine, so there is no list of tests to maintain.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ STARTS_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.spa
 
 
 class NotAllowed(AssertionError):
-    """A test did what only tests with the fixture or marker `processes` may do."""
+    """A fast test started a process or used the network."""
 
 
 class Guard:
-    """Marks the tests that use the fixture, and watches the others while they run."""
+    """Gives the tests that use the fixture the marker, and watches the fast tests while they run."""
 
     def __init__(self) -> None:
-        self._test: str | None = None  # the running test that must not start anything
+        self._test: str | None = None  # the fast test that is running, if any
         sys.addaudithook(self._audit)
 
+    @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             if NAME in getattr(item, "fixturenames", ()):
@@ -59,7 +60,7 @@ class Guard:
 
 
 def _is_local(address: Any) -> bool:
-    """Unix sockets, and the loopback addresses."""
+    """Return whether the address is a Unix socket or a loopback address."""
     if not isinstance(address, tuple):
         return True
     try:

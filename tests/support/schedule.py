@@ -1,8 +1,9 @@
-"""A pytest plugin that tells pytest-xdist which tests belong together, and which to start first.
+"""A pytest plugin that tells pytest-xdist which tests must run in the same process, and in which order.
 
-A group runs in one process, in order. Most groups are modules, because most brokers, servers and topics are shared by a
-module. The tests of a folder in SHARED also share something that is slow to start, such as Spark or a virtual environment.
-The groups that took longest in the last run of the whole suite start first, so that no process works alone at the end.
+pytest-xdist distributes groups of tests. Most groups are modules, because the tests of a module share a server and its
+topics. In the folders of SHARED, all tests share something that starts slowly, such as Spark or a virtual environment.
+The groups that took longest in the last run of the whole suite start first. Otherwise one process could still be busy
+with a long group after the others have finished.
 """
 
 from __future__ import annotations
