@@ -76,10 +76,10 @@ class EmbeddedBroker:
     """A Kafka broker that runs while a `with` block runs, or from start() to stop().
 
     Args:
-        port: the port for clients on 127.0.0.1. With 0 the system chooses a free port, which the broker keeps when it is
-            restarted.
-        directory: the directory for data, configuration and log. Without one, a temporary directory is used and removed
-            at the end.
+        port: the port for clients on 127.0.0.1. With 0, the system chooses a free port, which stays the same when the broker
+            is restarted.
+        directory: the directory for data, configuration and log. Without one, the broker uses a temporary directory, which
+            is removed at the end of the `with` block.
         settings: Kafka's broker settings; they override SETTINGS.
         cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
             nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
@@ -116,7 +116,9 @@ class EmbeddedBroker:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.stop()
         if self._scratch:
             self._scratch.cleanup()
@@ -136,13 +138,13 @@ class EmbeddedBroker:
             raise
 
     def stop(self) -> None:
-        """Shut the broker down cleanly. Its data is kept for the next `start`."""
+        """Shut the broker down cleanly. Its data is kept for the next start()."""
         if self._process:
             self._process.stop(STOP_TIMEOUT_S)
             self._process = None
 
     def kill(self) -> None:
-        """Kill the broker, as if the machine failed. Its data is kept for the next `start`."""
+        """Kill the broker, as if the machine had failed. Its data is kept for the next start()."""
         if self._process:
             self._process.kill()
             self._process = None
@@ -182,7 +184,7 @@ class EmbeddedBroker:
                 _configure(home, self._port, controller_port, self._settings)
                 _format(command, home, self._cluster_id)
                 self._process = self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
-                if self._until_ready(self._process):
+                if self._wait_until_ready(self._process):
                     return
                 self._process = None
                 if "Address already in use" not in _read_log(home):
@@ -204,7 +206,7 @@ class EmbeddedBroker:
                 stderr=out,
             )
 
-    def _until_ready(self, process: SupervisedProcess) -> bool:
+    def _wait_until_ready(self, process: SupervisedProcess) -> bool:
         """Wait until the broker serves clients. Returns False if it exited instead."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not process.ended():

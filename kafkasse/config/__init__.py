@@ -1,8 +1,13 @@
 """The configuration: typed settings, hooks and routes, from a file, the environment and code.
 
-schemas/config.schema.json defines all settings. Later sources win: defaults, file, environment, code. Importing this package
-reads nothing, and nothing here opens a connection. The modules: `settings` has the typed objects, `sources` reads the
-sources, `check` and `names` find mistakes, `kafka` has the settings of kafka-python's client, `hooks` the hooks.
+schemas/config.schema.json defines all settings. A setting in code overrides the environment, the environment overrides the
+file, and the file overrides the defaults. Importing this package reads no configuration. The package opens no connection.
+
+    sources   reads the file, the environment and the arguments, and remembers where each value comes from
+    check     validates the values; uses names (known and old names) and kafka (kafka-python's settings)
+    settings  typed objects, one for each package that reads them
+    routes    creates the routes
+    hooks     the functions of the application that kafkasse calls
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_VARIABLE", "Config", "Effective", "Hooks"]
 
-PROBLEMS_SHOWN_MAX = 20
+MAX_PROBLEMS_SHOWN = 20
 NOTHING_TO_SERVE = (
     "There is nothing to serve: neither allowed_topics nor routes are set. "
     'Example: allowed_topics: [orders, "events.*"] in the file, or KAFKASSE_ALLOWED_TOPICS=orders,events.*'
@@ -35,7 +40,7 @@ Settings = TypeVar("Settings", KafkaSettings, FeedSettings, WebSettings, RouteSe
 
 
 class Effective(NamedTuple):
-    """A setting as it is in effect. Secrets in `value` are masked."""
+    """An effective setting and its source. Secrets in `value` are masked."""
 
     name: str
     value: Any
@@ -44,7 +49,7 @@ class Effective(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class Config:
-    """A checked configuration. `Config(allowed_topics=["events.*"], filterer=...)` takes settings and hooks alike.
+    """A valid configuration. The arguments are settings and hooks: `Config(allowed_topics=["events.*"], filterer=...)`.
 
     Raises:
         ConfigurationError: one sentence for each problem, with the source, the value and an example.
@@ -64,12 +69,15 @@ class Config:
     def load(
         cls, environ: Mapping[str, str] | None = None, file: Path | str | None = None, **settings_and_hooks: Any
     ) -> Config:
-        """Read settings from a YAML file, then the environment, then the arguments.
+        """Read settings from a YAML file, the environment and the arguments. Later sources override earlier ones.
 
         Args:
             environ: the environment; os.environ if omitted.
             file: a YAML file of settings; the file that KAFKASSE_CONFIG names if omitted.
-            settings_and_hooks: as for Config(); None means not given.
+            settings_and_hooks: as for Config(). Arguments that are None are ignored.
+
+        Raises:
+            ConfigurationError: see Config.
         """
         environ = os.environ if environ is None else environ
         path = file or environ.get(FILE_VARIABLE)
@@ -98,7 +106,7 @@ class Config:
     @cached_property
     def routes(self) -> tuple[Route, ...]:
         """The named routes and then the open route, /{topics}."""
-        # Imported here, because `kafkasse load` needs neither the routes nor their imports.
+        # Imported here, so that `kafkasse load` does not import the modules that routes need.
         from kafkasse.config.routes import routes
 
         return routes(self.route)
@@ -109,7 +117,7 @@ class Config:
             raise ConfigurationError(NOTHING_TO_SERVE)
 
     def kafka_settings(self) -> dict[str, Any]:
-        """Return the arguments for a kafka-python client. Creates the TLS context for certificates of Heroku's add-on."""
+        """Return the arguments for a kafka-python client. Certificates of Heroku's add-on become a TLS context."""
         return kafka.client_settings(self.kafka.kafka)
 
     def source(self, *path: str | int) -> str:
@@ -117,7 +125,7 @@ class Config:
         return self._layer.source(path).text
 
     def effective(self) -> Iterator[Effective]:
-        """Yield every setting with its source, secrets masked. The settings of kafka and routes follow one by one."""
+        """Yield every setting with its source. Each setting inside `kafka` and `routes` is a separate item."""
         kafka_settings = {"bootstrap_servers": kafka.BOOTSTRAP_DEFAULT, **self.kafka.kafka}
         yield from self._effective((), {**self._layer.values, "kafka": kafka_settings})
 
@@ -130,15 +138,15 @@ class Config:
 
 
 def _report(problems: list[str]) -> str:
-    """Return one line for each problem, but not a screen full of them."""
-    more = len(problems) - PROBLEMS_SHOWN_MAX
-    return "\n".join(problems[:PROBLEMS_SHOWN_MAX] + ([f"There are {more} more problems."] if more > 0 else []))
+    """Return one line for each problem, for at most MAX_PROBLEMS_SHOWN problems."""
+    more = len(problems) - MAX_PROBLEMS_SHOWN
+    return "\n".join(problems[:MAX_PROBLEMS_SHOWN] + ([f"There are {more} more problems."] if more > 0 else []))
 
 
-def _typed(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Create a typed object of the settings that it names. The schema has checked the types; lists become tuples."""
-    own: dict[str, Any] = {each.name: values[each.name] for each in fields(kind)}
+def _typed(settings_class: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Create a typed object from its settings in `values`, whose types have been checked. Lists become tuples."""
+    own: dict[str, Any] = {each.name: values[each.name] for each in fields(settings_class)}
     arguments: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in own.items()
     }
-    return kind(**arguments)
+    return settings_class(**arguments)

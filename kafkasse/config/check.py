@@ -1,7 +1,7 @@
-"""Check a configuration by the schema, and the settings that depend on each other.
+"""Validate a configuration: each setting against the schema, and settings that depend on each other.
 
-Each problem is one sentence: the source, the setting, the value, what a valid value is, and an example. A sentence never
-contains a secret.
+Each problem is one sentence with the source, the setting, the value, a description of valid values, and an example. A
+sentence never contains a secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafkasse.config import hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
 
 OPEN_ROUTE = "topics"
-SHOWN_CHARS_MAX = 60
+MAX_SHOWN_CHARS = 60
 
 
 def problems(layer: Layer) -> list[str]:
@@ -39,7 +39,7 @@ def problems(layer: Layer) -> list[str]:
 
 @cache
 def _validator() -> Validator:
-    """A validator for Python values: a tuple is a list, 2.0 is not a whole number, and infinity is not a number."""
+    """Return a validator for Python values: a tuple is a list, 2.0 is not a whole number, and infinity is not a number."""
     types: TypeChecker = Draft202012Validator.TYPE_CHECKER.redefine_many({
         "array": lambda _, value: isinstance(value, list | tuple),
         "object": lambda _, value: isinstance(value, Mapping),
@@ -78,21 +78,23 @@ def _sentences(error: ValidationError, layer: Layer) -> Iterator[str]:
 def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
     *parents, last = path
     source, name = layer.source(path), str(last)
-    kind = {0: "a setting", 1: "a client setting of kafka-python"}.get(len(parents), "a setting of a route")
-    own = _name(path)
+    setting = {0: "a setting", 1: "a client setting of kafka-python"}.get(len(parents), "a setting of a route")
+    full_name = _name(path)
     if parents == ["kafka"] and name in kafka.RESERVED:
-        return _sentence(source, own, "is set by kafkasse itself: remove it.")
+        return _sentence(source, full_name, "is set by kafkasse itself: remove it.")
     new = names.RENAMED.get(name)
     if parents != ["kafka"] and new in known:
-        return _sentence(source, own, f"was renamed: use {new}.")
+        return _sentence(source, full_name, f"was renamed: use {new}.")
     if not parents and name in hooks.NAMES:
-        return _sentence(source, own, "can be set only in code, because it is a function.")
+        return _sentence(source, full_name, "can be set only in code, because it is a function.")
     if not parents and name in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]:
-        return _sentence(source, own, f"is not a setting: did you mean kafka.{name}?")
-    if source.kind == "variable":  # such a variable may have been meant to set kafka_timeout_s
+        return _sentence(source, full_name, f"is not a setting: did you mean kafka.{name}?")
+    if source.kind == "variable":  # the user may have meant kafka_timeout_s, which is a setting of kafkasse
         variables = [*(f"kafka_{each}" for each in known), "kafka_timeout_s"]
-        return _sentence(source, own, f"is not {kind}{names.suggestion(f'kafka_{name}', variables, names.PREFIX)}")
-    return _sentence(source, own, f"is not {kind}{names.suggestion(name, known)}")
+        return _sentence(
+            source, full_name, f"is not {setting}{names.suggestion(f'kafka_{name}', variables, names.PREFIX)}"
+        )
+    return _sentence(source, full_name, f"is not {setting}{names.suggestion(name, known)}")
 
 
 def _sentence(source: Source, name: str, rest: str) -> str:
@@ -105,7 +107,7 @@ def _sentence(source: Source, name: str, rest: str) -> str:
 
 def _name(path: SettingPath) -> str:
     """Return the name of a setting, such as routes.prices.topics[0]."""
-    text = "".join(f"[{each}]" if isinstance(each, int) else f".{names.shown(str(each))}" for each in path)
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{names.printable(str(each))}" for each in path)
     return text.removeprefix(".") or "configuration"
 
 
@@ -119,10 +121,11 @@ def expected(schema: Mapping[str, Any]) -> str:
     return " or ".join(_expected_type(each, schema) for each in types)
 
 
-def _expected_type(kind: str, schema: Mapping[str, Any]) -> str:
-    if kind in ("integer", "number"):
-        return ("a whole number" if kind == "integer" else "a number") + _bounds(schema)
-    return {"boolean": "true or false", "string": "text", "array": "a list", "object": "a mapping"}.get(kind, kind)
+def _expected_type(json_type: str, schema: Mapping[str, Any]) -> str:
+    if json_type in ("integer", "number"):
+        return ("a whole number" if json_type == "integer" else "a number") + _bounds(schema)
+    descriptions = {"boolean": "true or false", "string": "text", "array": "a list", "object": "a mapping"}
+    return descriptions.get(json_type, json_type)
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
@@ -135,9 +138,10 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 
 def _is_secret(path: SettingPath) -> bool:
-    """Return whether the value at `path` is a secret.
+    """Return whether the value at `path` may be a secret, to judge by the names in the path.
 
-    The settings of a route are not, even if its name contains a word such as token. A value in place of a route can be one.
+    The settings of a route are never secrets, even if the name of the route contains a word such as token. But a text in
+    place of the whole route, as in `routes: {token: abc}`, may be one.
     """
     return any(kafka.is_secret(str(each)) for each in path) and not (path[0] == "routes" and len(path) > 2)
 
@@ -151,7 +155,7 @@ def shown(path: SettingPath, value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list" if value else "an empty list"
     if isinstance(value, str):
-        # Text in place of all of kafka's settings can contain a password.
+        # A text in place of the mapping `kafka` may contain a password.
         return "text" if path == ("kafka",) else _short(repr(kafka.without_credentials(value)))
     if value is None or isinstance(value, bool | int | float):
         return _short(json.dumps(value)) if not isinstance(value, int) or abs(value) < 10**19 else "a huge number"
@@ -159,7 +163,7 @@ def shown(path: SettingPath, value: object) -> str:
 
 
 def masked(path: SettingPath, value: Any) -> Any:
-    """Return the value as JSON can hold it, without secrets."""
+    """Return the value with secrets masked and in types that JSON supports."""
     if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
@@ -172,7 +176,7 @@ def masked(path: SettingPath, value: Any) -> Any:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[: SHOWN_CHARS_MAX - 1]}…"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
 
 
 def _example(schema: Mapping[str, Any], source: Source, name: str | int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkasse.config.names import suggestion
 
-if TYPE_CHECKING:  # `kafkasse load` reads a configuration without importing what encodes events
+if TYPE_CHECKING:  # so that `kafkasse load` does not import the encoder
     from kafkasse.frame import Deserializer, Filterer
 
 KAFKA_EVENTS = ("ready", "disconnected", "event.error")
@@ -21,8 +21,8 @@ class Hooks:
 
     deserializer: converts a record (frame.TopicRecord) to a message. If it raises, the record is skipped.
     filterer: receives the message and returns whether to send it. If it raises, the stream ends.
-    on_connect_error: receives the error (errors.KafkasseError) of a request that gets no stream. What it returns, if
-        anything, is the response instead of ours.
+    on_connect_error: receives the error (errors.KafkasseError) of a request that gets no stream. If it returns a value other
+        than None, that value is the response.
     kafka_event_handlers: functions by KafkaSSE's event names. `ready` and `disconnected` receive the stream's topics,
         `event.error` receives the exception.
     logger: receives the log messages about streams.
@@ -42,14 +42,14 @@ def problems(hooks: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each hook that cannot work."""
     for name in ("deserializer", "filterer", "on_connect_error"):
         if (hook := hooks.get(name)) is not None and not callable(hook):
-            yield f"The argument {name} must be a function, not {_kind(hook)}. Example: {name}=lambda …: …"
+            yield f"The argument {name} must be a function, not {_type_of(hook)}. Example: {name}=lambda …: …"
     handlers = hooks.get("kafka_event_handlers", {})
     if isinstance(handlers, Mapping):
         yield from _problems_of_handlers(handlers)
     else:
-        yield f"The argument kafka_event_handlers must be a mapping, not {_kind(handlers)}. Example: {{'ready': print}}"
+        yield f"The argument kafka_event_handlers must be a mapping, not {_type_of(handlers)}. Example: {{'ready': print}}"
     if "logger" in hooks and not isinstance(hooks["logger"], logging.Logger | logging.LoggerAdapter):
-        yield f"The argument logger must be a logger, not {_kind(hooks['logger'])}. Example: logging.getLogger('shop')"
+        yield f"The argument logger must be a logger, not {_type_of(hooks['logger'])}. Example: logging.getLogger('shop')"
 
 
 def _problems_of_handlers(handlers: Mapping[str, Any]) -> Iterator[str]:
@@ -59,8 +59,8 @@ def _problems_of_handlers(handlers: Mapping[str, Any]) -> Iterator[str]:
             close = suggestion(str(name), KAFKA_EVENTS)
             yield f"{where} is not an event{close if '?' in close else ': the events are ' + ', '.join(KAFKA_EVENTS)}"
         elif not callable(handler):
-            yield f"{where} must be a function, not {_kind(handler)}. Example: {{{name!r}: print}}"
+            yield f"{where} must be a function, not {_type_of(handler)}. Example: {{{name!r}: print}}"
 
 
-def _kind(value: object) -> str:
+def _type_of(value: object) -> str:
     return f"a value of type {type(value).__name__}"

@@ -1,7 +1,7 @@
 """The settings of kafka-python's client: which are allowed, how they depend on each other, and which are secret.
 
-This module does not import kafka-python, which hangs if gevent has not patched before, and opens no connection.
-schemas/config.schema.json lists the settings; tests/config/test_kafka.py compares the list with kafka-python's.
+This module opens no connection. It does not import kafka-python, which hangs if it is imported before gevent patches the
+standard library. schemas/config.schema.json lists the settings; tests/config/test_kafka.py compares it with kafka-python.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class PemCertificates(NamedTuple):
     def context(self) -> ssl.SSLContext:
         """Create a TLS context.
 
-        The certificates of Heroku's brokers contain no host name, and the add-on has a certificate authority of its own.
-        Trusting only that authority is the check, so host names are not compared.
+        The context trusts only the add-on's own certificate authority. It does not check host names, because the
+        certificates of Heroku's brokers contain none.
 
         Raises:
             ssl.SSLError, ValueError: the text is not PEM.
@@ -51,8 +51,8 @@ class PemCertificates(NamedTuple):
         context = ssl.create_default_context(cadata=self.trusted)
         context.check_hostname = False
         if self.certificate:
-            # OpenSSL reads certificates only from files. Only we can read this one, and it is deleted right away.
-            # The empty password keeps OpenSSL from asking for one at the terminal.
+            # OpenSSL reads certificates only from files. Only this user can read the file, and it is deleted at once.
+            # The empty password keeps OpenSSL from asking for a password at the terminal.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                 file.write(f"{self.certificate}\n{self.key}\n")
                 file.flush()
@@ -85,13 +85,13 @@ def is_secret(name: str) -> bool:
 
 
 def without_credentials(text: str) -> str:
-    """Mask what stands before the last @ of an address, such as the password in a URL."""
+    """Mask the part of an address before its last @, such as the user name and the password in a URL."""
     before, at, address = text.rpartition("@")
     return f"{MASK}{at}{address}" if before else text
 
 
 def problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each setting that cannot work and a sentence that starts after the name."""
+    """Yield, for each setting that cannot work, its name and the rest of a sentence that starts with the name."""
     yield from _problems_of_servers(settings.get("bootstrap_servers", BOOTSTRAP_DEFAULT))
     yield from _problems_of_login(settings)
     yield from _problems_of_files(settings)
@@ -104,7 +104,8 @@ def problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 "ssl_context",
                 (
                     "cannot be used: KAFKA_TRUSTED_CERT and KAFKA_CLIENT_CERT must be certificates in PEM form, and "
-                    "KAFKA_CLIENT_CERT_KEY the private key of the latter. Example: -----BEGIN CERTIFICATE-----…"
+                    "KAFKA_CLIENT_CERT_KEY must be the private key of KAFKA_CLIENT_CERT. "
+                    "Example: -----BEGIN CERTIFICATE-----…"
                 ),
             )
 

@@ -49,7 +49,7 @@ OTHER_VARIABLES = {
     "KAFKASSE_TEST_MUTANT": "the deliberate fault of a server in tests/history",
 }
 
-# Kubernetes gives every pod such variables for each service: a service `kafkasse` must not stop our server.
+# Kubernetes sets such variables in every pod, for each service. Those of a service called `kafkasse` must not be errors.
 _KUBERNETES_NAME = re.compile(
     r"KAFKASSE_([A-Z0-9_]+_)?(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)"
 )
@@ -57,8 +57,11 @@ _KUBERNETES_PORT = re.compile(r"KAFKASSE_([A-Z0-9_]+_)?PORT")
 _KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
 
 
-def shown(name: str) -> str:
-    """Return the name up to its first unusual character. In YAML `{ssl_password:secret}` is a name without a value."""
+def printable(name: str) -> str:
+    """Return the part of a name that an error message may contain: up to the first character that names do not have.
+
+    In YAML, `{ssl_password:secret}` is a name without a value, so a name that a user mistyped may contain a secret.
+    """
     start = re.match(r"[A-Za-z0-9_.-]{0,60}", name)
     return name if start and start[0] == name else f"{start[0] if start else ''}…"
 
@@ -71,7 +74,7 @@ def is_from_kubernetes(name: str, value: str) -> bool:
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return `: did you mean NAME?` for the known name that is most like `name`, or a pointer to the documentation."""
+    """Return `: did you mean NAME?` with the known name that is most similar to `name`, or a link to the documentation."""
     close = get_close_matches(name.lower(), list(known), 1)
     if not close:
         return f". See {DOCS} for all settings."

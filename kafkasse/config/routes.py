@@ -13,14 +13,14 @@ def routes(settings: RouteSettings) -> tuple[Route, ...]:
     named = [
         Route(
             name,
-            own["path"],
-            tuple(own["topics"]),
-            format=own.get("format", "kafkasse"),
-            start=StartAt(own.get("start", "latest")),
-            id_type=IdType(own.get("id_type", settings.id_type)),
-            compact_ids=own.get("compact_ids", settings.compact_ids),
+            route_settings["path"],
+            tuple(route_settings["topics"]),
+            format=route_settings.get("format", "kafkasse"),
+            start=StartAt(route_settings.get("start", "latest")),
+            id_type=IdType(route_settings.get("id_type", settings.id_type)),
+            compact_ids=route_settings.get("compact_ids", settings.compact_ids),
         )
-        for name, own in settings.routes.items()
+        for name, route_settings in settings.routes.items()
     ]
     open_route = Route(
         OPEN_ROUTE,

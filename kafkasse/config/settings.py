@@ -1,6 +1,6 @@
-"""The settings as typed objects, one for each part that reads them. schemas/config.schema.json describes each setting.
+"""The settings as typed objects, one for each package that reads them. schemas/config.schema.json describes each setting.
 
-This module imports nothing else of kafkasse, so that a command can read the Kafka settings without loading the web process.
+This module imports no other module of kafkasse, so that a command can read the Kafka settings without importing Flask.
 """
 
 from __future__ import annotations

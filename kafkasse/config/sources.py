@@ -1,6 +1,6 @@
 """Read settings from a file, the environment and arguments. Each value keeps its source.
 
-This module finds unknown names and text that is not YAML. It does not judge the values; kafkasse.config.check does.
+This module finds unknown variables and text that is not YAML. kafkasse.config.check validates the values.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ SCHEMA = "config"
 SettingPath = tuple[str | int, ...]
 
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")  # of a 64-bit number; Python rejects thousands of digits with an error
+_WHOLE_NUMBER = re.compile(
+    r"-?[0-9]{1,19}"
+)  # 64-bit numbers have at most 19 digits; int() fails for thousands of digits
 _VARIABLES_OF_HEROKU = ("KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY")
 
-# PyYAML's descriptions of a problem quote a part of the file, which can be a secret, except for tokens and punctuation.
+# PyYAML's description of a problem may quote a part of the file, which can be a secret. This matches descriptions that quote
+# only tokens and punctuation.
 _QUOTES_NO_VALUE = re.compile(r"(?:[^'\"]|'<[a-z ]+>'|'[-,:?{}\[\]]')*")
 _RESERVED_CHARACTER = "a value starts with a character that YAML reserves: put the value in quotes"
 
 
 class Source(NamedTuple):
-    """Where a value comes from. `kind` is default, file, variable or argument; `text` is for people."""
+    """Where a value comes from. `kind` is default, file, variable or argument; `text` names the source in a message."""
 
     kind: str
     text: str
@@ -41,10 +44,10 @@ DEFAULT = Source("default", "default")
 
 @dataclass
 class Layer:
-    """Settings with their sources, and the problems of reading them.
+    """The settings of one source, or of several merged ones, with the problems that were found while reading them.
 
-    `sources` maps a path such as ("routes", "prices", "path") to a source. A path that is missing has the source of its
-    longest prefix.
+    `sources` maps a path such as ("routes", "prices", "path") to a source. A missing path has the source of its longest
+    prefix.
     """
 
     values: dict[str, Any] = field(default_factory=dict, repr=False)  # they can be secrets
@@ -76,7 +79,7 @@ def merged(*layers: Layer) -> Layer:
         whole.problems += layer.problems
         for name, value in layer.values.items():
             if name == "kafka" and not isinstance(whole.values["kafka"], Mapping):
-                continue  # what another source says must not hide the mistake
+                continue  # keep the invalid value, so that a later source does not hide the mistake
             if name == "kafka" and isinstance(value, Mapping | None):
                 _merge_kafka(whole, layer)
             else:
@@ -87,7 +90,7 @@ def merged(*layers: Layer) -> Layer:
 
 
 def _merge_kafka(whole: Layer, layer: Layer) -> None:
-    for name, value in (layer.values["kafka"] or {}).items():  # a heading with nothing below it is None
+    for name, value in (layer.values["kafka"] or {}).items():  # `kafka:` with nothing below it is None
         whole.values["kafka"] = {**whole.values["kafka"], name: value}
         whole.sources["kafka", name] = layer.source(("kafka", name))
 
@@ -97,7 +100,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def arguments(values: Mapping[str, Any]) -> Layer:
-    """Settings that are arguments of Config() or Config.load()."""
+    """Return the settings that are arguments of Config() or Config.load()."""
     layer = Layer(dict(values))
     layer.sources = {(name,): Source("argument", f"the argument {name}") for name in values}
     if isinstance(settings := values.get("kafka"), Mapping):
@@ -109,7 +112,7 @@ def arguments(values: Mapping[str, Any]) -> Layer:
 
 
 def file(path: Path) -> Layer:
-    """Settings of a YAML file."""
+    """Read the settings of a YAML file. Problems, such as a missing file, are in the result."""
     layer = Layer()
     try:
         loader = _Loader(path.read_text("utf-8"))
@@ -129,7 +132,7 @@ def file(path: Path) -> Layer:
         if isinstance(values, dict):
             layer.values = {name: value for name, value in values.items() if isinstance(name, str)}
             for name in values.keys() - layer.values.keys():  # YAML reads 5, true and 2026-01-01 as other types
-                layer.problems.append(f"{path}: {names.shown(str(name))} is not a setting: a name must be text.")
+                layer.problems.append(f"{path}: {names.printable(str(name))} is not a setting: a name must be text.")
             _find_code_only(layer)
         elif values is not None:
             layer.problems.append(f"{path}: the file must be a mapping of settings. Example: allowed_topics: [orders]")
@@ -173,7 +176,9 @@ def _index(node: yaml.Node, path: SettingPath, layer: Layer, file: Path, seen: s
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines:
                 first = f"first in line {lines[name]}"
-                layer.problems.append(f"{file}, line {line}: {names.shown(name)} is set twice, {first}. Remove one.")
+                layer.problems.append(
+                    f"{file}, line {line}: {names.printable(name)} is set twice, {first}. Remove one."
+                )
             lines[name] = line
             layer.sources[*path, name] = Source("file", f"{file}, line {line}")
             _index(value, (*path, name), layer, file, seen)
@@ -183,7 +188,7 @@ def _index(node: yaml.Node, path: SettingPath, layer: Layer, file: Path, seen: s
 
 
 def environment(environ: Mapping[str, str]) -> Layer:
-    """Settings of the variables KAFKASSE_... and of Heroku's Kafka add-on."""
+    """Read the settings of the variables KAFKASSE_… and of Heroku's Kafka add-on. Unknown variables are problems."""
     layer = Layer()
     properties = schemas.read(SCHEMA)["properties"]
     client_properties = schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]
@@ -220,7 +225,7 @@ def _unknown_variable(variable: str, name: str, properties: Mapping[str, Any]) -
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """Read the text as the type of the setting. Text that is not of that type stays text, for the check to reject."""
+    """Convert the text to the type of the setting. If that is impossible, return the text; check.py then rejects it."""
     types = schema.get("type", "string")
     if "string" in types:
         return text

@@ -27,7 +27,7 @@ Filterer = Callable[[Any], object]
 
 
 def deserialize(deserializer: Deserializer, topic: str, partition: int, record: Record) -> Any:
-    """Return the message that the deserializer makes of a record.
+    """Return the deserializer's message for a record.
 
     Raises:
         DeserializationError: the deserializer raised an exception or returned None.
@@ -48,7 +48,7 @@ def accepts(filterer: Filterer, message: Any) -> bool:
     """Return whether the filterer accepts a message.
 
     Raises:
-        FilterError: the filterer raised an exception. Its text stays on the server.
+        FilterError: the filterer raised an exception. The client does not see the text of that exception.
     """
     try:
         return bool(filterer(message))

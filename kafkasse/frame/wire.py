@@ -15,7 +15,7 @@ from kafkasse.frame.json_text import dumps, is_json, loads, member_name, members
 from kafkasse.log import Gap
 
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
-_RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # names that kafkasse itself writes in `event`
+_RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # the values of `event` in lines of kafkasse itself
 
 
 class Wire(Protocol):
@@ -103,8 +103,8 @@ class ServerSentEvents:
 class JsonLines:
     """Newline-delimited JSON: one line for each record, an empty line as heartbeat, and no IDs.
 
-    A line has no separate field for the event name. All events but messages have the name in a member `event`. A message
-    that has one of these names in its own member `event` is wrapped: `{"event":"message","data":…}`.
+    A line has no separate field for the event name, so all events except messages have a member `event`. If the value of a
+    message has a member `event` with one of these names, it is wrapped: `{"event":"message","data":…}`.
     """
 
     content_type = "application/x-ndjson; charset=utf-8"

@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
 
-# The number of slots, not of cores. In real-time mode each partition of the source and the query itself occupy a slot all
-# the time, and mostly wait.
+# 16 is the number of slots, not of cores. In real-time mode, each partition of the source and the query itself occupy a slot
+# all the time, but they are mostly idle.
 MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
 

@@ -4,9 +4,10 @@ A compact ID is "~" and the base64url encoding of lines of text. Each line has t
 
     LF topic [SP "i" topic-id] [SP "o"] *( SP [partition] ":" [offset] [":" timestamp] )
 
-"o" stands for `"only":true`. The partition is omitted if it is 0 in the first entry of a line, or one more than in the
-entry before. IdWriter encodes each topic and each entry separately, so that it can replace one entry without encoding the
-others again. Spaces therefore pad each of these pieces to a multiple of three bytes: base64 encodes three bytes at a time.
+"o" stands for `"only":true`. An entry omits its partition if it is the expected one: 0 in the first entry of a line, and one
+more than the previous partition in the others. IdWriter encodes each topic and each entry separately, so that it can replace
+one entry without encoding the others again. Base64 encodes three bytes at a time, so each of these pieces is padded with
+spaces to a multiple of three bytes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def encode(text: str) -> str:
 
 
 def encode_topic(topic: str, topic_id: str | None, is_partial: bool) -> str:
-    """Encode the start of a line. `topic_id` is None if an earlier line has given it."""
+    """Encode the start of a line. `topic_id` is None if an earlier line of the same topic contains it."""
     id_word = "" if topic_id is None else f" i{topic_id}"
     return encode(f"\n{topic}{id_word}{' o' if is_partial else ''}")
 
 
 def entry_start(partition: Partition, previous: Partition | None) -> str:
-    """Return the text of an entry up to its offset. `previous` is the partition of the entry before in the same line."""
+    """Return the text of an entry up to its offset. `previous` is the partition of the previous entry in the same line."""
     expected = 0 if previous is None else previous.partition + 1
     return " :" if partition.partition == expected else f" {partition.partition}:"
 

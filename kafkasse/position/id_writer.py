@@ -24,8 +24,8 @@ class IdWriter:
         topic_ids: for each topic, the first 8 characters of its topic ID, or "" if the cluster has no topic IDs.
         partial_topics: topics of which the stream contains only the partitions in `offsets`.
         id_type: what the ID contains for each partition.
-        timestamps: for ID types with timestamps, where each partition resumes, in milliseconds since the epoch.
-        compact: write the compact form; None means for streams with more than COMPACT_ABOVE_PARTITIONS partitions.
+        timestamps: for ID types with timestamps, the timestamp at which each partition resumes, in ms since the epoch.
+        compact: write the compact form. None: only for streams with more than COMPACT_ABOVE_PARTITIONS partitions.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class IdWriter:
         """
         self.offsets[partition] = next_offset
         if timestamp is not None and timestamp >= 0:
-            # A client that resumes at a timestamp receives the records at or after it. With `both`, that happens only if the
-            # topic ID differs, as in another cluster. That topic may hold more records of the same millisecond, so that
-            # millisecond is repeated. With `timestamp`, it is skipped, as in KafkaSSE.
+            # A client that resumes at a timestamp receives the records at or after it. With `timestamp`, the ID contains the
+            # next millisecond, as in KafkaSSE, so other records of the same millisecond are skipped. With `both`, the client
+            # resumes at the timestamp only in a topic with another topic ID, such as a copy in another cluster. The ID then
+            # repeats the millisecond, because the copy may contain more records of it.
             self.timestamps[partition] = min(timestamp + (self._id_type is IdType.TIMESTAMP), INT64_MAX)
         if partition in self._entries:
             self._entries[partition] = self._entry(partition)

@@ -41,13 +41,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What a client asked for, before the broker is asked.
+    """Where a client wants to start, exactly as it requested. feed/start.py resolves it to offsets.
 
     Attributes:
         starts: where to start in each partition that the client listed.
         named_topics: topics that the client gave by name. The route decides where their other partitions start.
-        topic_ids: the `topic_id` of each topic for which the client sent one: the client's offsets refer to that topic ID.
-        partial_topics: topics of which the client wants only the listed partitions.
+        topic_ids: the `topic_id` of each topic for which the client sent one. The client's offsets belong to that topic ID.
+        partial_topics: the topics of which the client wants only the listed partitions.
     """
 
     starts: Mapping[Partition, PartitionStart] = field(default_factory=dict)
