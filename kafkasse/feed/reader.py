@@ -62,7 +62,7 @@ _NEXT_STATES = {
 
 
 class Reader:
-    """One client's view of a feed. Only one greenlet may call its methods, except stop(), which any greenlet may call.
+    """One client's view of a feed. One greenlet calls its methods; other greenlets may call stop() and close().
 
     Args:
         ids: writes the client's own event IDs, at the client's position.
@@ -140,6 +140,9 @@ class Reader:
             self._ids = self._shared.ids.copy_at(self._offsets, self._timestamps)
             self._offsets, self._timestamps = {}, {}
         catch_up = self._open_catch_up(self._ids)  # may wait until a cursor is free
+        if self.state is ReaderState.CLOSED:  # meanwhile
+            catch_up.close()
+            return
         self._enter(ReaderState.CATCHING_UP)
         self._catch_up = catch_up
         catch_up.id_sent = self._id_sent

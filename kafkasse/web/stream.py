@@ -222,7 +222,7 @@ class Stream:
     def _resume(self) -> None:
         """Continue in a new greenlet, because a parked client did not accept all bytes, or because the stream ends."""
         client = self._socket
-        if client is not None:  # the stream may have been closed before this greenlet ran
+        if client is not None and not self._closed:  # it may have been closed before this greenlet ran
             self._reader.unpark()
             self._send(client, client.to_chunk)
 

@@ -5,35 +5,133 @@ The test drives the tail, so that hypothesis can put any step between any two ot
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder
+from kafkasse.frame import Encoder, JsonLines, ServerSentEvents
 from kafkasse.log import Partition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
-from kafkasse.position import of_topics, parse
+from kafkasse.position import IdType, PartitionStart, of_topics, parse
 from kafkasse.route import Route
 from tests.support.examples import examples
 
 PARTITIONS = 3
-EVENT = re.compile(rb"(?:event: (\w+)\n)?(?:id: (.*)\n)?(?:data: (.*)\n)?\n")
-OFFSETS = re.compile(rb'"partition":(\d+),"offset":(\d+),"timestamp"')
+MAX_PARTITIONS = 6
+ENCODERS = 2
+EVENT = re.compile(rb"(?::.*\n)?(?:event: (\w+)\n)?(?:id: (.*)\n)?(?:data: (.*)\n)?\n")
+FIRST = PartitionStart(offset=0)
 
 
-@dataclass
+class Clock:
+    """Milliseconds since the epoch. No two records have the same timestamp."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def time_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+
+@dataclass(eq=False)
 class Client:
-    """A client that keeps what it received."""
+    """A client that keeps what it received, and its socket: a ParkedClient whose socket may take only part of a chunk."""
 
-    start: dict[int, int]
-    reader: object = None
+    world: World
+    encoder: Encoder
+    reader: Reader = field(init=False)
+    start: dict[int, PartitionStart] = field(default_factory=dict)
     had: dict[int, list[int]] = field(default_factory=dict)
+    gaps: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     last_id: str = ""
+    told: dict[int, PartitionStart] = field(default_factory=dict)  # the position that was checked last
+    is_busy: bool = False  # its greenlet is inside a call
+    is_parked: bool = False
+    is_woken: bool = False
+    unsent: bytes = b""
+    room: int | None = None  # how many bytes of the next chunk the socket takes
+    _received: bytes = b""
+
+    def to_chunk(self, data: bytes) -> bytes:
+        return data
+
+    def try_send(self, chunk: bytes) -> bool:
+        room, self.room = self.room, None
+        self.unsent = b"" if room is None else chunk[room:]
+        self.receive(chunk[:room])
+        if self.unsent:
+            self.wake()
+        return not self.unsent
+
+    def wake(self) -> None:
+        self.is_woken = True
+
+    def receive(self, data: bytes) -> None:
+        end = b"\n" if self.world.is_json_lines else b"\n\n"
+        *frames, self._received = (self._received + data).split(end)
+        for frame in frames:
+            if not self.world.is_json_lines:
+                self._receive_event(*EVENT.fullmatch(frame + end).groups())
+            elif frame:
+                line = json.loads(frame)
+                self._receive_record(line) if "_kafka" in line else self._receive_gap(line)
+
+    def _receive_event(self, event: bytes | None, position_id: bytes | None, data: bytes | None) -> None:
+        if event == b"message":
+            self._receive_record(json.loads(data))
+        elif event == b"gap":
+            self._receive_gap(json.loads(data))
+        if position_id:
+            self.last_id = position_id.decode()
+            self.check(self.last_id)
+
+    def _receive_record(self, message: Mapping[str, object]) -> None:
+        kafka = message["_kafka"]
+        self.had.setdefault(kafka["partition"], []).append(kafka["offset"])
+
+    def _receive_gap(self, gap: Mapping[str, object]) -> None:
+        self.gaps.setdefault(gap["partition"], []).append((gap["from"], gap["to"]))
+
+    def disconnect(self) -> None:
+        """Lose the bytes that have not arrived, and what the client will receive again: frames after the last event ID."""
+        self.is_parked, self.unsent, self._received = False, b"", b""
+        self.told = told = starts(self.last_id)
+        for partition, had in self.had.items():
+            end = self.world.offset(partition, told.get(partition, FIRST))
+            self.had[partition] = [offset for offset in had if offset < end or not self.world.sparse_ids]
+
+    def check(self, position_id: str) -> None:
+        """Check that an event ID is exactly the position after what the client has received."""
+        told = starts(position_id)
+        self.told = told
+        for partition in range(MAX_PARTITIONS):
+            end = self.world.offset(partition, told[partition]) if partition in told else 0
+            assert self.expected(partition, end) == self.had.get(partition, [])
+
+    def expected(self, partition: int, end: float = math.inf) -> list[int]:
+        """Return the offsets of the records that the client must have received before `end`."""
+        start = self.world.offset(partition, self.start.get(partition, FIRST))
+        gaps = self.gaps.get(partition, [])
+        return [
+            offset
+            for offset in self.world.visible(partition, start, end)
+            if not any(first <= offset < last for first, last in gaps)
+        ]
+
+
+def starts(position_id: str) -> dict[int, PartitionStart]:
+    return {partition.partition: start for partition, start in parse(position_id).starts.items()}
 
 
 class SwitchingCursor(MemoryCursor):
@@ -54,35 +152,194 @@ class SwitchingLog(MemoryLog):
 
 
 class World:
-    """A log, a tail that is driven by the test, and clients."""
+    """A log, a tail that is driven by the test, and clients.
 
-    def __init__(self, max_ring_records: int, filtered: bool, sparse_ids: bool = False) -> None:
+    Args:
+        max_ring_records: the size of the ring.
+        filtered: the filter rejects every other record.
+        sparse_ids: only the last frame of a run has an event ID.
+        id_type: what the event IDs contain.
+        is_json_lines: the clients read JSON lines.
+        hooked: steps that happen inside a filter, one in each call: filters may let other greenlets run.
+    """
+
+    def __init__(
+        self,
+        max_ring_records: int,
+        filtered: bool = False,
+        sparse_ids: bool = False,
+        id_type: IdType = IdType.OFFSET,
+        is_json_lines: bool = False,
+        hooked: list[tuple[str, int]] | None = None,
+    ) -> None:
+        self.clock = Clock()
         self.log = SwitchingLog()
         self.log.create("t", PARTITIONS)
+        self.partitions = PARTITIONS
+        self.records: dict[int, list[tuple[int, int, bool]]] = {}  # offset, timestamp, whether the filter accepts it
         self.filtered = filtered
         self.sparse_ids = sparse_ids
-        config = Config(
-            max_ring_records=max_ring_records, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024
-        )
+        self.id_type = id_type
+        self.is_json_lines = is_json_lines
+        self.hooked = list(hooked or ())
+        self.is_in_hook = False
+        self.is_turning = False
         self.tails: list[Tail] = []
-        self.feeds = Feeds(self.log, config.feed, self.tails.append)
-        self.route = Route("topics", "/<topics>", None)
-        keeps = (lambda message: message["n"] % 2 == 0) if filtered else None
-        self.encoder = Encoder(filterer=keeps, sparse_ids=sparse_ids)
+        config = Config(max_ring_records=max_ring_records, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
+        # Refresh the metadata whenever a tail or a cursor checks it.
+        self.feeds = Feeds(self.log, replace(config.feed, metadata_refresh_s=0.0), self.tails.append)
+        self.route = Route("topics", "/<topics>", None, id_type=id_type)
+        keeps = self.keeps if filtered or self.hooked else None
+        wire = JsonLines() if is_json_lines else ServerSentEvents()
+        self.encoders = [Encoder(wire=wire, filterer=keeps, sparse_ids=sparse_ids) for _ in range(ENCODERS)]
         self.clients: list[Client] = []
         self.log.while_closing = self.run_others
         self.count = 0
 
+    def keeps(self, message: Mapping[str, int]) -> bool:
+        if self.hooked and not self.is_in_hook:
+            self.is_in_hook = True
+            self.perform(*self.hooked.pop(0))
+            self.is_in_hook = False
+        return not self.filtered or message["n"] % 2 == 0
+
+    # Steps.
+
     def append(self, partition: int) -> None:
-        self.log.append("t", b'{"n":%d}' % self.count, partition)
+        offset = self.log.append("t", b'{"n":%d}' % self.count, partition % self.partitions)
+        is_visible = not self.filtered or self.count % 2 == 0
+        self.records.setdefault(partition % self.partitions, []).append((offset, self.clock.now_ms, is_visible))
+        self.clock.now_ms += 1
         self.count += 1
 
     def mark(self, partition: int) -> None:
-        self.log.append_marker("t", partition)
+        self.log.append_marker("t", partition % self.partitions)
 
-    def turn(self) -> None:
+    def grow(self, number: int) -> None:
+        """Add a partition to the topic."""
+        self.partitions = min(self.partitions + 1, MAX_PARTITIONS)
+        self.log.create("t", self.partitions)
+
+    def drop(self, number: int) -> None:
+        """Let retention remove records. A timestamp does not tell that records are missing."""
+        if self.id_type is not IdType.TIMESTAMP:
+            partition = Partition("t", number % PARTITIONS)
+            held = self.log.offset_ranges([partition])[partition]
+            self.log.drop_before("t", held.start + (held.end - held.start) * number // 9, partition.partition)
+
+    def turn(self, number: int = 0) -> None:
+        if self.is_turning:
+            return  # a tail has one greenlet
+        self.is_turning = True
         for tail in self.tails:
             tail.turn(0)
+            tail._check_topics()
+        self.is_turning = False
+
+    def heartbeat(self, number: int) -> None:
+        if self.is_turning:
+            return
+        self.turn()
+        for tail in self.tails:
+            for feed in tail.feeds.values():
+                feed._heartbeat_at = 0.0
+                feed.flush()
+                for client in feed._parked:
+                    assert client.is_woken or self.is_json_lines or client.last_id == feed.ids.render()
+
+    def connect(self, number: int) -> None:
+        client = Client(self, self.encoders[number % ENCODERS])
+        self.open(client)
+        client.start = starts(client.reader.position_id)
+        self.clients.append(client)
+        with self.busy(client):
+            client.receive(client.reader.begin())
+
+    # Steps of one client.
+
+    def read(self, client: Client, number: int) -> bytes:
+        self.resume(client)
+        if client.is_parked:
+            return b""
+        with self.busy(client):
+            unsent, client.unsent = client.unsent, b""
+            client.receive(unsent)
+            data = client.reader.read(0)
+            client.receive(data)
+            client.check(client.reader.position_id)
+        return data
+
+    def beat(self, client: Client, number: int) -> None:
+        if not client.is_parked and not client.unsent:
+            client.receive(client.reader.id_if_moved())
+            assert self.is_json_lines or client.last_id == client.reader.position_id
+
+    def park(self, client: Client, number: int) -> None:
+        """What a stream does before it needs a greenlet no longer."""
+        if client.is_parked or client.unsent or not client.reader.can_park:
+            return
+        if moved := client.reader.id_if_moved():
+            client.receive(moved)
+        else:
+            client.reader.park(client)
+            client.is_parked, client.is_woken = True, False
+
+    def choke(self, client: Client, number: int) -> None:
+        client.room = number * 20
+
+    def wake(self, client: Client, number: int) -> None:
+        client.wake()
+
+    def resume(self, client: Client, number: int = 0) -> None:
+        """The greenlet of a client that was woken runs. It has not yet sent what the socket did not take."""
+        if client.is_parked and client.is_woken:
+            client.reader.unpark()
+            client.is_parked = False
+
+    def end(self, client: Client, number: int) -> None:
+        """End the stream, as a server that stops does; the client reconnects with its last event ID."""
+        if self.is_json_lines:
+            return  # there are no event IDs
+        client.reader.stop(StopReason.ENDED)
+        client.wake()
+        self.read(client, number)
+        client.receive(client.reader.id_if_moved())
+        self.cut(client, number)
+
+    def cut(self, client: Client, number: int) -> None:
+        """Break the client's connection; the client reconnects with its last event ID."""
+        if self.is_json_lines:
+            return  # there are no event IDs
+        with self.busy(client):
+            client.reader.close()
+            client.disconnect()
+            self.open(client)
+            client.receive(client.reader.begin())
+
+    def cut_while_sending(self, client: Client, hundredth: int) -> None:
+        """Break the connection while frames are sent."""
+        if client.is_parked or self.is_json_lines:
+            return
+        with self.busy(client):
+            data = client.unsent + client.reader.read(0)
+            client.receive(data[: len(data) * hundredth // 100])
+        self.cut(client, hundredth)
+
+    # How the steps happen.
+
+    def play(self, steps: list[tuple[str, int]]) -> None:
+        with mock.patch("time.time_ns", self.clock.time_ns):
+            for step in steps:
+                self.perform(*step)
+            self.read_everything()
+
+    def perform(self, step: str, number: int) -> None:
+        if step in CLIENT_STEPS:
+            client = self.clients[number % len(self.clients)] if self.clients else None
+            if client is not None and not client.is_busy:
+                getattr(self, step)(client, number)
+        else:
+            getattr(self, step)(number)
 
     def run_others(self) -> None:
         """What other greenlets may do while one waits: write records, and append them to the feed."""
@@ -90,122 +347,112 @@ class World:
             self.append(partition)
         self.turn()
 
-    def open(self, client: Client | None, last_id: str | None) -> None:
-        position = parse(last_id) if last_id else of_topics(["t"])
-        reader = self.feeds.open(self.route, position, self.log.describe(["t"]), self.encoder)
-        if client is None:
-            client = Client({each.partition: start.offset for each, start in parse(reader.position_id).starts.items()})
-            self.clients.append(client)
-        client.reader = reader
-        self.take(client, reader.begin())
-
-    def read(self, client: Client) -> None:
-        self.take(client, client.reader.read(0))
-
-    def act(self, step: str, number: int) -> None:
-        client = self.clients[number % len(self.clients)]
-        if step == "cut_while_sending":
-            self.cut_while_sending(client, number)
-        else:
-            getattr(self, step)(client)
-
-    def play(self, steps: list[tuple[str, int]]) -> None:
-        for step, number in steps:
-            if step in ("append", "mark"):
-                getattr(self, step)(number)
-            elif step == "turn":
-                self.turn()
-            elif step == "open":
-                self.open(None, None)
-            elif self.clients:
-                self.act(step, number)
-        self.read_everything(len(steps))
-
-    def read_everything(self, steps: int) -> None:
+    def read_everything(self) -> None:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise there would always be more records
+        self.hooked = []
         for _ in range(4):
             self.turn()
             for client in self.clients:
-                for _ in range(steps + 2):
-                    self.read(client)
+                client.wake()
+                empty = 0
+                while empty < 3:  # a reader that changes its state may return nothing
+                    empty += not self.read(client, 0)
+                self.beat(client, 0)
 
-    def cut(self, client: Client) -> None:
-        """Break the client's connection; the client reconnects with its last event ID."""
-        client.reader.close()
-        self.open(client, client.last_id)
+    def open(self, client: Client) -> None:
+        position = parse(client.last_id) if client.last_id else of_topics(["t"])
+        client.reader = self.feeds.open(self.route, position, self.log.describe(["t"]), client.encoder)
 
-    def cut_while_sending(self, client: Client, hundredth: int) -> None:
-        """Break the connection while frames are sent; the client reconnects with its last event ID."""
-        data = client.reader.read(0)
-        self.take(client, data[: len(data) * hundredth // 100])
-        if self.sparse_ids:  # the frames after the last event ID will be sent again
-            told = {each.partition: start.offset for each, start in parse(client.last_id).starts.items()}
-            client.had = {each: [offset for offset in had if offset < told[each]] for each, had in client.had.items()}
-        self.cut(client)
+    @contextmanager
+    def busy(self, client: Client) -> Iterator[None]:
+        client.is_busy = True
+        yield
+        client.is_busy = False
 
-    def beat(self, client: Client) -> None:
-        self.take(client, client.reader.id_if_moved())
+    # What must be true.
 
-    def take(self, client: Client, data: bytes) -> None:
-        for event, position_id, payload in EVENT.findall(data):
-            if event == b"message":
-                partition, offset = map(int, OFFSETS.search(payload).groups())
-                client.had.setdefault(partition, []).append(offset)
-            if position_id:
-                client.last_id = position_id.decode()
-                self.check(
-                    client, {each.partition: start.offset for each, start in parse(client.last_id).starts.items()}
-                )
+    def offset(self, partition: int, start: PartitionStart) -> float:
+        """Return the offset at which a client starts in a partition."""
+        if start.offset is not None:
+            return start.offset
+        records = self.records.get(partition, [])
+        return next((offset for offset, timestamp, _ in records if timestamp >= start.timestamp), math.inf)
 
-    def check(self, client: Client, told: dict[int, int]) -> None:
-        """Check that the event ID is exactly the position after what the client has received."""
-        for partition in range(PARTITIONS):
-            assert self.expected(partition, client.start[partition], told[partition]) == client.had.get(partition, [])
-
-    def expected(self, partition: int, start: int, end: int | float = float("inf")) -> list[int]:
+    def visible(self, partition: int, start: float, end: float) -> list[int]:
         """Return the offsets of the records that a stream of `[start, end)` must contain."""
-        batch = self.log.read(Partition("t", partition), 0)
-        records = batch.records if batch else []
-        kept = (each for each in records if not self.filtered or int(each.value[5:-1]) % 2 == 0)
-        return [each.offset for each in kept if start <= each.offset < end]
+        return [offset for offset, _, kept in self.records.get(partition, []) if kept and start <= offset < end]
+
+    def check(self) -> None:
+        for client in self.clients:
+            for partition in range(MAX_PARTITIONS):
+                assert client.expected(partition) == client.had.get(partition, [])
+            if self.id_type is not IdType.TIMESTAMP:
+                held = self.log.offset_ranges(Partition("t", number) for number in range(self.partitions))
+                ends = {partition.partition: offsets.end for partition, offsets in held.items()}
+                assert ends == {partition: start.offset for partition, start in client.told.items()}
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), st.integers(0, PARTITIONS - 1)),
-        st.tuples(st.just("mark"), st.integers(0, PARTITIONS - 1)),
-        st.tuples(st.just("turn"), st.just(0)),
-        st.tuples(st.just("open"), st.just(0)),
-        st.tuples(st.just("read"), st.integers(0, 9)),
-        st.tuples(st.just("cut"), st.integers(0, 9)),
-        st.tuples(st.just("cut_while_sending"), st.integers(0, 99)),
-        st.tuples(st.just("beat"), st.integers(0, 9)),
-    ),
-    min_size=25,  # hypothesis prefers short lists, in which no reader joins
-    max_size=100,
+CLIENT_STEPS = ("read", "cut", "cut_while_sending", "beat", "park", "choke", "wake", "resume", "end")
+
+
+def step(name: str, largest: int = 0) -> st.SearchStrategy[tuple[str, int]]:
+    return st.tuples(st.just(name), st.integers(0, largest))
+
+
+STEP = st.one_of(
+    step("append", MAX_PARTITIONS - 1),
+    step("mark", MAX_PARTITIONS - 1),
+    step("turn"),
+    step("heartbeat"),
+    step("connect", ENCODERS - 1),
+    step("grow"),
+    step("drop", 9),
+    step("read", 9),
+    step("read", 9),
+    step("cut", 9),
+    step("cut_while_sending", 99),
+    step("beat", 9),
+    step("park", 9),
+    step("park", 9),
+    step("choke", 9),
+    step("wake", 9),
+    step("resume", 9),
+    step("end", 9),
 )
+STEPS = st.lists(STEP, min_size=25, max_size=100)  # hypothesis prefers short lists, in which no reader joins
+RING = st.integers(1, 12)
 
 
-@given(steps=STEPS, max_ring_records=st.integers(1, 12), filtered=st.booleans())
-@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_each_client_receives_exactly_the_records_in_any_interleaving(steps, max_ring_records, filtered):
-    """Writes, fetches, opens, reads, heartbeats and cuts at any byte, in any order: no record is lost or duplicated."""
-    world = World(max_ring_records, filtered)
+@pytest.mark.parametrize("id_type", IdType)
+@given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=st.lists(STEP, max_size=10))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_each_client_receives_exactly_the_records_in_any_interleaving(
+    id_type, steps, max_ring_records, filtered, hooked
+):
+    """Writes, fetches, opens, reads, parking, heartbeats and cuts at any byte: no record is lost or duplicated."""
+    world = World(max_ring_records, filtered, id_type=id_type, hooked=hooked)
     world.play(steps)
 
-    for client in world.clients:
-        for partition in range(PARTITIONS):
-            assert world.expected(partition, client.start[partition]) == client.had.get(partition, [])
+    world.check()
 
 
-@given(steps=STEPS, max_ring_records=st.integers(1, 12))
+@given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=st.lists(STEP, max_size=10))
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_event_ids_on_the_last_frame_of_a_run_lose_nothing(steps, max_ring_records):
-    """With id_frequency=run, a client that is cut off resumes after the last event ID that it received."""
-    world = World(max_ring_records, filtered=False, sparse_ids=True)
+def test_json_lines_contain_exactly_the_records_in_any_interleaving(steps, max_ring_records, filtered, hooked):
+    """JSON lines have no event IDs, but the position behind them is as exact."""
+    world = World(max_ring_records, filtered, is_json_lines=True, hooked=hooked)
     world.play(steps)
 
-    for client in world.clients:
-        for partition in range(PARTITIONS):
-            assert world.expected(partition, client.start[partition]) == client.had.get(partition, [])
+    world.check()
+
+
+@pytest.mark.parametrize("id_type", IdType)
+@given(steps=STEPS, max_ring_records=RING)
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_event_ids_on_the_last_frame_of_a_run_lose_nothing(id_type, steps, max_ring_records):
+    """With id_frequency=run, a client that is cut off resumes after the last event ID that it received."""
+    world = World(max_ring_records, sparse_ids=True, id_type=id_type)
+    world.play(steps)
+
+    world.check()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds, Reader, StopReason
@@ -244,3 +245,33 @@ def test_stopping_a_reader_ends_a_read_that_waits(
 
     assert b"" == waiting.get(timeout=TIMEOUT_S)
     assert reason is reader.stop_reason
+
+
+def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world: World) -> None:
+    """A worker that exits closes the streams that wait for a free cursor, too."""
+    reader = world.open()
+    world.append(5)
+    open_catch_up, is_free = reader._open_catch_up, Event()
+    reader._open_catch_up = lambda ids: is_free.wait() and open_catch_up(ids)
+    reading = gevent.spawn(reader.read, TIMEOUT_S)
+    gevent.sleep(0)
+    assert BEHIND is reader.state
+
+    reader.close()
+    is_free.set()
+
+    assert b"" == reading.get(timeout=TIMEOUT_S)
+    assert CLOSED is reader.state
+    assert len(world.tails) == world.log.open_cursors
+
+
+def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: World) -> None:
+    """Closing the cursor lets other greenlets run, and one of them may close the stream."""
+    reader = catching_up(world)
+    close_cursor = reader._catch_up._cursor.close
+    reader._catch_up._cursor.close = lambda: (close_cursor(), reader.close())
+
+    assert [0, 1, 2] == offsets(b"".join(reader.read(0) for _ in range(6)))
+
+    assert CLOSED is reader.state
+    assert (0, len(world.tails)) == (world.readers, world.log.open_cursors)

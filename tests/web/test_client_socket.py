@@ -7,6 +7,7 @@ import logging
 import socket
 import weakref
 from collections.abc import Iterator
+from unittest import mock
 
 import gevent
 import pytest
@@ -131,6 +132,21 @@ def test_notices_at_once_that_a_parked_client_has_left(peers: list[Peer], words:
 
     assert leaving.has_ended()
     assert not any(peer.left.is_set() for peer in others)
+
+
+def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: list[Peer]) -> None:
+    """A worker that exits closes all streams, even those that have just been woken; a hook may let other greenlets run."""
+    stream = peers[0].stream
+    on_close = stream._on_close
+    stream._on_close = lambda: (gevent.sleep(0.01), on_close())
+    failures: list[object] = []
+
+    with mock.patch.object(gevent.get_hub(), "handle_error", lambda *error: failures.append(error)):
+        stream.end()
+        stream.close()
+
+    assert [] == failures
+    assert peers[0].has_ended()
 
 
 def test_a_closed_stream_is_freed_at_once(peers: list[Peer]) -> None:
