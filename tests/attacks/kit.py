@@ -1,6 +1,6 @@
 """The attacker's tools: a socket, raw bytes, and a parser for the answers. Imports nothing from kafkasse.
 
-A case is a row of docs/attacks.md: the bytes that are sent and the answers that must come back.
+A case is an entry of docs/attacks.md: the bytes that are sent and the answers that must come back.
 """
 
 from __future__ import annotations
