@@ -25,7 +25,7 @@ stream or descriptor may be left, and the log may contain no traceback. `python 
 """
 ANSWERS = {
     "200 stream": "the request is valid and the stream starts",
-    "204": "the answer to OPTIONS, the same for all topics",
+    "204": "the answer to OPTIONS, the same for all topics, without CORS headers for other origins",
     "308": "a redirect to the path with merged slashes",
     "400 BadRequestError": "invalid HTTP or ambiguous framing; the connection is closed",
     "400 InvalidAssignmentError": "the event ID is not a valid position",
@@ -44,7 +44,7 @@ ANSWERS = {
 }
 NOTES = {
     "Last-Event-ID": "The `Last-Event-ID` header of `GET /attacked`, unless more is shown.",
-    "Header fields": "Added to `GET /attacked`.",
+    "Header fields": "Added to `GET /attacked`. *For* names the origin whose pages may read the stream.",
     "Request smuggling": "Unless shown, the request is `GET /attacked` or `GET /unknown`. `GET /hidden` follows.",
 }
 ELSEWHERE = [
