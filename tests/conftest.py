@@ -1,10 +1,11 @@
 """Fixtures and pytest plugins for all tests.
 
-gevent patches first, as in a server: before any module imports sockets, ssl or kafka. The variables that configure
-kafkasse are removed, so that the developer's shell does not change what the tests see.
+gevent patches first, as in a server: before any module imports sockets, ssl or kafka. What the shell passes on does not
+change the tests: variables that configure kafkasse are removed, and SIGINT is not ignored.
 """
 
 import os
+import signal
 
 from gevent import monkey
 
@@ -13,6 +14,9 @@ monkey.patch_all()
 MACHINE = {"KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS"}  # where this machine gets its jars from
 for name in [name for name in os.environ if name.startswith(("KAFKASSE_", "KAFKA_")) and name not in MACHINE]:
     del os.environ[name]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import secrets  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
