@@ -1,4 +1,4 @@
-"""Catching up: whatever happens to the log, a client receives exactly its records, and its event ID says so."""
+"""Catching up: whatever happens to the log, a client receives each record exactly once, and its event ID is its position."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Client:
         log: MemoryLog,
         last_id: str = "",
         start_at: StartAt = StartAt.LATEST,
-        kind: IdType = IdType.OFFSET,
+        id_type: IdType = IdType.OFFSET,
         compact: bool = False,
         describe: Callable[[list[str]], Mapping[str, Topic]] | None = None,
         max_chunk_bytes: int = 262_144,
@@ -49,11 +49,11 @@ class Client:
         **hooks: Any,
     ) -> None:
         position = parse(last_id) if last_id else of_topics(["t"])
-        opening = resolve(log, position, log.describe(["t"]), start_at)
-        ids = IdWriter(opening.offsets, opening.topic_ids, opening.partial_topics, kind, opening.timestamps, compact)
-        watch = TopicWatch(describe or log.describe, 0, opening.partial_topics)
-        keys = max_snapshot_keys if opening.snapshot else None
-        self.reader = CatchUp(log, ids, Encoder(**hooks), watch, max_chunk_bytes, opening.gaps, keys)
+        start = resolve(log, position, log.describe(["t"]), start_at)
+        ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, id_type, start.timestamps, compact)
+        watch = TopicWatch(describe or log.describe, 0, start.partial_topics)
+        keys = max_snapshot_keys if start.snapshot else None
+        self.reader = CatchUp(log, ids, Encoder(**hooks), watch, max_chunk_bytes, start.gaps, keys)
         self.parser = Parser(last_event_id=last_id)
         self.bytes = b""
         self.events: list[Event] = []
@@ -100,14 +100,14 @@ def value(n: int) -> bytes:
 )
 @settings(deadline=None)
 def test_every_event_id_resumes_at_the_next_record(
-    steps: list[str], kind: IdType, compact: bool, max_chunk_bytes: int
+    steps: list[str], id_type: IdType, compact: bool, max_chunk_bytes: int
 ) -> None:
     """A client that reconnects with any event ID receives exactly the records after that event."""
     log = MemoryLog()
     log.create("t", 2)
 
     def client(last_id: str = "") -> Client:
-        return Client(log, last_id, StartAt.EARLIEST, kind, compact, None, max_chunk_bytes, filterer=not_odd)
+        return Client(log, last_id, StartAt.EARLIEST, id_type, compact, None, max_chunk_bytes, filterer=not_odd)
 
     for n, step in enumerate(steps):
         if step == "marker":
@@ -125,13 +125,13 @@ def test_every_event_id_resumes_at_the_next_record(
     assert [] == client(first.last_id).read()
 
 
-@pytest.mark.parametrize("kind", IdType)
-def test_resumes_a_partition_that_had_no_record(log: MemoryLog, kind: IdType) -> None:
-    """A client that has received no event has an event ID; it receives what is written before it reconnects."""
-    before = Client(log, kind=kind)
+@pytest.mark.parametrize("id_type", IdType)
+def test_resumes_a_partition_that_had_no_record(log: MemoryLog, id_type: IdType) -> None:
+    """A client that received only an event ID resumes with it, and receives the records that were written meanwhile."""
+    before = Client(log, id_type=id_type)
     log.append("t", value(1), 1)
 
-    assert [1] == numbers(Client(log, before.last_id, kind=kind).read())
+    assert [1] == numbers(Client(log, before.last_id, id_type=id_type).read())
 
 
 def test_limits_the_size_of_a_chunk(log: MemoryLog) -> None:
@@ -170,7 +170,7 @@ def test_filtered_records_move_the_event_id(log: MemoryLog) -> None:
 
 
 def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) -> None:
-    """This holds too if both records came in one batch."""
+    """A sent record and a filtered record in one batch: the client still receives the event ID after the second one."""
     client = Client(log, filterer=not_odd)
     log.append("t", value(1))
     log.append("t", b'{"odd":1}')
@@ -192,7 +192,7 @@ def test_sends_an_event_id_before_the_first_record(log: MemoryLog) -> None:
 
 
 def test_declares_records_that_retention_removed_while_reading(log: MemoryLog) -> None:
-    """The gap is declared in its place, before the records that follow, and only once."""
+    """The client receives one gap event, before the records that follow the gap."""
     client = Client(log)
     for n in range(4):
         log.append("t", value(n))
@@ -220,7 +220,7 @@ def test_declares_a_gap_before_the_first_record(log: MemoryLog) -> None:
 
 
 def test_resumes_a_recreated_topic_at_its_start(log: MemoryLog) -> None:
-    """The rest of the old topic is declared as lost, and the whole new topic is read, whatever the old offsets are."""
+    """The client receives a gap event for the rest of the old topic, and then all records of the new topic."""
     for n in range(5):
         log.append("t", value(n))
     before = Client(log)
@@ -241,7 +241,7 @@ def test_resumes_a_recreated_topic_at_its_start(log: MemoryLog) -> None:
 
 
 def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
-    """The stream ends with an event ID of the old topic, so that a reconnecting client's topic can be told apart."""
+    """The stream ends with an event ID of the old topic, so that the server notices the change on reconnect."""
     client = Client(log)
     old = client.last_id
     log.delete("t")
@@ -278,7 +278,7 @@ def test_reads_a_new_partition_from_its_start(log: MemoryLog) -> None:
 
 
 def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
-    """A client that asked for one partition receives no other, not even a new one, and neither does its event ID."""
+    """The client receives no records of other or new partitions, and its event ID contains only its own partition."""
     client = Client(log, '[{"topic":"t","partition":1,"offset":0}]')
     log.create("t", 3)
     for partition in range(3):
@@ -305,7 +305,7 @@ def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
 
 
 def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
-    """It does not wait for its timeout."""
+    """read() does not wait for its timeout."""
     client = Client(log)
     reading = gevent.spawn(client.reader.read, TIMEOUT_S)
 
@@ -337,17 +337,17 @@ def test_can_be_closed_twice(log: MemoryLog) -> None:
     assert b"" == client.reader.read(0)
 
 
-@pytest.mark.parametrize("kind", IdType)
-def test_sends_the_records_before_one_at_which_the_filter_fails(log: MemoryLog, kind: IdType) -> None:
-    """The event ID is at the record at which the filter fails, so no record is lost."""
-    client = Client(log, kind=kind, filterer=lambda message: message["n"] >= 0)
+@pytest.mark.parametrize("id_type", IdType)
+def test_sends_the_records_before_one_at_which_the_filter_fails(log: MemoryLog, id_type: IdType) -> None:
+    """The event ID points to the record at which the filter failed, so that no record is lost."""
+    client = Client(log, id_type=id_type, filterer=lambda message: message["n"] >= 0)
     for at in range(10):
         log.append("t", value(at) if at != 7 else b"{}", timestamp=1000 + at)
 
     with pytest.raises(FilterError):
         client.read()
 
-    resumed = Client(log, client.reader.position_id, kind=kind, filterer=lambda message: "n" in message)
+    resumed = Client(log, client.reader.position_id, id_type=id_type, filterer=lambda message: "n" in message)
     assert list(range(7)) == numbers(client.events)
     assert [8, 9] == numbers(resumed.read())
 
@@ -360,7 +360,7 @@ def snapshot(log: MemoryLog, **rest: Any) -> Client:
 
 
 def test_a_snapshot_is_followed_by_live_records(log: MemoryLog) -> None:
-    """The newest record of each key without a tombstone, then an event ID, then new records."""
+    """The client receives the newest record of each key that has no tombstone, then an event ID, then new records."""
     for n, key in enumerate((b"DE", b"FR", b"DE", b"NL")):
         log.append("t", value(n), n % 2, key)
     log.append("t", None, 1, b"NL")
@@ -375,7 +375,7 @@ def test_a_snapshot_is_followed_by_live_records(log: MemoryLog) -> None:
 
 
 def test_a_snapshot_has_no_event_id_until_it_is_complete(log: MemoryLog) -> None:
-    """A client that is cut off during the snapshot has no event ID, so it receives the whole snapshot again."""
+    """A client whose connection breaks during the snapshot has no event ID, so it receives the whole snapshot again."""
     for n in range(5):
         log.append("t", value(n), key=b"%d" % n)
     client = snapshot(log)
@@ -389,7 +389,7 @@ def test_a_snapshot_has_no_event_id_until_it_is_complete(log: MemoryLog) -> None
 
 
 def test_an_empty_snapshot_sends_an_event_id_at_once(log: MemoryLog) -> None:
-    """A topic without records is a table without rows."""
+    """The snapshot of a topic without records is complete at once."""
     assert "" != snapshot(log).last_id
 
 
@@ -440,7 +440,7 @@ def test_a_snapshot_contains_what_retention_left(log: MemoryLog) -> None:
 
 
 def test_a_snapshot_as_json_lines_has_the_same_rows(log: MemoryLog) -> None:
-    """Only the wire format differs."""
+    """In JSON lines, a snapshot contains the same records as in Server-Sent Events."""
     log.append("t", value(1), key=b"a")
 
     client = snapshot(log, wire=JsonLines())

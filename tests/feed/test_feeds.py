@@ -1,4 +1,4 @@
-"""What a client of a shared feed receives before the first record. test_joins.py tests joining and falling behind."""
+"""Opening streams of shared feeds: event IDs, tails and filters. test_joins.py tests joining and falling behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 class World:
-    """A log that holds one record, and feeds whose tails are driven by the test."""
+    """A log with one record, and feeds. The test calls turn() of their tails."""
 
     def __init__(self, **settings: Any) -> None:
         self.log = MemoryLog()
@@ -43,15 +43,15 @@ class World:
         [feed] = tail.feeds.values()
         return feed
 
-    def open(self, kind: IdType, encoder: Encoder, last_id: str = "") -> Reader:
+    def open(self, id_type: IdType, encoder: Encoder, last_id: str = "") -> Reader:
         position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("topics", "/<topics>", None, id_type=kind)
+        route = Route("topics", "/<topics>", None, id_type=id_type)
         return self.feeds.open(route, position, self.log.describe(["t"]), encoder)
 
-    def first_id(self, kind: IdType, encoder: Encoder) -> str:
+    def first_id(self, id_type: IdType, encoder: Encoder) -> str:
         """Return the event ID that a client which starts at the end receives at once."""
         parser = Parser()
-        assert [] == list(parser.receive(self.open(kind, encoder).begin()))
+        assert [] == list(parser.receive(self.open(id_type, encoder).begin()))
         return parser.last_event_id
 
 
@@ -62,12 +62,12 @@ def world() -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("kind", IdType)
-def test_a_client_that_starts_at_the_end_resumes_there(world: World, kind: IdType) -> None:
-    """The first event ID of a client that starts at the end excludes older records, also in IDs with timestamps."""
-    first = world.first_id(kind, Encoder())
+@pytest.mark.parametrize("id_type", IdType)
+def test_a_client_that_starts_at_the_end_resumes_there(world: World, id_type: IdType) -> None:
+    """A client that resumes with its first event ID receives no older record, whether the ID has offsets or timestamps."""
+    first = world.first_id(id_type, Encoder())
 
-    assert b"" == world.open(kind, Encoder(), first).read(0)
+    assert b"" == world.open(id_type, Encoder(), first).read(0)
 
 
 def test_closes_the_oldest_tails_without_readers() -> None:
@@ -84,16 +84,16 @@ def test_closes_the_oldest_tails_without_readers() -> None:
 
 
 def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own cursor is being closed at that moment, which may take a while."""
+    """The client leaves while its reader closes the cursor. read() returns at once."""
     reader = world.open(IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
     assert b'"n":0' in reader.read(0)
-    give_back = CatchUp.close
+    close = CatchUp.close
 
-    def leave(own: CatchUp) -> None:
-        give_back(own)
+    def close_and_leave(catch_up: CatchUp) -> None:
+        close(catch_up)
         reader.stop(StopReason.CLIENT_LEFT)
 
-    monkeypatch.setattr(CatchUp, "close", leave)
+    monkeypatch.setattr(CatchUp, "close", close_and_leave)
 
     with gevent.Timeout(TIMEOUT_S):
         assert b"" == reader.read(TIMEOUT_S * 2)
@@ -118,12 +118,12 @@ class Client:
         raise AssertionError("nothing has ended")
 
 
-@pytest.mark.parametrize("kind", IdType)
+@pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("parks", [True, False])
-def test_records_filtered_after_a_sent_record_move_the_event_id(kind: IdType, parks: bool) -> None:
-    """This holds too if both records came in one batch."""
+def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType, parks: bool) -> None:
+    """A sent record and a filtered record in one batch: the client receives the event ID after the second one."""
     world = World(heartbeat_s=0.001)
-    reader = world.open(kind, Encoder(filterer=lambda message: message["n"] < 2))
+    reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] < 2))
     client = Client()
     client.try_send(reader.begin())
     if parks:
@@ -139,13 +139,13 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(kind: IdType, pa
 
     assert [1] == [json.loads(event.data)["n"] for event in client.events]
     assert world.feed.ids.render() == client.parser.last_event_id
-    assert b"" == world.open(kind, Encoder(), client.parser.last_event_id).read(0)
+    assert b"" == world.open(id_type, Encoder(), client.parser.last_event_id).read(0)
 
 
-@pytest.mark.parametrize("kind", IdType)
-def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, kind: IdType) -> None:
-    """All readers receive the records before it, then the error with an event ID at that record."""
-    reader = world.open(kind, Encoder(filterer=lambda message: message["n"] >= 0))
+@pytest.mark.parametrize("id_type", IdType)
+def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, id_type: IdType) -> None:
+    """All readers receive the records before the failing one. The event ID of the error points to the failing record."""
+    reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
     with pytest.raises(FilterError) as failed:
@@ -160,23 +160,23 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, ki
     assert events[-1].id == reader.position_id
 
 
-@pytest.mark.parametrize("kind", [IdType.TIMESTAMP, IdType.BOTH])
-def test_event_ids_with_timestamps_resume_at_a_copy_of_the_topic(world: World, kind: IdType) -> None:
-    """A client that resumes there with its first event ID receives the records that are written from now on."""
+@pytest.mark.parametrize("id_type", [IdType.TIMESTAMP, IdType.BOTH])
+def test_event_ids_with_timestamps_resume_at_a_copy_of_the_topic(world: World, id_type: IdType) -> None:
+    """The first event ID contains the current time, so a client that resumes at the copy receives only newer records."""
     before = time.time_ns() // 1_000_000
 
-    first = parse(world.first_id(kind, Encoder()))
+    first = parse(world.first_id(id_type, Encoder()))
 
     assert all(before <= (start.timestamp or 0) <= time.time_ns() // 1_000_000 for start in first.starts.values())
 
 
-@pytest.mark.parametrize("kind", IdType)
-def test_a_feed_that_is_opened_later_starts_at_the_end(world: World, kind: IdType) -> None:
-    """The same holds for a client with another format, if the topic has moved since the tail was opened."""
-    world.first_id(kind, Encoder())
+@pytest.mark.parametrize("id_type", IdType)
+def test_a_feed_that_is_opened_later_starts_at_the_end(world: World, id_type: IdType) -> None:
+    """A feed in another format that joins a running tail starts at the tail's current position, not at its first one."""
+    world.first_id(id_type, Encoder())
     world.log.append("t", b'{"n":1}')
     world.tails[0].turn(0)
 
-    first = world.first_id(kind, Encoder("envelope"))
+    first = world.first_id(id_type, Encoder("envelope"))
 
-    assert b"" == world.open(kind, Encoder("envelope"), first).read(0)
+    assert b"" == world.open(id_type, Encoder("envelope"), first).read(0)

@@ -1,4 +1,4 @@
-"""The life cycle of a reader: which state follows which, and what each state releases when the reader is closed."""
+"""The life cycle of a reader: the order of its states, and closing a reader in each state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Client:
 
 
 class World:
-    """A topic with three records, and a feed whose tail is driven by the test. The ring holds two records."""
+    """A topic with three records, and a feed whose ring holds two records. append() calls turn() of its tail."""
 
     def __init__(self, **settings: float) -> None:
         self.log = CountingLog()
@@ -105,7 +105,7 @@ def world() -> Iterator[World]:
 
 
 def offsets(frames: bytes) -> list[int]:
-    """The offsets of the records in these frames."""
+    """Return the offsets of the records in these frames."""
     return [json.loads(event.data)["_kafka"]["offset"] for event in Parser().receive(frames)]
 
 
@@ -114,7 +114,7 @@ def catching_up(world: World) -> Reader:
 
 
 def joining(world: World) -> Reader:
-    """A reader that has received the record before the last one, which the ring holds."""
+    """Return a reader whose position is two records before the end, inside the ring."""
     first = world.open()
     position_id = first.position_id
     world.append(2)
@@ -133,7 +133,7 @@ def parked(world: World) -> Reader:
 
 
 def behind(world: World) -> Reader:
-    """A reader that could not open a cursor after the ring had evicted its next record."""
+    """Return a reader that could not open a cursor after the ring had evicted its next record."""
     reader = world.open()
     world.append(5)
 
@@ -153,7 +153,7 @@ STATES = {CATCHING_UP: catching_up, JOINING: joining, LIVE: live, PARKED: parked
 def test_closing_a_reader_releases_everything_in_each_state(
     world: World, state: ReaderState, make: Callable[[World], Reader]
 ) -> None:
-    """Its cursor is closed, the feed no longer counts it, and the feed no longer sends to its client."""
+    """The reader's cursor is closed, and the feed neither counts the reader nor sends to its client."""
     reader = make(world)
     assert state is reader.state
     assert 1 == world.readers
@@ -163,7 +163,7 @@ def test_closing_a_reader_releases_everything_in_each_state(
 
     assert CLOSED is reader.state
     assert (0, 0) == (world.readers, world.parked)
-    assert len(world.tails) == world.log.open_cursors  # those of the tails stay open
+    assert len(world.tails) == world.log.open_cursors  # the cursors of the tails stay open
     assert b"" == reader.read(TIMEOUT_S)
 
 
@@ -221,7 +221,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
 
 @pytest.mark.parametrize("make", [catching_up, joining, parked, behind])
 def test_refuses_to_park_a_reader_that_is_not_live(world: World, make: Callable[[World], Reader]) -> None:
-    """Only the position of a live reader is the feed's; parking another one would lose or repeat records."""
+    """Only a live reader has the position of the feed. Parking another reader would lose or repeat records."""
     reader = make(world)
 
     assert not reader.can_park

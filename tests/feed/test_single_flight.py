@@ -1,4 +1,4 @@
-"""Many greenlets ask Kafka the same question at once."""
+"""Calls of many greenlets run one at a time, and share a failure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed.single_flight import SingleFlight
 
 
-def test_runs_one_question_at_a_time() -> None:
-    """No question starts while another one runs."""
-    one = SingleFlight()
+def test_runs_one_call_at_a_time() -> None:
+    """No call starts while another one runs."""
+    single_flight = SingleFlight()
     inside: list[int] = []
 
     def enter() -> int:
@@ -22,38 +22,38 @@ def test_runs_one_question_at_a_time() -> None:
         inside.pop()
         return count
 
-    waiting = [gevent.spawn(one.run, enter) for _ in range(20)]
+    waiting = [gevent.spawn(single_flight.run, enter) for _ in range(20)]
 
     assert [1] * 20 == [each.get() for each in waiting]
 
 
-def test_a_failure_is_shared_with_the_questions_that_waited() -> None:
+def test_a_failure_is_shared_with_the_callers_that_waited() -> None:
     """While Kafka is away, a hundred requests take one timeout, not a hundred."""
-    one = SingleFlight()
-    asked: list[int] = []
+    single_flight = SingleFlight()
+    calls: list[int] = []
     fail = Event()
 
-    def ask() -> None:
-        asked.append(1)
+    def fail_slowly() -> None:
+        calls.append(1)
         fail.wait()
         raise KafkaUnavailable("Kafka cannot be reached.")
 
-    waiting = [gevent.spawn(one.run, ask) for _ in range(100)]
+    waiting = [gevent.spawn(single_flight.run, fail_slowly) for _ in range(100)]
     gevent.sleep(0)
     fail.set()
     gevent.joinall(waiting)
 
-    assert (1, {KafkaUnavailable}) == (len(asked), {type(each.exception) for each in waiting})
+    assert (1, {KafkaUnavailable}) == (len(calls), {type(each.exception) for each in waiting})
 
 
-def test_a_question_after_a_failure_runs_again() -> None:
-    """A failure does not answer a later question."""
-    one = SingleFlight()
+def test_a_call_after_a_failure_runs_again() -> None:
+    """A call that starts after a failure does not receive that failure."""
+    single_flight = SingleFlight()
 
-    def ask() -> None:
+    def fail_slowly() -> None:
         raise KafkaUnavailable("Kafka cannot be reached.")
 
     with pytest.raises(KafkaUnavailable):
-        one.run(ask)
+        single_flight.run(fail_slowly)
 
-    assert "found" == one.run(lambda: "found")
+    assert "found" == single_flight.run(lambda: "found")

@@ -16,7 +16,7 @@ from kafkasse.position import of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
-RETENTION, TRUNCATED, REMADE = "removed by retention", "the log was truncated", "the topic was deleted and recreated"
+RETENTION, TRUNCATED, RECREATED = "removed by retention", "the log was truncated", "the topic was deleted and recreated"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def resolved(
     return resolve(log, position, log.describe(position.topics), start_at, since)
 
 
-def told(log: MemoryLog) -> str:
+def topic_id_of(log: MemoryLog) -> str:
     return log.describe(["t"])["t"].topic_id
 
 
@@ -55,39 +55,39 @@ def told(log: MemoryLog) -> str:
 def test_the_route_decides_where_a_client_without_an_event_id_starts(
     log: MemoryLog, start_at: StartAt, offsets: tuple[int, int]
 ) -> None:
-    """At the end or at the first record, as actual offsets of every partition; nothing is declared as lost."""
-    opening = resolved(log, start_at=start_at)
+    """The stream starts at the end or at the first record of every partition, without gaps."""
+    start = resolved(log, start_at=start_at)
 
-    assert dict(zip((ZERO, ONE), offsets, strict=True)) == opening.offsets
-    assert ([], frozenset(), {"t": told(log)}) == (opening.gaps, opening.partial_topics, opening.topic_ids)
-    assert (start_at is StartAt.SNAPSHOT) == opening.snapshot
+    assert dict(zip((ZERO, ONE), offsets, strict=True)) == start.offsets
+    assert ([], frozenset(), {"t": topic_id_of(log)}) == (start.gaps, start.partial_topics, start.topic_ids)
+    assert (start_at is StartAt.SNAPSHOT) == start.snapshot
 
 
 @pytest.mark.parametrize(("since", "offset"), [(0, 2), (1003, 3), (1006, 6)])
 def test_since_starts_at_the_first_record_at_or_after_a_time(log: MemoryLog, since: int, offset: int) -> None:
-    """At the end after the last record; `since` takes precedence over the route."""
+    """A time after the last record is the end. `since` takes precedence over the route."""
     for start_at in StartAt:
-        opening = resolved(log, start_at=start_at, since=since)
+        start = resolved(log, start_at=start_at, since=since)
 
-        assert {ZERO: offset, ONE: 0} == opening.offsets
-        assert not opening.snapshot
+        assert {ZERO: offset, ONE: 0} == start.offsets
+        assert not start.snapshot
 
 
 # Entries written by hand, or by KafkaSSE.
 
 
 def test_a_hand_written_entry_selects_only_its_partition(log: MemoryLog) -> None:
-    """The stream stays with the listed partitions."""
-    opening = resolved(log, entry(offset=4))
+    """The stream contains only the listed partition."""
+    start = resolved(log, entry(offset=4))
 
-    assert ({ZERO: 4}, frozenset({"t"})) == (opening.offsets, opening.partial_topics)
+    assert ({ZERO: 4}, frozenset({"t"})) == (start.offsets, start.partial_topics)
 
 
 def test_a_topic_name_beside_an_entry_selects_the_other_partitions(log: MemoryLog) -> None:
     """The route decides where the other partitions start."""
-    opening = resolved(log, "t", entry(1, offset=0), start_at=StartAt.EARLIEST)
+    start = resolved(log, "t", entry(1, offset=0), start_at=StartAt.EARLIEST)
 
-    assert ({ZERO: 2, ONE: 0}, frozenset()) == (opening.offsets, opening.partial_topics)
+    assert ({ZERO: 2, ONE: 0}, frozenset()) == (start.offsets, start.partial_topics)
 
 
 def test_an_offset_takes_precedence_over_a_timestamp(log: MemoryLog) -> None:
@@ -116,14 +116,14 @@ def test_refuses_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: Memor
 
 def test_declares_records_that_retention_removed(log: MemoryLog) -> None:
     """Records between the position and the first existing record are a gap; a position at the first record has no gap."""
-    opening = resolved(log, entry(offset=0))
+    start = resolved(log, entry(offset=0))
 
-    assert ({ZERO: 2}, [Gap(ZERO, 0, 2, RETENTION)]) == (opening.offsets, opening.gaps)
+    assert ({ZERO: 2}, [Gap(ZERO, 0, 2, RETENTION)]) == (start.offsets, start.gaps)
     assert [] == resolved(log, entry(offset=2)).gaps
 
 
 def test_timestamps_of_a_stream_that_starts_at_the_end_are_now(log: MemoryLog) -> None:
-    """Otherwise they are 0, so that nothing can be lost."""
+    """The timestamps of other streams are 0 or the requested time, so that no record can be lost."""
     before = time.time_ns() // 1_000_000
 
     at_end, at_first = resolved(log).timestamps, resolved(log, start_at=StartAt.EARLIEST).timestamps
@@ -138,59 +138,59 @@ def test_timestamps_of_a_stream_that_starts_at_the_end_are_now(log: MemoryLog) -
 
 
 def test_reads_a_partition_that_was_added_since_from_its_start(log: MemoryLog) -> None:
-    """An event ID of kafkasse names all partitions of its time, so a missing partition is new."""
+    """An event ID of kafkasse lists all partitions that existed when it was issued, so a missing partition is new."""
     log.append("t", b"{}", 1)
     log.append("t", b"{}", 1)
     log.drop_before("t", 1, 1)
 
-    opening = resolved(log, entry(offset=5, topic_id=told(log)))
+    start = resolved(log, entry(offset=5, topic_id=topic_id_of(log)))
 
-    assert {ZERO: 5, ONE: 1} == opening.offsets
-    assert [] == opening.gaps
+    assert {ZERO: 5, ONE: 1} == start.offsets
+    assert [] == start.gaps
 
 
 def test_declares_a_truncated_log(log: MemoryLog) -> None:
-    """An event ID of kafkasse beyond the end means that the log lost records: the stream continues at the end."""
-    opening = resolved(log, entry(offset=9, topic_id=told(log)), entry(1, offset=0))
+    """If an offset of kafkasse is beyond the end, the log lost records. The stream starts at the end, after a gap."""
+    start = resolved(log, entry(offset=9, topic_id=topic_id_of(log)), entry(1, offset=0))
 
-    assert {ZERO: 6, ONE: 0} == opening.offsets
-    assert [Gap(ZERO, 9, 6, TRUNCATED)] == opening.gaps
+    assert {ZERO: 6, ONE: 0} == start.offsets
+    assert [Gap(ZERO, 9, 6, TRUNCATED)] == start.gaps
 
 
 def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
-    """The old offsets are not used, and the rest of the old topic is declared as lost."""
-    before = told(log)
+    """The old offsets are ignored, and the rest of the old topic is a gap."""
+    before = topic_id_of(log)
     log.delete("t")
     log.create("t", 1)
     for _ in range(9):
         log.append("t", b"{}")
 
-    opening = resolved(log, entry(offset=5, topic_id=before), entry(1, offset=3))
+    start = resolved(log, entry(offset=5, topic_id=before), entry(1, offset=3))
 
-    assert {ZERO: 0} == opening.offsets
-    assert [Gap(ZERO, 5, 0, REMADE)] == opening.gaps
-    assert {"t": told(log)} == opening.topic_ids
+    assert {ZERO: 0} == start.offsets
+    assert [Gap(ZERO, 5, 0, RECREATED)] == start.gaps
+    assert {"t": topic_id_of(log)} == start.topic_ids
 
 
 def test_an_event_id_with_timestamps_resumes_by_time_on_another_cluster(log: MemoryLog) -> None:
-    """The topic has another topic ID there; nothing is declared as lost."""
-    opening = resolved(log, entry(offset=99, timestamp=1004, topic_id="elsewhere"), entry(1, offset=3, timestamp=1004))
+    """The topic has another topic ID on that cluster. There is no gap."""
+    start = resolved(log, entry(offset=99, timestamp=1004, topic_id="elsewhere"), entry(1, offset=3, timestamp=1004))
 
-    assert ({ZERO: 4, ONE: 0}, []) == (opening.offsets, opening.gaps)
+    assert ({ZERO: 4, ONE: 0}, []) == (start.offsets, start.gaps)
 
 
 def test_compares_topics_by_name_if_there_are_no_topic_ids(log: MemoryLog) -> None:
-    """Old clusters have none."""
+    """Clusters without topic IDs issue event IDs with an empty topic_id."""
     assert {ZERO: 4, ONE: 0} == resolved(log, entry(offset=4, topic_id="")).offsets
 
 
 def test_resumes_a_stream_of_some_partitions(log: MemoryLog) -> None:
-    """It stays a stream of these partitions."""
-    opening = resolved(log, entry(1, offset=0, topic_id=told(log), only=True))
+    """The resumed stream contains the same partitions and no others."""
+    start = resolved(log, entry(1, offset=0, topic_id=topic_id_of(log), only=True))
 
-    assert ({ONE: 0}, frozenset({"t"})) == (opening.offsets, opening.partial_topics)
+    assert ({ONE: 0}, frozenset({"t"})) == (start.offsets, start.partial_topics)
 
 
 def test_a_client_that_resumes_receives_no_second_snapshot(log: MemoryLog) -> None:
     """It already has the table, and continues from its event ID."""
-    assert not resolved(log, entry(offset=5, topic_id=told(log)), start_at=StartAt.SNAPSHOT).snapshot
+    assert not resolved(log, entry(offset=5, topic_id=topic_id_of(log)), start_at=StartAt.SNAPSHOT).snapshot
