@@ -77,7 +77,7 @@ def host(log: CountingLog) -> FlaskClient:
     app.secret_key = "for a test"  # noqa: S105
 
     @app.before_request
-    def look() -> tuple[str, int] | None:
+    def reject_strangers() -> tuple[str, int] | None:
         return ("no strangers", 403) if request.headers.get("X-Stranger") else None
 
     @app.after_request
@@ -123,7 +123,7 @@ def test_the_hosts_error_handlers_do_not_see_our_errors(host: FlaskClient) -> No
 
 
 def test_an_app_can_register_two_blueprints(host: FlaskClient) -> None:
-    """Each has its own settings."""
+    """Each blueprint has its own settings."""
     assert (200, 404) == tuple(host.head(f"/{mount}/t").status_code for mount in ("streams", "other"))
 
 
@@ -133,14 +133,14 @@ def test_an_app_can_register_two_blueprints(host: FlaskClient) -> None:
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
 def test_refuses_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
-    """This holds for every path and parameter."""
+    """The path and the parameters make no difference."""
     client_of(log).open(path, method=method)
 
     assert 0 == log.cursors
 
 
 def test_head_has_the_status_and_headers_of_get(log: CountingLog) -> None:
-    """This holds too if GET would be refused."""
+    """The response to HEAD is also the same if GET is refused."""
     client = client_of(log)
 
     for path in ("/streams/t", "/streams/missing", "/streams/t?since=never"):
@@ -152,13 +152,13 @@ def test_head_has_the_status_and_headers_of_get(log: CountingLog) -> None:
 
 def test_options_lists_the_methods(log: CountingLog) -> None:
     """The response has no body."""
-    answer = client_of(log).options("/streams/t")
+    response = client_of(log).options("/streams/t")
 
-    assert (204, "GET, HEAD, OPTIONS") == (answer.status_code, answer.headers["Allow"])
+    assert (204, "GET, HEAD, OPTIONS") == (response.status_code, response.headers["Allow"])
 
 
 def test_refuses_an_invalid_request_without_opening_a_cursor(log: CountingLog) -> None:
-    """An invalid event ID, an offset beyond the end, and a topic that does not exist."""
+    """The event ID is invalid, has an offset beyond the end, or names a partition or a topic that does not exist."""
     client = client_of(log)
     for last_id in (
         "[",
@@ -175,7 +175,7 @@ def test_refuses_an_invalid_request_without_opening_a_cursor(log: CountingLog) -
 
 
 def test_a_forbidden_topic_looks_like_a_missing_one(log: CountingLog) -> None:
-    """Apart from the name, no byte and no header differs."""
+    """The responses differ only in the name of the topic."""
     client = client_of(log, allowed_topics=["t", "missing"])
     log.create("forbid1")
 
@@ -188,7 +188,7 @@ def test_a_forbidden_topic_looks_like_a_missing_one(log: CountingLog) -> None:
 
 
 def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) -> None:
-    """It names topics in place of the path, and the same permission applies."""
+    """Topics in an event ID replace those of the path, and need the same permission."""
     log.create("secret")
     client = client_of(log, allowed_topics=["t"], routes={"r": {"path": "/r", "topics": ["t"]}})
 
@@ -199,7 +199,7 @@ def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) 
 
 
 def test_refuses_a_configuration_that_serves_nothing(log: CountingLog) -> None:
-    """A blueprint without allowed topics and routes is refused when it is created, before any request."""
+    """blueprint() raises an error if there are neither allowed topics nor routes."""
     with pytest.raises(ConfigurationError, match="allowed_topics"):
         client_of(log, allowed_topics=[])
 
@@ -210,7 +210,7 @@ class Away(MemoryLog):
 
 
 def test_answers_503_while_kafka_is_away() -> None:
-    """With Retry-After, and without the broker's address."""
+    """The response has Retry-After, and does not contain the broker's address."""
     refused = client_of(Away()).get("/streams/t")
 
     assert 503 == refused.status_code
@@ -255,16 +255,16 @@ def test_only_allowed_origins_may_read(
     headers = {"Origin": origin} if origin else {}
 
     for method, path in (("HEAD", "/streams/t"), ("GET", "/streams/missing"), ("OPTIONS", "/streams/t")):
-        answer = client.open(path, method=method, headers=headers)
-        assert shown == answer.headers.get("Access-Control-Allow-Origin")
-        assert (shown is not None) == ("Last-Event-ID" in answer.headers.get("Access-Control-Allow-Headers", ""))
+        response = client.open(path, method=method, headers=headers)
+        assert shown == response.headers.get("Access-Control-Allow-Origin")
+        assert (shown is not None) == ("Last-Event-ID" in response.headers.get("Access-Control-Allow-Headers", ""))
 
 
 # Hooks.
 
 
 def test_a_deserializer_replaces_the_message(log: CountingLog) -> None:
-    """A record for which it fails is skipped, logged and counted."""
+    """A record for which the deserializer fails is skipped."""
     hooks = {"deserializer": lambda record: {"upper": record.value.decode().upper()} if record.offset != 1 else 1 / 0}
 
     seen = events(client_of(log, **hooks), "/streams/t?timestamp=0", b'"offset":2')
@@ -287,14 +287,14 @@ def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest
 
 
 def test_a_filterer_selects_records(log: CountingLog) -> None:
-    """The event IDs advance past the records that it filters out."""
+    """The event IDs advance past the records that the filterer rejects."""
     [event] = events(client_of(log, filterer=lambda message: message["n"] == 1), "/streams/t?timestamp=0", b'"n":1')
 
     assert 2 == json.loads(event.id)[0]["offset"]
 
 
 def test_ends_the_stream_if_the_filterer_fails(log: CountingLog) -> None:
-    """An error event is the last event."""
+    """The last event is an error event."""
     client = client_of(log, filterer=lambda message: message["missing"])
 
     [event] = events(client, "/streams/t?timestamp=0", b"never")
@@ -305,7 +305,7 @@ def test_ends_the_stream_if_the_filterer_fails(log: CountingLog) -> None:
 
 
 def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
-    """It receives the error; if it returns None, our response is sent."""
+    """The hook receives the error. If the hook returns None, kafkasse's own response is sent."""
     seen: list[Exception] = []
 
     def hook(error: Exception) -> object:
@@ -320,12 +320,12 @@ def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
 
 
 def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """With the stream's topics. A handler that fails affects nothing else."""
-    told: list[tuple[str, object]] = []
+    """The handlers receive the stream's topics. A handler that raises an exception does not affect the stream."""
+    calls: list[tuple[str, object]] = []
 
     def handle(name: str) -> Any:
-        def handler(about: object) -> None:
-            told.append((name, about))
+        def handler(argument: object) -> None:
+            calls.append((name, argument))
             raise RuntimeError("a handler's own bug")
 
         return handler
@@ -334,19 +334,19 @@ def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: 
     client = client_of(log, kafka_event_handlers={name: handle(name) for name in names}, allowed_topics=["t"])
     events(client, "/streams/t?timestamp=0", b'"n":2')
 
-    assert [("ready", ["t"]), ("disconnected", ["t"])] == told
+    assert [("ready", ["t"]), ("disconnected", ["t"])] == calls
     assert "a handler's own bug" in caplog.text
 
 
 def test_calls_event_error_for_server_errors_only() -> None:
-    """It is not called for a client's mistakes."""
-    told: list[Exception] = []
-    client = client_of(Away(), kafka_event_handlers={"event.error": told.append})
+    """The handler is not called if the request is invalid."""
+    calls: list[Exception] = []
+    client = client_of(Away(), kafka_event_handlers={"event.error": calls.append})
 
     client.get("/streams/t")
     client.get("/streams/t?timestamp=x")
 
-    assert ["KafkaUnavailable"] == [type(error).__name__ for error in told]
+    assert ["KafkaUnavailable"] == [type(error).__name__ for error in calls]
 
 
 # Formats of routes.
@@ -362,7 +362,7 @@ def formats(log: CountingLog) -> FlaskClient:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_route_has_its_own_format_and_start(formats: FlaskClient, format: str) -> None:
-    """For each format."""
+    """The route's format decides what the data of an event contains."""
     expected: dict[str, Any] = {
         "kafkasse": {"n": 2, "_kafka": {"topic": "t", "partition": 0, "offset": 2, "key": "k2"}},
         "value": {"n": 2},
@@ -379,7 +379,7 @@ def test_a_route_has_its_own_format_and_start(formats: FlaskClient, format: str)
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
 def test_sends_json_lines_if_the_client_accepts_them(formats: FlaskClient, accept: str) -> None:
-    """They contain the same records."""
+    """The lines contain the same records as the events."""
     with formats.get("/streams/r/value", headers={"Accept": accept}, buffered=False) as response:
         lines = take(response, b'"n":2').splitlines()
 

@@ -1,4 +1,4 @@
-"""Parked clients of one feed: some accept everything, some do not, and none affects another."""
+"""Parked clients of one feed: clients that accept everything, clients that do not, and clients that leave."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
 
 
 class Peer:
-    """A browser at the other end of a small socket, which reads only when the test says so."""
+    """A client with a small socket buffer, which reads only when the test calls read_all()."""
 
     def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
-        ours, self.socket = gevent_socket.socketpair()
+        server_end, self.socket = gevent_socket.socketpair()
         self.left = Event()
-        for end in (ours, self.socket):
+        for end in (server_end, self.socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
         settings = Config(write_timeout_s=20, heartbeat_s=60).web
         logger = logging.getLogger()
-        self.stream = Stream(reader, ServerSentEvents(), settings, StreamRegistry(), ours, self.left.set, logger)
+        self.stream = Stream(reader, ServerSentEvents(), settings, StreamRegistry(), server_end, self.left.set, logger)
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 
     def has_ended(self) -> bool:
-        """Whether its stream ends within a moment."""
+        """Return whether the stream ends within 5 s."""
         return self.left.wait(5)
 
     def read_all(self) -> list[int]:
@@ -90,7 +90,7 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
 
 
 def test_clients_whose_sockets_are_full_miss_nothing(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
-    """Frames that are sent between a full socket and its greenlet come from the ring: nothing is lost or duplicated."""
+    """Frames that the feed flushes before a full client's greenlet runs come from the ring: none is lost or duplicated."""
     for count in range(40):
         log.append("t", VALUE)
         tails[0].turn(0)
@@ -117,13 +117,13 @@ def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[
 
 
 def test_a_parked_client_needs_no_greenlet(peers: list[Peer]) -> None:
-    """Only the event loop watches its socket."""
+    """The greenlet that opened the stream ends. Only the event loop watches the socket."""
     assert all(peer.greenlet.ready() for peer in peers)
 
 
 @pytest.mark.parametrize("words", [b"", b"hello", b"x" * 4096 * 10])
 def test_notices_at_once_that_a_parked_client_has_left(peers: list[Peer], words: bytes) -> None:
-    """Without a heartbeat, and whatever the client sent before. The other streams stay open."""
+    """The stream ends before the next heartbeat, whatever the client sent before. The other streams stay open."""
     leaving, *others = peers
     leaving.socket.sendall(words)
     gevent.sleep(0.05)

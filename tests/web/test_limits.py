@@ -1,4 +1,4 @@
-"""Limits on the number of streams of a worker and of one client."""
+"""Limits on the number of open streams, per worker and per client."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_full_worker_answers_503_with_retry_after(opened: ExitStack) -> None:
 
 
 def test_a_closed_stream_is_not_counted(opened: ExitStack) -> None:
-    """This holds whether or not it was iterated."""
+    """A stream that was closed before the server iterated over it is not counted either."""
     client = client_of(max_streams=1)
     open_stream(client, opened).close()
 
@@ -60,7 +60,7 @@ def test_a_closed_stream_is_not_counted(opened: ExitStack) -> None:
 
 
 def test_a_failed_request_is_not_counted(opened: ExitStack) -> None:
-    """It fails after it was counted."""
+    """An invalid position fails only after the stream was counted."""
     client = client_of(max_streams=1)
     for _ in range(3):
         assert (
@@ -82,7 +82,7 @@ def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
 
 
 def test_uses_the_forwarded_address_of_the_trusted_proxy(opened: ExitStack) -> None:
-    """With one trusted proxy the last address counts, because that proxy wrote it; a client can forge those before it."""
+    """With one trusted proxy, the last address counts: the proxy wrote it. A client can forge the addresses before it."""
     client = client_of(max_streams_per_client=1, trusted_proxies=1)
     open_stream(client, opened, forwarded="1.1.1.1, 2.2.2.2")
 

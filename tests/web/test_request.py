@@ -36,7 +36,7 @@ ID = '[{"topic":"t","partition":0,"offset":5}]'
 EVENTS, LINES, JSON = "text/event-stream", "application/x-ndjson", "application/json"
 
 
-def ask(
+def stream_request(
     topics: str = "t",
     query: dict[str, str] | str | None = None,
     headers: dict[str, str] | None = None,
@@ -52,70 +52,70 @@ def ask(
 
 
 def test_parses_the_topics_of_the_path() -> None:
-    """Separated by commas, each once, in order, without surrounding white space."""
-    assert ("b", "a", "c") == ask("b,a,%20c,b".replace("%20", " ")).position.topics
+    """The path contains topics separated by commas. Duplicates and surrounding spaces are removed; the order is kept."""
+    assert ("b", "a", "c") == stream_request("b,a,%20c,b".replace("%20", " ")).position.topics
 
 
 @pytest.mark.parametrize("topics", ["a,", ",a", "a,,b", ",", " "])
 def test_refuses_an_empty_topic_name(topics: str) -> None:
     """An extra comma is a mistake, not a topic."""
     with pytest.raises(InvalidParameter, match="empty topic name"):
-        ask(topics)
+        stream_request(topics)
 
 
 def test_a_route_has_its_own_topics() -> None:
-    """The path names none."""
-    assert ("topn", "more") == ask("", route=NAMED).position.topics
+    """The path of a named route contains no topics."""
+    assert ("topn", "more") == stream_request("", route=NAMED).position.topics
 
 
 def test_refuses_too_many_topics() -> None:
-    """The message has both numbers. The limit applies to event IDs too."""
+    """The message contains the requested number and the limit, which applies to event IDs too."""
     with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
-        ask("a,b,c", max_topics_per_stream=2)
+        stream_request("a,b,c", max_topics_per_stream=2)
     with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
-        ask("a", headers={"Last-Event-ID": '["a","b","c"]'}, max_topics_per_stream=2)
+        stream_request("a", headers={"Last-Event-ID": '["a","b","c"]'}, max_topics_per_stream=2)
 
 
 # Where to start.
 
 
 def test_the_last_event_id_header_takes_precedence() -> None:
-    """Over its query parameters, over times, and over the topics of the path."""
-    asked = ask("u", {"last_event_id": '["v"]', "since": "2026-01-01"}, {"Last-Event-ID": ID})
+    """The header overrides the query parameters and the topics of the path."""
+    parsed = stream_request("u", {"last_event_id": '["v"]', "since": "2026-01-01"}, {"Last-Event-ID": ID})
 
     assert ({Partition("t", 0): PartitionStart(5)}, ("t",), None) == (
-        asked.position.starts,
-        asked.position.topics,
-        asked.since,
+        parsed.position.starts,
+        parsed.position.topics,
+        parsed.since,
     )
 
 
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventId"])
 def test_a_query_parameter_can_replace_the_header(name: str) -> None:
     """Browsers cannot set the header when they connect for the first time. Both spellings work."""
-    assert {Partition("t", 0): PartitionStart(5)} == ask("u", {name: ID}).position.starts
+    assert {Partition("t", 0): PartitionStart(5)} == stream_request("u", {name: ID}).position.starts
 
 
 @pytest.mark.parametrize("place", ["header", "last_event_id", "lastEventId"])
 @pytest.mark.parametrize("text", ["", "0", "null", "[", "[[", '["é"]', '["\u0219"]', "~", "\x7f"])
 def test_refuses_an_invalid_event_id(place: str, text: str) -> None:
-    """In the header and in the query. Zilla starts at the beginning instead."""
+    """An invalid event ID is an error in the header and in the query. Zilla would start at the beginning."""
     by_header, by_query = {"Last-Event-ID": text.encode().decode("latin-1")}, {place: text}
 
     with pytest.raises(InvalidPosition):
-        _ = ask(headers=by_header) if place == "header" else ask(query=by_query)
+        _ = stream_request(headers=by_header) if place == "header" else stream_request(query=by_query)
 
 
 def test_refuses_an_event_id_that_is_too_long() -> None:
-    """431 for the header, 414 for the query, both with advice; an ID of the maximum length is parsed."""
+    """The status is 431 for the header and 414 for the query, both with advice. An ID of the maximum length is parsed."""
     fits = '["' + "a" * 252 + '"]'
 
     with pytest.raises(HeaderTooLarge, match=r"longer than 256 bytes.*compact"):
-        ask(headers={"Last-Event-ID": fits + " "}, max_last_event_id_bytes=256)
+        stream_request(headers={"Last-Event-ID": fits + " "}, max_last_event_id_bytes=256)
     with pytest.raises(RequestTooLarge, match=r"longer than 256 bytes.*compact"):
-        ask(query={"last_event_id": fits + " "}, max_last_event_id_bytes=256)
+        stream_request(query={"last_event_id": fits + " "}, max_last_event_id_bytes=256)
     with pytest.raises(InvalidPosition, match="does not match"):
-        ask(headers={"Last-Event-ID": fits}, max_last_event_id_bytes=256)
+        stream_request(headers={"Last-Event-ID": fits}, max_last_event_id_bytes=256)
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,16 @@ def test_refuses_an_event_id_that_is_too_long() -> None:
     ],
 )
 def test_parses_times(query: str, since: int) -> None:
-    """Milliseconds, or ISO 8601 with an offset or in UTC, as milliseconds since 1970."""
-    assert since == ask(query=query).since
+    """Milliseconds and ISO 8601 times, in UTC or with an offset, become milliseconds since 1970."""
+    assert since == stream_request(query=query).since
 
 
 @given(st.integers(0, 253402300799999))
 def test_keeps_the_milliseconds_of_a_time(milliseconds: int) -> None:
-    """No rounding."""
+    """A time is not rounded to seconds."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
-    assert milliseconds == ask(query={"since": moment.isoformat()}).since
+    assert milliseconds == stream_request(query={"since": moment.isoformat()}).since
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_keeps_the_milliseconds_of_a_time(milliseconds: int) -> None:
 def test_refuses_an_invalid_time(query: str) -> None:
     """The message names the parameter."""
     with pytest.raises(InvalidParameter, match=r"timestamp|since"):
-        ask(query=query)
+        stream_request(query=query)
 
 
 def test_ignores_unknown_parameters() -> None:
-    """They may belong to a proxy or to the host app."""
-    assert ask(query={"utm_source": "x", "timestamps": "x"}).since is None
+    """Other parameters may belong to a proxy or to the host app."""
+    assert stream_request(query={"utm_source": "x", "timestamps": "x"}).since is None
 
 
 # Wire formats.
@@ -208,11 +208,11 @@ def test_ignores_unknown_parameters() -> None:
     ],
 )
 def test_negotiates_the_content_type(accept: str | None, content_type: str) -> None:
-    """Server-Sent Events, unless the client prefers JSON lines under either of their names."""
-    asked = ask(headers={} if accept is None else {"Accept": accept})
+    """The response is Server-Sent Events, unless the client prefers one of the two content types of JSON lines."""
+    parsed = stream_request(headers={} if accept is None else {"Accept": accept})
 
-    assert f"{content_type}; charset=utf-8" == asked.content_type
-    assert (ServerSentEvents if content_type == EVENTS else JsonLines) is type(asked.wire)
+    assert f"{content_type}; charset=utf-8" == parsed.content_type
+    assert (ServerSentEvents if content_type == EVENTS else JsonLines) is type(parsed.wire)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_negotiates_the_content_type(accept: str | None, content_type: str) -> N
 def test_refuses_a_request_that_accepts_no_offered_type(accept: str) -> None:
     """The error lists the offered types."""
     with pytest.raises(NotAcceptable) as refused:
-        ask(headers={"Accept": accept})
+        stream_request(headers={"Accept": accept})
 
     assert {EVENTS, LINES, JSON} == set(refused.value.extra["offered"])
 
@@ -230,8 +230,8 @@ def test_refuses_a_request_that_accepts_no_offered_type(accept: str) -> None:
 def test_accepts_get_and_head_only(method: str) -> None:
     """HEAD is parsed like GET."""
     with pytest.raises(MethodNotAllowed, match=method):
-        ask(method=method)
-    assert ask(method="HEAD").position.topics == ("t",)
+        stream_request(method=method)
+    assert stream_request(method="HEAD").position.topics == ("t",)
 
 
 # Any request.
@@ -239,7 +239,7 @@ def test_accepts_get_and_head_only(method: str) -> None:
 
 @given(st.text(), st.text(), st.dictionaries(st.sampled_from(["timestamp", "since", "last_event_id"]), st.text()))
 def test_parses_or_refuses_any_request(topics: str, accept: str, query: dict[str, str]) -> None:
-    """Every path, header and parameter gives a parsed request, or an error that can be sent."""
+    """Every combination of path, headers and parameters is parsed, or raises an error that can be sent as JSON."""
     environ = EnvironBuilder("/", query_string=query).get_environ()
     environ["HTTP_ACCEPT"] = accept.encode("utf-8", "replace").decode("latin-1")
     environ["HTTP_LAST_EVENT_ID"] = topics.encode("utf-8", "replace").decode("latin-1")

@@ -1,4 +1,4 @@
-"""One response from its first byte to its last, for each way in which it can end."""
+"""A stream from its first byte to its last, for each reason to end."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The server's end of a connection, and the client's."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
+    """The server's end and the client's end of a connection."""
+    server_end, client_end = socket.socketpair()
+    with server_end, client_end:
+        yield server_end, client_end
 
 
 # The start.
@@ -90,17 +90,17 @@ def test_starts_with_a_comment_a_retry_time_and_an_event_id(world: World) -> Non
 
 
 def test_jitters_the_retry_time(world: World) -> None:
-    """So that clients do not all reconnect at the same moment."""
-    told = {re.findall(rb"retry: (\d+)", next(iter(world.open(retry_ms=10_000))))[0] for _ in range(10)}
+    """Each stream has a random retry time, so that clients do not all reconnect at the same moment."""
+    retry_times = {re.findall(rb"retry: (\d+)", next(iter(world.open(retry_ms=10_000))))[0] for _ in range(10)}
 
-    assert len(told) > 1
+    assert len(retry_times) > 1
 
 
 # Heartbeats.
 
 
 def test_sends_heartbeats_while_there_are_no_records(world: World) -> None:
-    """One comment per heartbeat_s."""
+    """The stream sends a comment after each interval of heartbeat_s."""
     chunks = iter(world.open(heartbeat_s=0.05))
     next(chunks)
 
@@ -108,17 +108,17 @@ def test_sends_heartbeats_while_there_are_no_records(world: World) -> None:
 
 
 def test_a_heartbeat_carries_the_event_id_after_filtered_records(world: World) -> None:
-    """Once; the other heartbeats are comments."""
+    """One heartbeat contains the new event ID; the others are comments."""
     chunks = iter(world.open(heartbeat_s=0.05))
     next(chunks)
     world.log.append("t", b'{"hidden":1}')
 
     beats = [next(chunks) for _ in range(3)]
 
-    told = [
+    offsets = [
         start.offset for beat in beats if beat[:3] == b"id:" for start in parse(beat[4:-2].decode()).starts.values()
     ]
-    assert [1] == told
+    assert [1] == offsets
     assert [] == read_events(b"".join(beats))
 
 
@@ -143,9 +143,9 @@ def reading(request: pytest.FixtureRequest, world: World) -> Whole:
         return gevent.spawn(b"".join, world.open(**settings))
 
     def served(**settings: object) -> gevent.Greenlet:
-        ours, theirs = socket.socketpair()
-        gevent.spawn(world.open(ours, **settings).serve, chunked)
-        return gevent.spawn(_received, theirs)
+        server_end, client_end = socket.socketpair()
+        gevent.spawn(world.open(server_end, **settings).serve, chunked)
+        return gevent.spawn(_received, client_end)
 
     def read(**settings: object) -> gevent.Greenlet:
         whole = (iterated if request.param == "iterated" else served)(**settings)
@@ -187,7 +187,7 @@ def test_a_stream_that_is_ended_sends_its_last_event_id(world: World, reading: W
 
 
 def test_json_lines_end_without_a_last_line(world: World, reading: Whole) -> None:
-    """They have neither event IDs nor retry times."""
+    """JSON lines have neither event IDs nor retry times."""
     whole = reading(wire=JsonLines(), heartbeat_s=TIMEOUT_S * 2)
 
     world.stream.end()
@@ -197,24 +197,24 @@ def test_json_lines_end_without_a_last_line(world: World, reading: Whole) -> Non
 
 
 def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) -> None:
-    """The client receives what was already read for it, and nothing after that."""
+    """The client receives the records that were already read for it, and none after them."""
     for n in range(RECORDS):
         world.log.append("t", b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000))
-    ours, theirs = socket.socketpair()
-    gevent.spawn(world.open(ours, JsonLines(), since=0, heartbeat_s=TIMEOUT_S * 2).serve, chunked)
+    server_end, client_end = socket.socketpair()
+    gevent.spawn(world.open(server_end, JsonLines(), since=0, heartbeat_s=TIMEOUT_S * 2).serve, chunked)
     gevent.sleep(0.02)  # the socket is full by then
 
     world.stream.end()
     world.log.append("t", b'{"n":%d}' % RECORDS)
 
-    lines = [line for line in _received(theirs).splitlines() if line]
+    lines = [line for line in _received(client_end).splitlines() if line]
     assert 0 < len(lines) < RECORDS
     assert list(range(len(lines))) == [json.loads(line)["n"] for line in lines]
     assert 1 == world.ended
 
 
 def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, reading: Whole) -> None:
-    """Its data is the JSON body of the HTTP error, and its event ID is the position."""
+    """The event's data is the JSON body of the HTTP error, and its ID is the client's position."""
     whole = reading(metadata_refresh_s=0.02, heartbeat_s=TIMEOUT_S)
 
     world.log.delete("t")
@@ -228,7 +228,7 @@ def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, readi
 
 
 def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
-    """It contains the same object."""
+    """The line contains the same object as the data of an error event."""
     whole = reading(wire=JsonLines(), metadata_refresh_s=0.02)
 
     world.log.delete("t")
@@ -237,12 +237,12 @@ def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
 
 
 def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
-    """Without a heartbeat."""
-    ours, theirs = connection
-    reading = gevent.spawn(b"".join, world.open(ours, heartbeat_s=TIMEOUT_S * 2))
+    """The stream ends at once, not at the next heartbeat."""
+    server_end, client_end = connection
+    reading = gevent.spawn(b"".join, world.open(server_end, heartbeat_s=TIMEOUT_S * 2))
     gevent.sleep(0)
 
-    theirs.close()
+    client_end.close()
 
     reading.get(timeout=TIMEOUT_S)
     assert 1 == world.ended
@@ -250,16 +250,16 @@ def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[so
 
 def test_discards_input_from_a_client(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
     """The client keeps its stream, and does not keep the server busy."""
-    ours, theirs = connection
-    chunks = iter(world.open(ours, heartbeat_s=0.05))
+    server_end, client_end = connection
+    chunks = iter(world.open(server_end, heartbeat_s=0.05))
     next(chunks)
-    theirs.sendall(b"hello")
+    client_end.sendall(b"hello")
 
     assert [b":heartbeat\n\n"] * 2 == [next(chunks) for _ in range(2)]
 
 
 def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
-    """It is counted once."""
+    """Each stream is removed from the registry once, and on_close is called once."""
     before = len(world.registry)
     begun, unbegun = world.open(), world.open()
     chunks = iter(begun)
@@ -273,8 +273,8 @@ def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
 
 
 def test_a_discarded_stream_is_closed(world: World) -> None:
-    """The server never received it, so nothing else closes it. It does not wait for the garbage collector."""
-    gc.collect()  # what other tests have left
+    """A stream that the server never received closes itself, without waiting for the garbage collector."""
+    gc.collect()  # free the streams of other tests
     before = len(world.registry)
     world.open()
     del world.stream
