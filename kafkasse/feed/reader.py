@@ -140,7 +140,7 @@ class Reader:
             self._ids = self._shared.ids.copy_at(self._offsets, self._timestamps)
             self._offsets, self._timestamps = {}, {}
         catch_up = self._open_catch_up(self._ids)  # may wait until a cursor is free
-        if self.state is ReaderState.CLOSED:  # meanwhile
+        if self.state is ReaderState.CLOSED:  # another greenlet closed the reader while the cursor was opened
             catch_up.close()
             return
         self._enter(ReaderState.CATCHING_UP)

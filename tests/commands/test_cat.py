@@ -1,4 +1,4 @@
-"""`kafkasse cat` against a server whose responses, interruptions and refusals each test chooses."""
+"""`kafkasse cat` against a server. Each test chooses the server's responses, errors and interruptions."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_resumes_from_an_id_without_data(serve: Callable[..., Server]) -> None:
 
 
 def test_retries_after_a_503(serve: Callable[..., Server]) -> None:
-    """The command waits as long as Retry-After says, and prints the reason without control characters."""
+    """The command waits for the time in Retry-After, and prints the reason without control characters."""
     busy = refusal("503 Service Unavailable", {"detail": "Kafka is away.\n\x1b[31m"}, "Retry-After: 1")
     server = serve(stream(RETRY_SOON), busy, stream(event(0), end="hold"))
 
@@ -382,7 +382,7 @@ def test_rejects_a_response_that_is_not_a_stream(serve: Callable[..., Server]) -
 
 
 def test_stops_at_an_event_that_is_too_large(serve: Callable[..., Server]) -> None:
-    """An event over the parser's limit is permanent, because the server would send it again."""
+    """An event above the parser's limit is a permanent error, because the server would send the event again."""
     server = serve(stream(event(0) + b"data: " + b"x" * 17 * 1024 * 1024))
 
     done = run_cat(server.url)
@@ -505,7 +505,7 @@ def test_parses_retry_after(value: str, seconds: float) -> None:
 
 @given(st.integers(0, 10**6), st.floats(0, 10**12), st.floats(-(10**12), 10**12))
 def test_the_wait_has_limits(failures: int, retry_s: float, retry_after_s: float) -> None:
-    """The wait is at least what the server asked for, and never longer than one and a half times the limit."""
+    """The wait is at least as long as the server requested, and at most one and a half times the limit."""
     wait_s = cat._wait_s(failures, retry_s, retry_after_s)
 
     assert min(cat.MAX_RETRY_S, max(retry_s, retry_after_s)) <= wait_s <= 1.5 * cat.MAX_RETRY_S

@@ -1,4 +1,4 @@
-"""`kafkasse check`: what a server would serve from a real broker, and one sentence for each problem."""
+"""`kafkasse check` lists what a server would serve from a real broker, and prints one sentence for each problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(broker: EmbeddedBroker, tmp_path: Path) -> Check:
 
 
 def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_name: str) -> None:
-    """Each route with its topics and their partitions, and the topics that allowed_topics matches."""
+    """The output has each route with its topics and their partitions, including the topics that allowed_topics matches."""
     for suffix, partitions in ((".a", 1), (".b", 3)):
         cluster.create(f"{fresh_name}{suffix}", partitions)
 

@@ -31,7 +31,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 
 def test_prints_each_setting_with_its_source(printed: Callable[..., str]) -> None:
-    """Aligned columns: the name, the value as JSON, and the source."""
+    """The output has aligned columns: the name, the value as JSON, and the source."""
     lines = printed().splitlines()
 
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines}
@@ -54,7 +54,7 @@ def test_masks_secrets(printed: Callable[..., str], options: tuple[str, ...]) ->
 
 
 def test_prints_json(printed: Callable[..., str]) -> None:
-    """For scripts, one object by name."""
+    """For scripts, --json prints one object that maps each name to its value and source."""
     settings = json.loads(printed("--json"))
 
     assert {"value": 5, "source": "KAFKASSE_MAX_STREAMS"} == settings["max_streams"]
@@ -72,7 +72,7 @@ def test_refuses_a_configuration_that_is_not_valid(
 
 
 def test_the_help_of_serve_mentions_check_and_config(capsys: pytest.CaptureFixture[str]) -> None:
-    """Someone who starts a server learns how to look at its configuration first."""
+    """`kafkasse serve --help` shows how to check and print the configuration before the server starts."""
     main(["serve", "--help"])
 
     help_text = " ".join(capsys.readouterr().out.split())

@@ -253,7 +253,7 @@ def fake_python(home: Path, script: str) -> str:
     ],
 )
 def test_make_rejects_an_unsuitable_python(tmp_path: Path, script: str, sentence: str) -> None:
-    """One sentence says what is wrong with this Python and how to choose another."""
+    """The error is one sentence: the reason why this Python does not work, and how to choose another."""
     done = make_setup(tmp_path, fake_python(tmp_path, script))
 
     assert done.returncode != 0
@@ -262,7 +262,7 @@ def test_make_rejects_an_unsuitable_python(tmp_path: Path, script: str, sentence
 
 
 def test_make_without_python(tmp_path: Path) -> None:
-    """If there is no Python at all, one sentence says so."""
+    """If Python is not installed, the error is one sentence."""
     done = make_setup(tmp_path, "no-such-python")
 
     assert done.returncode != 0

@@ -22,7 +22,7 @@ from kafkasse.commands.load import MAX_LINE_BYTES, BadRow, Lines, csv_rows, json
     ],
 )  # fmt: skip
 def test_keeps_the_digits_of_a_number(field: str, expected: str) -> None:
-    """A CSV field that is a JSON number stays as it is in the file. Any other field becomes a string."""
+    """A CSV field that is a JSON number keeps its text. Any other field becomes a string."""
     file = io.StringIO(newline="")
     csv.writer(file).writerows([["a", "b"], [field, "x"]])
     file.seek(0)

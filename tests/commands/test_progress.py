@@ -11,7 +11,7 @@ from kafkasse.progress import MAX_LOG_LINES, Progress
 
 
 class Terminal(io.StringIO):
-    """A terminal that records what is written to it."""
+    """A terminal that records its output."""
 
     def isatty(self) -> bool:
         return True

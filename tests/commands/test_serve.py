@@ -1,4 +1,4 @@
-"""`kafkasse serve`: starts gunicorn like the Procfile does, or says in one sentence why it cannot."""
+"""`kafkasse serve` starts gunicorn like the Procfile does, or prints in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if na
 
 
 class Started(Exception):
-    """Takes the place of gunicorn: the environment that it would get."""
+    """Raised instead of starting gunicorn. Contains the command and the environment that gunicorn would get."""
 
     def __init__(self, command: list[str], environ: dict[str, str]) -> None:
         super().__init__(command)
@@ -57,7 +57,7 @@ def refusal(serve: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Ca
 
 
 def test_serves_topics(broker: EmbeddedBroker) -> None:
-    """It connects to that Kafka, listens on that address and stops on SIGTERM with exit code 0."""
+    """The server connects to --bootstrap-servers, listens on --bind and stops on SIGTERM with exit code 0."""
     command = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
     with subprocess.Popen(
         [sys.executable, "-m", "kafkasse", *command],

@@ -94,7 +94,7 @@ def test_a_value_in_an_argument(problems: Problems) -> None:
 
 
 def test_a_tuple_is_a_list() -> None:
-    """Code may pass either."""
+    """In code, a list setting may be a list or a tuple."""
     assert ("a",) == Config(allowed_topics=("a",)).routes[-1].allowed
 
 
@@ -122,7 +122,7 @@ def test_a_tuple_is_a_list() -> None:
     ],
 )
 def test_a_hook_that_cannot_work(hooks: dict[str, Any], problem: str) -> None:
-    """Hooks are functions, and the names of events are known."""
+    """A hook that is not a function, or that has an unknown event name, is an error."""
     with pytest.raises(ConfigurationError) as refused:
         Config(**hooks)
 

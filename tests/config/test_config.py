@@ -1,4 +1,4 @@
-"""Config: which source wins, the typed objects, routes, and what the web process must not import."""
+"""Config: the precedence of the sources, the typed objects, routes, and the imports of `kafkasse load`."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
-    """Every setting of the schema is an attribute of at least one typed object, and the other way round."""
-    attributes = {name for kind in TYPED for name in typing.get_type_hints(kind)}
+    """Every setting of the schema is an attribute of a typed object, and every attribute is a setting of the schema."""
+    attributes = {name for settings_class in TYPED for name in typing.get_type_hints(settings_class)}
 
     assert set(SETTINGS) == attributes
 
 
-@pytest.mark.parametrize("kind", TYPED)
-def test_the_schema_and_the_typed_objects_agree_on_types(kind: type) -> None:
+@pytest.mark.parametrize("settings_class", TYPED)
+def test_the_schema_and_the_typed_objects_agree_on_types(settings_class: type) -> None:
     """The type of each attribute is that of the schema."""
-    for name, attribute in typing.get_type_hints(kind).items():
+    for name, attribute in typing.get_type_hints(settings_class).items():
         if name not in ("kafka", "routes"):  # mappings
             types = SETTINGS[name].get("type", "string")
             expected = [JSON_TYPES[each] for each in ([types] if isinstance(types, str) else types)]
@@ -75,7 +75,7 @@ def test_every_setting_has_a_description_and_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_defaults_are_valid(name: str) -> None:
-    """Each setting has a default, which is in effect without any configuration."""
+    """Each setting has a valid default, which applies without any configuration."""
     assert SETTINGS[name]["default"] == settings_of(Config()).get(name, SETTINGS[name]["default"])
 
 
@@ -91,7 +91,7 @@ def test_no_error_message_shows_a_regular_expression(name: str) -> None:
 
 
 def test_code_wins_over_environment_over_file(write: Callable[[str], Path]) -> None:
-    """Later sources win, setting by setting: defaults, file, environment, code."""
+    """For each setting, code overrides the environment, which overrides the file, which overrides the default."""
     file = write("max_topics_per_stream: 1\nretry_ms: 1\nheartbeat_s: 1\n")
     environ = {"KAFKASSE_CONFIG": str(file), "KAFKASSE_RETRY_MS": "2", "KAFKASSE_HEARTBEAT_S": "2"}
 
@@ -131,7 +131,7 @@ def test_kafka_is_on_this_machine_by_default() -> None:
 
 
 def test_an_empty_file_sets_nothing(write: Callable[[str], Path]) -> None:
-    """A file without settings, or with a heading and nothing below it, is valid."""
+    """A file without settings is valid, and so is a file in which `kafka:` has nothing below it."""
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("")))
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("kafka:\n")))
 
@@ -152,19 +152,19 @@ def test_nothing_is_served_by_default() -> None:
     "settings", [{"allowed_topics": ["*"]}, {"routes": {"prices": {"path": "/prices", "topics": ["prices"]}}}]
 )
 def test_allowed_topics_or_a_route_are_enough_to_serve(settings: dict[str, Any]) -> None:
-    """A server needs one of the two."""
+    """A server needs allowed topics or a route, but not both."""
     Config(**settings).require_topics()
 
 
 def test_a_topic_prefix_does_not_open_internal_topics() -> None:
-    """`["*"]` does not allow a name that becomes an internal topic's with the prefix."""
+    """`["*"]` does not allow a name that, with the prefix, is the name of an internal topic."""
     open_route = Config(topic_prefix="__", allowed_topics=["*"]).routes[-1]
 
     assert not open_route.allows("consumer_offsets")
 
 
 def test_routes(write: Callable[[str], Path]) -> None:
-    """A route has settings of its own, and the general settings where it has none."""
+    """A setting of a route overrides the general setting of the same name."""
     file = write(
         "id_type: both\nroutes:\n  a: {path: /a, topics: [t, u], format: value, start: snapshot}\n"
         "  b: {path: /b/c, topics: [t], id_type: offset, compact_ids: true}\n"
@@ -194,7 +194,7 @@ def test_settings_of_the_open_route_from_the_environment() -> None:
 
 @pytest.mark.processes
 def test_reading_the_configuration_imports_neither_encoder_nor_web_server() -> None:
-    """`kafkasse load` needs Kafka's settings, and must not pay for msgspec, Flask, gevent or kafkasse's own web part."""
+    """`kafkasse load` needs only Kafka's settings, so it must not import msgspec, Flask, gevent or kafkasse.web."""
     program = "import sys; from kafkasse.config import Config; Config.load({}).kafka_settings(); print(*sys.modules)"
 
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()

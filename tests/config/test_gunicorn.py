@@ -1,4 +1,4 @@
-"""gunicorn.conf.py and wsgi.py: a value or a configuration that is not valid is one clear line, without a traceback."""
+"""gunicorn.conf.py and wsgi.py report an invalid variable or configuration in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -
 
 
 def test_a_valid_configuration() -> None:
-    """The variables of a platform are enough, and the log level may be in capitals."""
+    """The app loads with only the variables that a platform sets. The log level may be in capitals."""
     done = check(KAFKASSE_ALLOWED_TOPICS="*", PORT="8080", WEB_CONCURRENCY="2", KAFKASSE_LOG_LEVEL="INFO")
 
     assert (0, "") == (done.returncode, done.stderr)

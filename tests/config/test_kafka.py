@@ -31,7 +31,7 @@ def test_the_schema_lists_the_settings_of_kafka_python() -> None:
 
 
 def test_the_schema_lists_the_mechanisms_of_kafka_python() -> None:
-    """No other SASL mechanism can work."""
+    """The schema lists exactly the SASL mechanisms that kafka-python supports."""
     assert set(SASL_MECHANISMS) == set(CLIENT_SETTINGS["sasl_mechanism"]["enum"])
 
 
@@ -44,7 +44,7 @@ def test_kafka_python_accepts_the_examples() -> None:
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_reserved_settings_are_rejected(problems: Problems, name: str) -> None:
-    """kafkasse's guarantees depend on them."""
+    """kafkasse sets these settings itself, because its guarantees depend on them."""
     assert [f"The argument kafka.{name} is set by kafkasse itself: remove it."] == problems(kafka={name: "x"})
 
 
@@ -52,7 +52,7 @@ def test_reserved_settings_are_rejected(problems: Problems, name: str) -> None:
     "servers", ["a:1", "a:1,b:65535", "a:1, b:2", "[::1]:9092", "kafka-1.example.:9092", ["a:1", "b:2"], ("a:1",)]
 )
 def test_addresses_of_brokers(servers: object) -> None:
-    """HOST:PORT, or several."""
+    """Servers are one HOST:PORT, or several in a list or in one text."""
     assert servers == Config(kafka={"bootstrap_servers": servers}).kafka_settings()["bootstrap_servers"]
 
 
@@ -61,7 +61,7 @@ def test_addresses_of_brokers(servers: object) -> None:
     ["", "a", "a:", ":1", "a:0", "a:65536", "a:http", "a:1,", "::1:9092", "kafka://a:1", "a:1/", [], [""], "a b:1"],
 )
 def test_addresses_that_are_not_valid(problems: Problems, servers: object) -> None:
-    """Each needs a host and a port."""
+    """Each address needs a host and a port."""
     (found,) = problems(kafka={"bootstrap_servers": servers})
 
     assert "kafka.bootstrap_servers must be HOST:PORT" in found
@@ -110,7 +110,7 @@ def test_settings_that_do_not_fit_together(problems: Problems, kafka: dict[str, 
 
 
 def test_certificates_in_files(authority: Authority, tmp_path: Path) -> None:
-    """Files that belong together are accepted."""
+    """A certificate, its key and the certificate of its authority are accepted as files."""
     certificate, key = authority.issue("kafkasse")
     files = {"ssl_cafile": authority.certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
     for name, text in files.items():
@@ -122,7 +122,7 @@ def test_certificates_in_files(authority: Authority, tmp_path: Path) -> None:
 
 
 def test_lists_become_the_tuples_that_kafka_python_needs() -> None:
-    """A file has no tuples."""
+    """YAML has no tuples, but kafka-python requires a tuple for api_version."""
     assert (3, 9) == Config(kafka={"api_version": [3, 9]}).kafka_settings()["api_version"]
 
 
@@ -142,7 +142,7 @@ def heroku(authority: Authority) -> dict[str, str]:
 
 
 def test_the_variables_of_heroku(authority: Authority) -> None:
-    """Several brokers, one trusted authority, certificates without a host name, and the topic prefix."""
+    """The add-on's variables set several brokers, a trusted authority, no host name check, and the topic prefix."""
     config = Config.load(heroku(authority))
 
     kafka = config.kafka_settings()
@@ -162,7 +162,7 @@ def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_a_private_key_does_not_stay_on_disk(authority: Authority, temporary_files: Path) -> None:
-    """OpenSSL reads certificates from files. The file is gone when the context has been created."""
+    """OpenSSL reads certificates from a file, which is deleted when the context has been created."""
     Config.load(heroku(authority)).kafka_settings()
 
     assert [] == list(temporary_files.iterdir())
@@ -190,7 +190,7 @@ def test_a_kafka_url_that_is_not_valid(problems: Problems, url: str) -> None:
 
 
 def test_kafka_without_tls_from_a_url() -> None:
-    """kafka:// is Kafka without TLS, and kafkasse's own variable wins over the add-on's."""
+    """kafka:// means Kafka without TLS. kafkasse's own variable overrides the variable of the add-on."""
     kafka = Config.load({"KAFKA_URL": "kafka://a:9092, kafka://b:9092/"}).kafka_settings()
 
     assert {"bootstrap_servers": ["a:9092", "b:9092"], "security_protocol": "PLAINTEXT"} == kafka

@@ -63,7 +63,7 @@ def everything_shown(load: Callable[[], Config]) -> str:
     ],
 )
 def test_secrets_in_code_and_variables(load: Callable[[], Config]) -> None:
-    """Whether the configuration is valid or not."""
+    """No secret is shown, whether the configuration is valid or not."""
     assert CANARY not in everything_shown(load)
 
 
@@ -96,7 +96,7 @@ def test_secrets_in_code_and_variables(load: Callable[[], Config]) -> None:
     ids=str.__len__,  # pytest puts the ID into the path of the file
 )  # fmt: skip
 def test_secrets_in_a_file(write: Callable[[str], Path], text: str) -> None:
-    """PyYAML's errors quote the line, and sometimes the value. Ours do not."""
+    """Unlike PyYAML's errors, our errors quote neither the line nor the value."""
     file = write(text)
 
     shown = everything_shown(lambda: Config.load({}, file))
@@ -105,7 +105,7 @@ def test_secrets_in_a_file(write: Callable[[str], Path], text: str) -> None:
 
 
 def test_a_masked_secret_is_recognizable() -> None:
-    """A setting that is a secret is listed, and its value is not."""
+    """The effective settings contain the name of a secret setting, but not its value."""
     config = Config(kafka={**LOGIN, "sasl_plain_password": CANARY})
 
     effective = {each.name: each.value for each in config.effective()}
@@ -116,7 +116,7 @@ def test_a_masked_secret_is_recognizable() -> None:
 
 
 def test_a_route_with_a_suspicious_name_is_shown() -> None:
-    """Only Kafka's settings can be secrets, so `tokens` is an ordinary name of a route."""
+    """The settings of a route are not secrets, even if the route is called `tokens`."""
     config = Config(routes={"tokens": {"path": "/tokens", "topics": ["t"]}})
 
     assert ("routes.tokens.path", "/tokens", "the argument routes") in list(config.effective())
@@ -133,7 +133,7 @@ FRAMES = st.sampled_from(
 @given(PLACES, FRAMES, st.text(max_size=4), st.text(max_size=4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_file_makes_an_error_quote_a_secret(tmp_path: Path, place: str, frame: str, before: str, after: str) -> None:
-    """Whatever stands around the secret. A name that is a secret itself cannot be known as one, so it may be shown."""
+    """No error quotes a secret value, whatever text surrounds it. A secret in place of a name may be shown."""
     file = tmp_path / "kafkasse.yaml"
     with contextlib.suppress(UnicodeEncodeError):
         file.write_text(place.format(frame.format(f"{before}{CANARY}!{after}")))
@@ -144,7 +144,7 @@ def test_no_file_makes_an_error_quote_a_secret(tmp_path: Path, place: str, frame
 
 
 def test_a_hook_is_not_shown() -> None:
-    """repr() of a hook can contain anything."""
+    """The effective settings and repr() do not contain the repr() of a hook, which may contain a secret."""
     hooks: dict[str, Any] = {"filterer": lambda message, secret=CANARY: message == secret}
 
     assert CANARY not in repr(Config(**hooks))

@@ -53,7 +53,7 @@ def test_a_variable_is_read_as_the_type_of_its_setting(variable: str, text: str,
     ],
 )
 def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, text: str, value: object) -> None:
-    """A password of digits is still text."""
+    """A password that consists of digits stays text."""
     kafka = Config.load({variable: text}).kafka.kafka
 
     assert {variable.removeprefix("KAFKASSE_KAFKA_").lower(): value} == kafka
@@ -128,7 +128,7 @@ def test_an_unknown_argument_is_an_error(problems: Problems) -> None:
 
 @pytest.mark.parametrize(("old", "new"), names.RENAMED.items())
 def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Write, old: str, new: str) -> None:
-    """As a variable, in a file and as an argument."""
+    """An old name is an error as a variable, in a file and as an argument."""
     file = write(f"{old}: 1")
 
     assert [f"KAFKASSE_{old.upper()} was renamed: use KAFKASSE_{new.upper()}."] == problems(
@@ -153,7 +153,7 @@ def test_old_names_of_a_route(problems: Problems) -> None:
 
 
 def test_variables_that_are_no_settings_are_accepted() -> None:
-    """Other parts of kafkasse read them."""
+    """Variables such as KAFKASSE_BIND are not settings, but other parts of kafkasse read them."""
     Config.load({name: "a:1" if "SERVERS" in name else "" for name in names.OTHER_VARIABLES})
 
 
@@ -232,14 +232,14 @@ def test_a_file_that_does_not_exist(problems: Problems, path: str) -> None:
 
 
 def test_aliases_of_a_file_are_read(write: Write) -> None:
-    """An anchor may be used again."""
+    """A YAML alias has the value of its anchor."""
     file = write("routes:\n  a: {path: /a, topics: &topics [t]}\n  b: {path: /b, topics: *topics}\n")
 
     assert ("t",) == Config.load({}, file).routes[1].topics
 
 
 def test_all_problems_are_reported_at_once(problems: Problems, write: Write) -> None:
-    """Problems of the file, the environment and the arguments are reported together, but not a screen full of them."""
+    """Problems of the file, the environment and the arguments are reported together, up to a maximum number."""
     file = write("retry_ms: x\nalowed_topics: [a]\n")
 
     assert 4 == len(problems({"KAFKASSE_FOO": "1"}, file, max_streams=0))

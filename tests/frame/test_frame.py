@@ -51,13 +51,13 @@ class Record(NamedTuple):
 
 
 def sent(encoder: Encoder, record: Record) -> bytes:
-    """The frame of a record, or b"" if the record is not sent."""
+    """Return the frame of a record, or b"" if the record is not sent."""
     encoded = encoder.encode("t", 3, record)
     return encoder.wire.frame(encoded[0], ID, encoded[1]) if encoded else b""
 
 
 def one_event(stream: bytes) -> Event:
-    """The only event in these bytes. Both SSE parsers must agree on it."""
+    """Return the only event in these bytes. Both SSE parsers must return the same event."""
     events = list(Parser().receive(stream))
 
     assert 1 == len(events)
@@ -86,7 +86,7 @@ def line(record: Record, format: str = "kafkasse") -> Any:
 
 @st.composite
 def json_text(draw: st.DrawFn, values: st.SearchStrategy[Any] = json_values) -> tuple[str, Any]:
-    """A JSON text with whitespace in all places that allow it, CR included, and the value that it means."""
+    """Draw a value and its JSON text, with white space (including CR) in all places where JSON allows it."""
     value = draw(values)
     ascii_only = draw(st.booleans())
 
@@ -251,7 +251,7 @@ def test_a_producer_cannot_forge_the_position_of_its_record(value: str) -> None:
 
 
 def test_a_nested_kafka_member_is_kept() -> None:
-    """Below the top level, `_kafka` is a name like any other."""
+    """Only a `_kafka` member at the top level is removed."""
     assert {"_kafka": 1} == data('{"a":{"_kafka":1}}')["a"]
 
 
@@ -422,7 +422,7 @@ def test_a_cloudevent_carries_bytes_in_data_base64() -> None:
 
 
 def test_a_deserializer_returns_the_message() -> None:
-    """Its return value is sent instead of the record's value. An object gains `_kafka`."""
+    """The deserializer's return value is sent instead of the record's value. If it is an object, `_kafka` is added."""
     seen: list[TopicRecord] = []
 
     def deserializer(record: TopicRecord) -> Any:
@@ -571,7 +571,7 @@ def test_control_fields_dispatch_no_event() -> None:
 
 
 def test_gap_and_error_events_state_the_reason() -> None:
-    """Each has a name, an ID to resume from and one JSON object."""
+    """Each event has a name, an ID to resume from, and one JSON object with the reason."""
     gap = one_event(frame.gap(ServerSentEvents(), GAP, ID))
     error = one_event(frame.error(ServerSentEvents(), TopicGone("Deleted\nwhile it was read: t."), ID))
 
@@ -581,7 +581,7 @@ def test_gap_and_error_events_state_the_reason() -> None:
 
 
 def test_an_error_without_an_id_keeps_the_last_id() -> None:
-    """A client that has an ID keeps it."""
+    """The client keeps the last event ID that it received."""
     error = frame.error(ServerSentEvents(), TopicGone("Gone."), "")
 
     assert "5" == read_events(b"id: 5\n\n" + error)[0].id

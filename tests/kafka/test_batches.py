@@ -1,4 +1,4 @@
-"""Decoding record batches, with both decoders. The batches are ones that a current broker does not write, or rarely."""
+"""Decoding record batches with both decoders. The batches here are those that a current broker writes rarely or never."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
         _ = builder.skip(1) if value is None else builder.append(1000, key, value, [])
     builder.close()
     data = bytearray(builder.buffer())
-    if magic == 2:  # with some codecs, older formats have the offset of the last record here
+    if magic == 2:  # with some codecs, batches in older formats have the offset of their last record here
         data[:8] = struct.pack(">q", offset)
         if control:
             data[21:23] = struct.pack(">h", CONTROL | TRANSACTIONAL)
@@ -57,7 +57,7 @@ def read(data, offset=0, committed=True, aborted=()):
 
 @pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
 def test_decodes_consecutive_batches(codec):
-    """The offsets are those of the records, with every codec."""
+    """All records are returned with their offsets, with every codec."""
     data = batch(5, b"a", b"b", codec=codec) + batch(7, b"c", codec=codec)
 
     assert ([(5, b"a"), (6, b"b"), (7, b"c")], 8) == read(data)
@@ -95,7 +95,7 @@ def test_ignores_an_incomplete_last_batch():
 
 
 def test_hides_aborted_transactions():
-    """Aborted records are hidden up to their marker. Markers are always hidden, records of other producers never."""
+    """A producer's records are hidden until its abort marker. Markers are never returned; records of other producers are."""
     data = (
         batch(0, b"aborted", producer=1)
         + batch(1, b"other", producer=2)
@@ -111,7 +111,7 @@ def test_hides_aborted_transactions():
 
 
 def test_accepts_a_control_batch_without_its_marker():
-    """Compaction may remove the marker and keep its batch."""
+    """Compaction may remove the marker of a control batch and keep the batch."""
     data = batch(0, b"other", producer=2) + batch(1, None, producer=1, control=True) + batch(2, b"last")
 
     assert ([(0, b"other"), (2, b"last")], 3) == read(data, aborted=[(1, 0)])

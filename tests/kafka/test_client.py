@@ -1,4 +1,4 @@
-"""kafka-python as client.py uses it: its private names, and what a failed bootstrap leaves behind."""
+"""client.py's use of kafka-python: the private names that it needs, and the cleanup after a failed bootstrap."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ WITHOUT_KAFKA = ("config", "feed", "frame", "position", "server", "web", "*.py")
 
 @pytest.mark.parametrize(("function", "parameters"), SIGNATURES, ids=lambda each: getattr(each, "__qualname__", ""))
 def test_private_functions_have_the_expected_parameters(function: Callable[..., Any], parameters: list[str]) -> None:
-    """A version of kafka-python that changes one of them must not be installed before client.py is adapted."""
+    """This test fails for a version of kafka-python that changes a function which client.py calls or overrides."""
     assert parameters == list(inspect.signature(function).parameters)
 
 
-@pytest.mark.parametrize("kind", OVERRIDES, ids=lambda each: each.__name__)
-def test_subclasses_override_only_what_they_mean_to(kind: type) -> None:
-    """The other names of our subclasses must be new: an accidental override would break kafka-python."""
-    inherited = {name for each in kind.__mro__[1:-1] for name in vars(each)}
-    ours = {name for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
+@pytest.mark.parametrize("subclass", OVERRIDES, ids=lambda each: each.__name__)
+def test_subclasses_override_only_what_they_mean_to(subclass: type) -> None:
+    """An accidental override could break kafka-python, so all other names of our subclasses must be new."""
+    inherited = {name for each in subclass.__mro__[1:-1] for name in vars(each)}
+    our_names = {name for name, value in vars(subclass).items() if callable(value) or not name.startswith("__")}
 
-    assert OVERRIDES[kind] == ours & inherited
+    assert OVERRIDES[subclass] == our_names & inherited
 
 
 def test_private_attributes_exist() -> None:
@@ -142,7 +142,7 @@ def test_failed_bootstrap_leaves_no_descriptors(caplog: pytest.LogCaptureFixture
 
 
 def test_waiting_callers_share_a_failed_bootstrap() -> None:
-    """Ten clients that arrive while Kafka is away wait once, not one after the other."""
+    """While Kafka is away, ten clients that connect at the same time wait for one timeout, not for ten."""
     timeout_s = 0.5
     with closing(open_log("127.0.0.1:1", kafka_timeout_s=timeout_s)) as log, gevent.Timeout(4 * timeout_s):
         calls = [gevent.spawn(log.describe, ["t"]) for _ in range(10)]
@@ -152,7 +152,7 @@ def test_waiting_callers_share_a_failed_bootstrap() -> None:
 
 
 def test_client_bootstraps_when_the_cluster_is_back() -> None:
-    """A failed bootstrap is not remembered."""
+    """After a failed bootstrap, the next call tries again."""
     cluster = FakeCluster()
     cluster.topics["t"] = FakeTopic([0])
     with closing(cluster), closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=0.5)) as log:

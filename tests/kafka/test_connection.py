@@ -19,11 +19,11 @@ LARGE = INITIAL_BUFFER_BYTES * 5
 
 
 class Link:
-    """A connection, the broker's end of it, and what the callbacks received."""
+    """A connection, the broker's end of it, and the responses and errors that the callbacks received."""
 
     def __init__(self) -> None:
-        ours, self.broker = socket.socketpair()
-        self.connection = Connection(ours, Broker(0, "b", 1), VERSION, "test", TIMEOUT_S)
+        socket_of_client, self.broker = socket.socketpair()
+        self.connection = Connection(socket_of_client, Broker(0, "b", 1), VERSION, "test", TIMEOUT_S)
         self.responses: list[bytes] = []
         self.errors: list[Exception] = []
         self.connection.start_reading(lambda data: self.responses.append(bytes(data)), self.errors.append)

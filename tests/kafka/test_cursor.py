@@ -1,4 +1,4 @@
-"""A cursor loses no record, returns none twice and never hangs, even if brokers respond late, wrongly, or not at all."""
+"""A cursor returns each record exactly once and never hangs, even if brokers respond late, wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def offsets(batches: list[Batch], number: int = 0) -> list[int]:
 
 
 def run_event_loop() -> None:
-    """Run all events that are ready. Only afterwards can a test say that something did not happen."""
+    """Run all events that are ready, so that a test can check that something did not happen."""
     for _ in range(TURNS):
         gevent.sleep(TURN_S)
 
@@ -240,7 +240,7 @@ def test_reports_a_diverged_log_from_its_first_different_record(cluster, opened)
 
 
 def test_sends_the_epoch_of_a_transaction_marker(cluster, opened):
-    """If the next request named the epoch before the marker's, a broker would report a divergence."""
+    """If the next request contained the epoch before the marker, a broker would report a divergence."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = start_poll(cursor)
     marker = bytearray(batch(10, b"", epoch=5))
@@ -282,7 +282,7 @@ def test_ignores_a_leader_with_an_older_epoch(cluster, opened):
 
 
 def test_session_requests_name_only_changed_partitions(cluster, opened):
-    """A request names the partition that brought records, and not the other one."""
+    """A request contains the partition that returned records, but not the other one."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     first = start_poll(cursor)
     opening = broker.next_fetch()
@@ -447,7 +447,7 @@ def test_repeats_out_of_range_until_seek(cluster, opened):
 
 
 def test_reads_a_partition_as_soon_as_it_has_a_leader(cluster, opened):
-    """The other partitions do not wait for it."""
+    """The other partitions are read while one partition has no leader."""
     (broker, other), cursor = cluster.brokers, opened(0, NO_LEADER)
     first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
@@ -483,7 +483,7 @@ def test_refreshes_the_metadata_with_a_backoff(cluster, opened):
 
 
 def test_does_not_read_a_recreated_topic(cluster, opened):
-    """It has the same name but another topic ID."""
+    """A recreated topic has the same name but another topic ID."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = start_poll(cursor)
     fetch = broker.next_fetch()
@@ -534,7 +534,7 @@ def test_cursors_do_not_share_connections(cluster, opened):
 
 
 class TlsBroker:
-    """Makes a fake broker use TLS. While it is not `awake`, it accepts connections and does not respond."""
+    """Makes a fake broker use TLS. While `awake` is False, the broker accepts connections but does not respond."""
 
     def __init__(self, broker: FakeBroker, context: ssl.SSLContext) -> None:
         self.awake, self.accepted = True, 0

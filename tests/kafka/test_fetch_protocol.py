@@ -91,7 +91,7 @@ FETCHED = st.builds(
     fetched=st.lists(FETCHED, max_size=5).map(lambda each: sorted(each, key=lambda one: one.topic)),
 )
 def test_parses_responses_of_kafka_python(version, head, fetched):
-    """What kafka-python encodes is what we parse."""
+    """parse_response() returns the fields that kafka-python encoded."""
     correlation_id, throttle_ms, error_code, session_id = head
 
     answer = fetch_protocol.parse_response(version, memoryview(encoded(version, head, fetched)))

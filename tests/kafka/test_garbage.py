@@ -1,4 +1,4 @@
-"""A closed cursor frees its memory at once. It may hold megabytes, and workers rarely run the garbage collector."""
+"""A closed cursor frees its memory at once. A cursor may hold megabytes, and workers rarely run the garbage collector."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class MemoryWriter:
 
 class KafkaWriter(Cluster):
     def skip(self, topic: str) -> None:
-        """Use up offsets without a readable record: an aborted transaction and its marker."""
+        """Write an aborted transaction and its marker, which take up offsets but are not returned."""
         self.transaction(topic, b"aborted", commit=False)
 
 
@@ -114,7 +114,7 @@ def topic(writer: Writer, fresh_name: str) -> str:
 
 @pytest.fixture(params=["catch up", "tail"])
 def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[dict[Partition, int]], Cursor]]:
-    """Opens cursors of both kinds."""
+    """Opens cursors for tails and cursors for catching up."""
     opened: list[Cursor] = []
 
     def cursor(offsets: dict[Partition, int]) -> Cursor:
@@ -345,7 +345,7 @@ def test_offset_outside_the_log_is_an_error_until_seek(
 
 
 def test_retention_that_overtakes_a_cursor_is_an_error(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """The cursor does not skip deleted records silently."""
+    """poll() raises OffsetOutOfRange instead of skipping the deleted records silently."""
     cursor = read({Partition(topic, 0): 0})
     writer.send(topic, b"a", b"b", b"c")
     writer.drop_before(topic, 2)

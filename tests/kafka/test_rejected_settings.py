@@ -1,4 +1,4 @@
-"""Settings that brokers reject: the server's log names the setting to check, and clients are told not to retry."""
+"""Settings that brokers reject: the server's log names the setting to check, and the error for clients is permanent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def sasl() -> Client:
 
 @pytest.fixture
 def rejected(caplog: pytest.LogCaptureFixture, ports: dict[str, int]) -> Callable[[str, Client], str]:
-    """Connects to a listener, which must fail for good. Returns what a default server logs: warnings and errors."""
+    """Connects to a listener, which must fail with a permanent error. Returns the log at a server's default level."""
 
     def connect(listener: str, client: Client) -> str:
         caplog.set_level(logging.WARNING)
@@ -134,7 +134,7 @@ def test_sasl_at_a_listener_without_sasl(rejected: Callable[[str, Client], str],
 
 
 def test_untrusted_broker_certificate(rejected: Callable[[str, Client], str], tls: Client, files: Path) -> None:
-    """A certificate that another authority has signed."""
+    """The client does not trust the authority that signed the broker's certificate."""
     assert "kafka.ssl_cafile" in rejected("SSL", {**tls, "ssl_cafile": str(files / "unknown.ca")})
 
 
@@ -151,7 +151,7 @@ def test_rejected_client_certificate(rejected: Callable[[str, Client], str], tls
 
 
 def test_missing_client_certificate(rejected: Callable[[str, Client], str], tls: Client) -> None:
-    """The broker requires a certificate and gets none."""
+    """The broker requires a client certificate, but the settings contain none."""
     assert "kafka.ssl_certfile" in rejected("SSL", {**tls, "ssl_certfile": None, "ssl_keyfile": None})
 
 

@@ -28,7 +28,7 @@ topic_ids = st.text(string.ascii_letters + string.digits + "_-", max_size=22)
 
 
 class Stream(NamedTuple):
-    """Everything that an ID describes."""
+    """The state of a stream that its ID describes."""
 
     offsets: dict[Partition, int]
     timestamps: dict[Partition, int]
@@ -41,7 +41,7 @@ class Stream(NamedTuple):
         return IdWriter(self.offsets, self.topic_ids, self.partial_topics, self.id_type, self.timestamps, self.compact)
 
     def position(self) -> Position:
-        """The position of a client that sends back the ID."""
+        """Return the position of a client that sends the ID."""
         by_offset, by_time = self.id_type is not IdType.TIMESTAMP, self.id_type is not IdType.OFFSET
         starts = {
             each: PartitionStart(offset if by_offset else None, self.timestamps[each] if by_time else None)
@@ -83,7 +83,7 @@ def rejection(text: str, limits: Limits | None = None) -> InvalidPosition:
 
 @given(streams())
 def test_parse_undoes_render(stream: Stream) -> None:
-    """This holds in the JSON form and in the compact form, for each ID type."""
+    """In both forms and with each ID type, parsing an ID returns the position that was rendered."""
     assert stream.position() == parse(stream.writer().render())
 
 
@@ -218,7 +218,7 @@ def test_names_offsets_and_timestamps_together() -> None:
 
 
 def test_an_offset_and_a_timestamp_in_one_entry() -> None:
-    """Both are kept. The feed chooses between them when it knows the current topic_id."""
+    """The position contains both. The feed chooses one when it knows the current topic ID."""
     assert {Partition("t", 0): PartitionStart(1, 5)} == parse(entry(timestamp=5)).starts
 
 
