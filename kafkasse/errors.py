@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
+
 
 class KafkasseError(Exception):
     """The base class of all errors.

@@ -20,7 +20,7 @@ from gunicorn import http, util
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
 
-from kafkasse.errors import BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
+from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
 MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and 64 KiB for cookies and all other fields
@@ -29,7 +29,6 @@ MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
 CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
 GC_THRESHOLD = 20_000
-ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
 
 
 class _Request(http.Request):  # type: ignore[misc]

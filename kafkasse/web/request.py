@@ -11,7 +11,14 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from kafkasse.config.settings import WebSettings
-from kafkasse.errors import HeaderTooLarge, InvalidParameter, MethodNotAllowed, NotAcceptable, RequestTooLarge
+from kafkasse.errors import (
+    ID_TOO_LONG_ADVICE,
+    HeaderTooLarge,
+    InvalidParameter,
+    MethodNotAllowed,
+    NotAcceptable,
+    RequestTooLarge,
+)
 from kafkasse.frame import JsonLines, ServerSentEvents, Wire
 from kafkasse.position import Limits, Position, of_topics, parse
 from kafkasse.route import Route
@@ -22,7 +29,6 @@ ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the head
 MAX_CACHED_ACCEPT_CHARS = 512
 MAX_TIMESTAMP = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,13 @@ class Report:
 
     def _is_whole_suite(self, session: pytest.Session) -> bool:
         options = self._config.option
-        selected = options.keyword or options.markexpr or options.collectonly or options.maxfail or options.lf
+        selected = (
+            options.keyword
+            or options.markexpr
+            or options.collectonly
+            or options.maxfail
+            or getattr(options, "lf", False)
+        )
         return (
             self._config.args_source is pytest.Config.ArgsSource.TESTPATHS and not selected and not session.shouldstop
         )
