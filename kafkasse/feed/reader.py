@@ -205,10 +205,11 @@ class Reader:
     def _read_once(self, deadline: float) -> bytes:
         if self._catch_up is not None:
             return self._read_cursor(self._catch_up, deadline)
-        if self._segment < self._shared.ring.first:
+        feed = self._shared
+        if self._segment < feed.ring.first:
             self._fall_behind()
             return b""
-        data = self._read_shared() if self._ids is None else self._read_joining(self._ids)
+        data = self._read_shared(feed) if self._ids is None else self._read_joining(feed, self._ids)
         if not data and self.stop_reason is None:
             self._wait(deadline - time.monotonic())
         return data
@@ -237,25 +238,25 @@ class Reader:
         catch_up, feed = self._catch_up, self._feed
         return feed is not None and catch_up is not None and catch_up.idle and feed.ring.covers(catch_up.ids.offsets)
 
-    def _read_shared(self) -> bytes:
+    def _read_shared(self, feed: SharedFeed) -> bytes:
         parts: list[bytes] = []
         size = 0
-        for segment in self._shared.segments(self._segment):
+        for segment in feed.ring.segments(self._segment):
             parts.append(segment.data)
             size += len(segment.data)
             self._segment += 1
             self._offsets.update(segment.next_offsets)
-            self._timestamps.update(segment.next_timestamps)
+            if segment.next_timestamps:
+                self._timestamps.update(segment.next_timestamps)
             self._id_sent = segment.ends_at_position
             if size >= self._max_chunk_bytes:
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _read_joining(self, ids: IdWriter) -> bytes:
+    def _read_joining(self, feed: SharedFeed, ids: IdWriter) -> bytes:
         """Return the ring's frames that the client has not received, with its own event IDs. Then go live if possible."""
-        feed = self._shared
         frames: list[bytes] = []
-        for segment in feed.segments(self._segment):
+        for segment in feed.ring.segments(self._segment):
             frames += self._own_frames(segment, ids)
             self._segment += 1
         for partition, offset in feed.ids.offsets.items():

@@ -10,7 +10,7 @@ parked clients, a record is encoded once and sent with a thousand send() calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from gevent.event import Event
@@ -239,10 +239,6 @@ class SharedFeed:
     def position(self) -> FeedPosition:
         """The position after everything that the feed has appended. Its maps change when the feed appends more."""
         return FeedPosition(self.ring.head, self.ids.offsets, self.ids.timestamps if self._has_times else {}, False)
-
-    def segments(self, number: int) -> Iterator[Segment]:
-        """Yield the segments from `number` on. The ring must not have evicted segment `number`."""
-        return self.ring.segments(number)
 
     def can_park(self, segment: int) -> bool:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""
