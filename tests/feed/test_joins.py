@@ -1,6 +1,6 @@
-"""Catching up and joining: in whatever order things happen, each client receives exactly the topic's records.
+"""Catching up and joining: each client receives each record of the topic exactly once, in any interleaving of steps.
 
-The test drives the tail, so that hypothesis can put any step between any two others.
+The test calls turn() of the tail, so that hypothesis can put any step between two other steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIRST = PartitionStart(offset=0)
 
 
 class Clock:
-    """Milliseconds since the epoch. No two records have the same timestamp."""
+    """The time in milliseconds since the epoch. append() advances it, so that no two records have the same timestamp."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -46,21 +46,21 @@ class Clock:
 
 @dataclass(eq=False)
 class Client:
-    """A client that keeps what it received, and its socket: a ParkedClient whose socket may take only part of a chunk."""
+    """A client and its socket, which may accept only part of a chunk. It remembers the offsets and gaps that it received."""
 
     world: World
     encoder: Encoder
     reader: Reader = field(init=False)
     start: dict[int, PartitionStart] = field(default_factory=dict)
-    had: dict[int, list[int]] = field(default_factory=dict)
+    offsets: dict[int, list[int]] = field(default_factory=dict)
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     last_id: str = ""
-    told: dict[int, PartitionStart] = field(default_factory=dict)  # the position that was checked last
+    position: dict[int, PartitionStart] = field(default_factory=dict)  # of the event ID that was checked last
     is_busy: bool = False  # its greenlet is inside a call
     is_parked: bool = False
     is_woken: bool = False
     unsent: bytes = b""
-    room: int | None = None  # how many bytes of the next chunk the socket takes
+    room: int | None = None  # how many bytes of the next chunk the socket accepts; None: all
     _received: bytes = b""
 
     def to_chunk(self, data: bytes) -> bytes:
@@ -98,26 +98,25 @@ class Client:
 
     def _receive_record(self, message: Mapping[str, object]) -> None:
         kafka = message["_kafka"]
-        self.had.setdefault(kafka["partition"], []).append(kafka["offset"])
+        self.offsets.setdefault(kafka["partition"], []).append(kafka["offset"])
 
     def _receive_gap(self, gap: Mapping[str, object]) -> None:
         self.gaps.setdefault(gap["partition"], []).append((gap["from"], gap["to"]))
 
     def disconnect(self) -> None:
-        """Lose the bytes that have not arrived, and what the client will receive again: frames after the last event ID."""
+        """Discard the bytes that have not arrived, and the records after the last event ID, which are sent again."""
         self.is_parked, self.unsent, self._received = False, b"", b""
-        self.told = told = starts(self.last_id)
-        for partition, had in self.had.items():
-            end = self.world.offset(partition, told.get(partition, FIRST))
-            self.had[partition] = [offset for offset in had if offset < end or not self.world.sparse_ids]
+        self.position = starts(self.last_id)
+        for partition, offsets in self.offsets.items():
+            end = self.world.offset(partition, self.position.get(partition, FIRST))
+            self.offsets[partition] = [offset for offset in offsets if offset < end or not self.world.sparse_ids]
 
     def check(self, position_id: str) -> None:
         """Check that an event ID is exactly the position after what the client has received."""
-        told = starts(position_id)
-        self.told = told
+        self.position = starts(position_id)
         for partition in range(MAX_PARTITIONS):
-            end = self.world.offset(partition, told[partition]) if partition in told else 0
-            assert self.expected(partition, end) == self.had.get(partition, [])
+            end = self.world.offset(partition, self.position[partition]) if partition in self.position else 0
+            assert self.expected(partition, end) == self.offsets.get(partition, [])
 
     def expected(self, partition: int, end: float = math.inf) -> list[int]:
         """Return the offsets of the records that the client must have received before `end`."""
@@ -135,7 +134,7 @@ def starts(position_id: str) -> dict[int, PartitionStart]:
 
 
 class SwitchingCursor(MemoryCursor):
-    """Closing a cursor lets other greenlets run, as with Kafka: the tail may append records meanwhile."""
+    """A cursor whose close() lets other greenlets run, as with Kafka. The tail may append records meanwhile."""
 
     def close(self) -> None:
         super().close()
@@ -152,7 +151,7 @@ class SwitchingLog(MemoryLog):
 
 
 class World:
-    """A log, a tail that is driven by the test, and clients.
+    """A log, a tail whose turn() the test calls, and clients.
 
     Args:
         max_ring_records: the size of the ring.
@@ -160,7 +159,7 @@ class World:
         sparse_ids: only the last frame of a run has an event ID.
         id_type: what the event IDs contain.
         is_json_lines: the clients read JSON lines.
-        hooked: steps that happen inside a filter, one in each call: filters may let other greenlets run.
+        hooked: steps that happen inside calls of the filter, one in each call, because a filter may let other greenlets run.
     """
 
     def __init__(
@@ -212,7 +211,7 @@ class World:
         self.clock.now_ms += 1
         self.count += 1
 
-    def mark(self, partition: int) -> None:
+    def append_marker(self, partition: int) -> None:
         self.log.append_marker("t", partition % self.partitions)
 
     def grow(self, number: int) -> None:
@@ -221,7 +220,7 @@ class World:
         self.log.create("t", self.partitions)
 
     def drop(self, number: int) -> None:
-        """Let retention remove records. A timestamp does not tell that records are missing."""
+        """Let retention remove records. Not for IDs with timestamps only, which do not show that records are missing."""
         if self.id_type is not IdType.TIMESTAMP:
             partition = Partition("t", number % PARTITIONS)
             held = self.log.offset_ranges([partition])[partition]
@@ -275,7 +274,7 @@ class World:
             assert self.is_json_lines or client.last_id == client.reader.position_id
 
     def park(self, client: Client, number: int) -> None:
-        """What a stream does before it needs a greenlet no longer."""
+        """Park the client if possible, as a stream does before its greenlet ends."""
         if client.is_parked or client.unsent or not client.reader.can_park:
             return
         if moved := client.reader.id_if_moved():
@@ -291,7 +290,7 @@ class World:
         client.wake()
 
     def resume(self, client: Client, number: int = 0) -> None:
-        """The greenlet of a client that was woken runs. It has not yet sent what the socket did not take."""
+        """Run the greenlet of a client that was woken, up to the point where it sends the unsent bytes."""
         if client.is_parked and client.is_woken:
             client.reader.unpark()
             client.is_parked = False
@@ -342,7 +341,7 @@ class World:
             getattr(self, step)(number)
 
     def run_others(self) -> None:
-        """What other greenlets may do while one waits: write records, and append them to the feed."""
+        """Do what other greenlets may do while one waits: write records, and append them to the feed."""
         for partition in range(PARTITIONS):
             self.append(partition)
         self.turn()
@@ -386,11 +385,11 @@ class World:
     def check(self) -> None:
         for client in self.clients:
             for partition in range(MAX_PARTITIONS):
-                assert client.expected(partition) == client.had.get(partition, [])
+                assert client.expected(partition) == client.offsets.get(partition, [])
             if self.id_type is not IdType.TIMESTAMP:
                 held = self.log.offset_ranges(Partition("t", number) for number in range(self.partitions))
                 ends = {partition.partition: offsets.end for partition, offsets in held.items()}
-                assert ends == {partition: start.offset for partition, start in client.told.items()}
+                assert ends == {partition: start.offset for partition, start in client.position.items()}
 
 
 CLIENT_STEPS = ("read", "cut", "cut_while_sending", "beat", "park", "choke", "wake", "resume", "end")
@@ -402,7 +401,7 @@ def step(name: str, largest: int = 0) -> st.SearchStrategy[tuple[str, int]]:
 
 STEP = st.one_of(
     step("append", MAX_PARTITIONS - 1),
-    step("mark", MAX_PARTITIONS - 1),
+    step("append_marker", MAX_PARTITIONS - 1),
     step("turn"),
     step("heartbeat"),
     step("connect", ENCODERS - 1),
@@ -440,7 +439,7 @@ def test_each_client_receives_exactly_the_records_in_any_interleaving(
 @given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=st.lists(STEP, max_size=10))
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_json_lines_contain_exactly_the_records_in_any_interleaving(steps, max_ring_records, filtered, hooked):
-    """JSON lines have no event IDs, but the position behind them is as exact."""
+    """JSON lines have no event IDs, but the reader's position is checked in the same way."""
     world = World(max_ring_records, filtered, is_json_lines=True, hooked=hooked)
     world.play(steps)
 
@@ -451,7 +450,7 @@ def test_json_lines_contain_exactly_the_records_in_any_interleaving(steps, max_r
 @given(steps=STEPS, max_ring_records=RING)
 @settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_event_ids_on_the_last_frame_of_a_run_lose_nothing(id_type, steps, max_ring_records):
-    """With id_frequency=run, a client that is cut off resumes after the last event ID that it received."""
+    """With id_frequency=run, a client whose connection breaks resumes at the last event ID that it received."""
     world = World(max_ring_records, sparse_ids=True, id_type=id_type)
     world.play(steps)
 
