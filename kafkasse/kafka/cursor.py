@@ -2,7 +2,7 @@
 
     seek ─▶ PartitionState ─▶ BrokerNode.fetch ─▶ FetchResponse ─▶ decode ─▶ poll
                   ▲                                    │
-                  └──────── refresh leaders ◀──────────┘ leader moved, broker away, topic unknown
+                  └──────── refresh leaders ◀──────────┘ leader moved, broker unreachable, topic unknown
 
 kafka-python's consumer does the same, but needs a millisecond of CPU per fetch. A cursor knows offsets and leaders. It does
 not know about clients, event IDs or frames.
@@ -316,5 +316,5 @@ class KafkaCursor:
     def _on_error(self, node: BrokerNode, error: Exception, retry_now: bool) -> None:
         if isinstance(error, PERMANENT_ERRORS):
             self._error = error
-        log.info("broker %d is away: %s: %s", node.broker.node_id, type(error).__name__, error)
+        log.info("Connection to broker %d failed: %s: %s", node.broker.node_id, type(error).__name__, error)
         self._abandon(node, retry_now)

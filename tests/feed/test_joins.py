@@ -268,7 +268,7 @@ class World:
             client.check(client.reader.position_id)
         return data
 
-    def beat(self, client: Client, number: int) -> None:
+    def send_moved_id(self, client: Client, number: int) -> None:
         if not client.is_parked and not client.unsent:
             client.receive(client.reader.id_if_moved())
             assert self.is_json_lines or client.last_id == client.reader.position_id
@@ -283,7 +283,7 @@ class World:
             client.reader.park(client)
             client.is_parked, client.is_woken = True, False
 
-    def choke(self, client: Client, number: int) -> None:
+    def limit_socket(self, client: Client, number: int) -> None:
         client.room = number * 20
 
     def wake(self, client: Client, number: int) -> None:
@@ -357,7 +357,7 @@ class World:
                 empty = 0
                 while empty < 3:  # a reader that changes its state may return nothing
                     empty += not self.read(client, 0)
-                self.beat(client, 0)
+                self.send_moved_id(client, 0)
 
     def open(self, client: Client) -> None:
         position = parse(client.last_id) if client.last_id else of_topics(["t"])
@@ -392,7 +392,7 @@ class World:
                 assert ends == {partition: start.offset for partition, start in client.position.items()}
 
 
-CLIENT_STEPS = ("read", "cut", "cut_while_sending", "beat", "park", "choke", "wake", "resume", "end")
+CLIENT_STEPS = ("read", "cut", "cut_while_sending", "send_moved_id", "park", "limit_socket", "wake", "resume", "end")
 
 
 def step(name: str, largest: int = 0) -> st.SearchStrategy[tuple[str, int]]:
@@ -411,10 +411,10 @@ STEP = st.one_of(
     step("read", 9),
     step("cut", 9),
     step("cut_while_sending", 99),
-    step("beat", 9),
+    step("send_moved_id", 9),
     step("park", 9),
     step("park", 9),
-    step("choke", 9),
+    step("limit_socket", 9),
     step("wake", 9),
     step("resume", 9),
     step("end", 9),

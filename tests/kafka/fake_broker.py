@@ -206,33 +206,33 @@ class FakeCluster:
         )  # fmt: skip
 
     def _topic(self, name: str) -> Any:
-        kind = MetadataResponse.MetadataResponseTopic
+        response_class = MetadataResponse.MetadataResponseTopic
         rest = {"name": name, "is_internal": False, "authorized_operations": set()}
         topic = self.topics.get(name)
         if topic is None:
-            return kind(error_code=3, topic_id=UUID(int=0), partitions=[], **rest)
+            return response_class(error_code=3, topic_id=UUID(int=0), partitions=[], **rest)
         partitions = [
-            kind.MetadataResponsePartition(
+            response_class.MetadataResponsePartition(
                 error_code=5 if leader == NO_LEADER else 0, partition_index=number, leader_id=leader,
                 leader_epoch=topic.epochs.get(number, 0), replica_nodes=[0], isr_nodes=[0], offline_replicas=[],
             )
             for number, leader in enumerate(topic.leaders)
         ]  # fmt: skip
-        return kind(error_code=0, topic_id=topic.id, partitions=partitions, **rest)
+        return response_class(error_code=0, topic_id=topic.id, partitions=partitions, **rest)
 
     def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        kind = ListOffsetsResponse.ListOffsetsTopicResponse
+        response_class = ListOffsetsResponse.ListOffsetsTopicResponse
         topics = []
         for requested in request.topics:
             topic = self.topics[requested.name]
             partitions = [
-                kind.ListOffsetsPartitionResponse(
+                response_class.ListOffsetsPartitionResponse(
                     partition_index=each.partition_index, error_code=topic.list_offsets_error, timestamp=-1, leader_epoch=0,
                     offset=topic.offset_range[0 if each.timestamp == EARLIEST else 1],
                 )
                 for each in requested.partitions
             ]  # fmt: skip
-            topics.append(kind(name=requested.name, partitions=partitions))
+            topics.append(response_class(name=requested.name, partitions=partitions))
         return ListOffsetsResponse(version=0, throttle_time_ms=0, topics=topics)
 
 

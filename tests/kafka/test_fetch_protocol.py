@@ -117,14 +117,16 @@ def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Partiti
 
 
 def data(fetched: PartitionData) -> Response.PartitionData:
-    kind = Response.PartitionData
+    response_class = Response.PartitionData
     rest = {}
     if fetched.diverging is not None:
-        rest["diverging_epoch"] = kind.EpochEndOffset(epoch=fetched.diverging[0], end_offset=fetched.diverging[1])
-    return kind(
+        rest["diverging_epoch"] = response_class.EpochEndOffset(
+            epoch=fetched.diverging[0], end_offset=fetched.diverging[1]
+        )
+    return response_class(
         partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
         log_start_offset=0, preferred_read_replica=4, records=fetched.records,
-        aborted_transactions=[kind.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted],
+        aborted_transactions=[response_class.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted],
         **rest,
     )  # fmt: skip
 

@@ -113,13 +113,16 @@ def test_a_heartbeat_carries_the_event_id_after_filtered_records(world: World) -
     next(chunks)
     world.log.append("t", b'{"hidden":1}')
 
-    beats = [next(chunks) for _ in range(3)]
+    heartbeats = [next(chunks) for _ in range(3)]
 
     offsets = [
-        start.offset for beat in beats if beat[:3] == b"id:" for start in parse(beat[4:-2].decode()).starts.values()
+        start.offset
+        for heartbeat in heartbeats
+        if heartbeat[:3] == b"id:"
+        for start in parse(heartbeat[4:-2].decode()).starts.values()
     ]
     assert [1] == offsets
-    assert [] == read_events(b"".join(beats))
+    assert [] == read_events(b"".join(heartbeats))
 
 
 def test_a_heartbeat_of_json_lines_is_an_empty_line(world: World) -> None:
