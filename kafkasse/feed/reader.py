@@ -1,16 +1,19 @@
 """A reader is one client's view of a feed: what the client has received, and where its next frames come from.
 
-                    ┌────────────────────────────────────────────┐
-                    ▼                                            │ opens a cursor
-    open ──▶ CATCHING_UP ──▶ JOINING ──▶ LIVE ◀──▶ PARKED        │
-                    the ring covers │       │                    │
-                    its position    └───────┴──▶ BEHIND ─────────┘
-                                                 the ring evicted its next segment
+    open, the ring does not cover its position
+     │   ┌──────────────────────────────────────────────────────────┐
+     ▼   ▼                                                          │ opens a cursor
+    CATCHING_UP ──▶ JOINING ──▶ LIVE ◀──▶ PARKED                    │
+    the ring covers  ▲   │       │                                  │
+    its position     │   └───────┴──▶ BEHIND ───────────────────────┘
+                     │                the ring evicted its next segment
+    open, the ring covers its position
+
     every state ──▶ CLOSED
 
     CATCHING_UP  reads through its own cursor, and encodes frames with its own event IDs
     JOINING      reads from the ring and skips records that the client already has; still writes its own event IDs
-    LIVE         has the position of the feed, so the client can receive the shared frames with their event IDs
+    LIVE         follows the feed, so the client can receive the shared frames with the event IDs in them
     PARKED       the client has received everything; the feed sends to it, and no greenlet is needed
     BEHIND       the ring has evicted the segment that the client needs next; read() opens a cursor
     CLOSED       has released everything

@@ -51,7 +51,7 @@ class ParkedClient(Protocol):
         ...
 
     def wake(self) -> None:
-        """Start a greenlet, which takes the client back from the feed."""
+        """Start a greenlet that calls Reader.unpark()."""
         ...
 
 
@@ -83,7 +83,7 @@ class SharedFeed:
         self.failure: KafkasseError | None = None
         self.ended = False
         self._encoder = encoder
-        self._has_times = id_type is not IdType.OFFSET
+        self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
@@ -91,14 +91,14 @@ class SharedFeed:
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
         self._flushed = 0  # the number of the segment that parked clients receive next
         self._flushed_offsets = dict(ids.offsets)
-        self._flushed_times = self._times()
+        self._flushed_timestamps = self._timestamps()
         self._id_flushed = True  # parked clients have received the event ID of the feed's position
         self._changed = Event()
 
     def is_at(self, ids: IdWriter) -> bool:
         """Return whether `ids` is at the position of this feed."""
         same = ids.offsets == self.ids.offsets
-        return same and (not self._has_times or ids.timestamps == self.ids.timestamps)
+        return same and (not self._has_timestamps or ids.timestamps == self.ids.timestamps)
 
     def holds(self, offsets: Mapping[Partition, int]) -> bool:
         """Return whether a reader at `offsets` can start from the ring: it needs no evicted frame and is not ahead of it."""
@@ -125,7 +125,7 @@ class SharedFeed:
                 self.append(half)
             return
         timestamps: list[int | None] = []
-        if self._has_times:
+        if self._has_timestamps:
             timestamp_of = {record.offset: record.timestamp for record in records}
             timestamps = [timestamp_of[offset] for offset in offsets]
         self.ids.set(partition, next_offset)
@@ -164,10 +164,12 @@ class SharedFeed:
             return
         moved, self._moved = self._moved, {}
         next_offsets = {each: self.ids.offsets[each] for each in moved}
-        times = self.ids.timestamps
-        next_times = {each: times[each] for each in moved if each in times} if self._has_times else {}
+        id_timestamps = self.ids.timestamps if self._has_timestamps else {}
+        next_timestamps = {each: id_timestamps[each] for each in moved if each in id_timestamps}
         self.ring.append(
-            Segment(partition, next_offset, data, offsets, timestamps, gap, next_offsets, next_times, ends_at_position)
+            Segment(
+                partition, next_offset, data, offsets, timestamps, gap, next_offsets, next_timestamps, ends_at_position
+            )
         )
 
     def flush(self) -> None:
@@ -177,7 +179,7 @@ class SharedFeed:
             for segment in self.ring.segments(self._flushed):
                 data.append(segment.data)
                 self._flushed_offsets.update(segment.next_offsets)
-                self._flushed_times.update(segment.next_timestamps)
+                self._flushed_timestamps.update(segment.next_timestamps)
             self._id_flushed = segment.ends_at_position and not self._moved
             self._flushed = self.ring.head
             self._send_to_parked(b"".join(data))
@@ -190,12 +192,12 @@ class SharedFeed:
         if self._id_flushed:
             return self.wire.heartbeat
         self._flushed_offsets = dict(self.ids.offsets)
-        self._flushed_times = self._times()
+        self._flushed_timestamps = self._timestamps()
         self._id_flushed = True
         return self.wire.id_alone(self.ids.render()) or self.wire.heartbeat
 
-    def _times(self) -> dict[Partition, int]:
-        return dict(self.ids.timestamps) if self._has_times else {}
+    def _timestamps(self) -> dict[Partition, int]:
+        return dict(self.ids.timestamps) if self._has_timestamps else {}
 
     def _send_to_parked(self, data: bytes) -> None:
         self._heartbeat_at = time.monotonic() + self._heartbeat_s
@@ -210,7 +212,9 @@ class SharedFeed:
                     self._parked[client] = position
 
     def _flushed_position(self) -> FeedPosition:
-        return FeedPosition(self._flushed, dict(self._flushed_offsets), dict(self._flushed_times), self._id_flushed)
+        return FeedPosition(
+            self._flushed, dict(self._flushed_offsets), dict(self._flushed_timestamps), self._id_flushed
+        )
 
     def fail(self, error: KafkasseError | None) -> None:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
@@ -238,7 +242,9 @@ class SharedFeed:
     @property
     def position(self) -> FeedPosition:
         """The position after everything that the feed has appended. Its maps change when the feed appends more."""
-        return FeedPosition(self.ring.head, self.ids.offsets, self.ids.timestamps if self._has_times else {}, False)
+        return FeedPosition(
+            self.ring.head, self.ids.offsets, self.ids.timestamps if self._has_timestamps else {}, False
+        )
 
     def can_park(self, segment: int) -> bool:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""

@@ -123,10 +123,11 @@ def data(fetched: PartitionData) -> Response.PartitionData:
         rest["diverging_epoch"] = response_class.EpochEndOffset(
             epoch=fetched.diverging[0], end_offset=fetched.diverging[1]
         )
+    aborted = [response_class.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted]
     return response_class(
         partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
         log_start_offset=0, preferred_read_replica=4, records=fetched.records,
-        aborted_transactions=[response_class.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted],
+        aborted_transactions=aborted,
         **rest,
     )  # fmt: skip
 
