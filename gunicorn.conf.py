@@ -1,7 +1,7 @@
 """gunicorn's settings for kafkasse. The Procfile, `gunicorn -c gunicorn.conf.py wsgi:app` and `kafkasse serve` use them.
 
-gevent patches the standard library here, before anything imports ssl, sockets or kafka. kafka-python hangs if it is imported
-before.
+gevent patches the standard library here, before any module imports ssl, socket or kafka. kafka-python hangs if it is imported
+before that.
 """
 
 from gevent import monkey
@@ -18,7 +18,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def number(variable: str, default: int, lowest: int, highest: int) -> int:
-    """Return the number in an environment variable, or end the process with one line that says what is wrong."""
+    """Return the number in an environment variable, or end the process with a one-line error message."""
     text = os.environ.get(variable) or str(default)
     if text.isascii() and text.isdigit() and len(text) < 10 and lowest <= int(text) <= highest:
         return int(text)
@@ -28,7 +28,7 @@ def number(variable: str, default: int, lowest: int, highest: int) -> int:
 
 
 def log_level() -> str:
-    """Return gunicorn's log level, or end the process with one line that says what is wrong."""
+    """Return gunicorn's log level, or end the process with a one-line error message."""
     text = (os.environ.get("KAFKASSE_LOG_LEVEL") or "info").lower()
     if text in LOG_LEVELS:
         return text
@@ -37,19 +37,18 @@ def log_level() -> str:
 
 
 bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}"
-# gunicorn reads WEB_CONCURRENCY too, before this file: text that is not a number ends in a traceback of gunicorn's.
+# gunicorn itself reads WEB_CONCURRENCY before this file, and fails with a traceback if it is not a number.
 workers = number("WEB_CONCURRENCY", 1, 1, 1_000)
 worker_class = "kafkasse.server.worker.Worker"
-worker_connections = (
-    10_000  # requests that a worker handles at the same time; open streams count against max_streams only
-)
+# The number of requests that a worker handles at the same time. Open streams count only against max_streams.
+worker_connections = 10_000
 timeout = 60  # seconds; gunicorn restarts a worker whose event loop is blocked for longer. Streams may last forever.
 graceful_timeout = 10  # seconds; streams end within two seconds of SIGTERM
 keepalive = 5
 limit_request_field_size = 65_536  # a Last-Event-ID can be long; max_last_event_id_bytes has a clearer error message
 limit_request_line = 8_190
 http_parser = "python"  # with another parser, the limits would differ from those in docs/attacks.md
-forwarder_headers = ""  # by default, a proxy on this machine may pass on a client's SCRIPT_NAME and so change the path
+forwarder_headers = ""  # by default, a proxy on this machine may forward a client's SCRIPT_NAME, which changes the path
 control_socket_disable = True  # gunicorn would open a socket in the home directory, which may not exist on a PaaS
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
 loglevel = log_level()

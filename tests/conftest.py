@@ -49,7 +49,7 @@ def processes() -> None:
 
 @pytest.fixture(scope="session")
 def broker(processes: None) -> Iterator[EmbeddedBroker]:
-    """A Kafka broker for all tests of this process. Each test uses topics of its own, see fresh_name."""
+    """A Kafka broker for all tests of this process. Each test uses its own topics, see fresh_name."""
     with EmbeddedBroker() as running:
         yield running
 

@@ -39,7 +39,7 @@ def test_what_a_route_allows(route: Route, allowed: list[str], refused: list[str
 
 @given(st.text())
 def test_no_pattern_matches_an_internal_topic(name: str) -> None:
-    """Whatever follows the two underscores."""
+    """A pattern never matches a name that starts with two underscores, not even a pattern that starts with them."""
     assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
 
 
@@ -50,7 +50,7 @@ def refusal(route: Route, topics: list[str], existing: list[str]) -> TopicNotAva
 
 
 def test_the_error_names_only_the_topics_that_are_not_available() -> None:
-    """KafkaSSE's error lists all topics of the cluster."""
+    """The error does not list other topics. KafkaSSE's error lists all topics of the cluster."""
     refused = refusal(open_route("a", "b", "c"), ["a", "missing", "b", "secret"], ["a", "b", "c", "secret"])
 
     assert ["missing", "secret"] == refused.extra["topics"]

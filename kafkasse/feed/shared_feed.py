@@ -157,10 +157,8 @@ class SharedFeed:
         ends_at_position: bool,
     ) -> None:
         self._moved[partition] = None
-        if not data:
-            self._id_flushed = (
-                False  # all records were filtered out; the next event or heartbeat sends the new position
-            )
+        if not data:  # all records were filtered out; the next event or heartbeat sends the new position
+            self._id_flushed = False
             return
         moved, self._moved = self._moved, {}
         next_offsets = {each: self.ids.offsets[each] for each in moved}

@@ -66,7 +66,7 @@ def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
     """
     if len(text.encode("utf-8", "surrogatepass")) > limits.max_bytes:
         raise InvalidPosition(
-            f"Last-Event-ID is longer than {limits.max_bytes} bytes, the most that this server accepts."
+            f"Last-Event-ID is longer than {limits.max_bytes} bytes (max_last_event_id_bytes). Request fewer topics."
         )
     is_compact = text.startswith(compact.MARK)
     try:
@@ -75,7 +75,7 @@ def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
         raise _rejection(compact.decode(text) if is_compact else _load_json(text)) from None
     if len(entries) > limits.max_entries:
         raise InvalidPosition(
-            f"Last-Event-ID has more than {limits.max_entries} entries, the most that this server accepts."
+            f"Last-Event-ID has more than {limits.max_entries} entries (max_last_event_id_entries). Request fewer topics."
         )
     # msgspec accepts an entry with the same member twice. No valid string contains a colon, so there is such an entry if
     # the text has more colons than the entries have members.

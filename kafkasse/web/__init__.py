@@ -1,1 +1,1 @@
-"""HTTP: the only package that uses Flask."""
+"""HTTP: requests, streams and the demo page. Apart from kafkasse/app.py, only this package uses Flask."""
