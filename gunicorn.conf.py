@@ -1,7 +1,7 @@
 """gunicorn's settings for kafkasse. The Procfile, `gunicorn -c gunicorn.conf.py wsgi:app` and `kafkasse serve` use them.
 
-gevent patches the standard library here, before any module imports ssl, socket or kafka. kafka-python hangs if it is imported
-before that.
+gevent patches the standard library here, before any module imports ssl, socket or kafka. kafka-python hangs if it is
+imported before that.
 """
 
 from gevent import monkey
