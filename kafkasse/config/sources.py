@@ -21,9 +21,8 @@ SCHEMA = "config"
 SettingPath = tuple[str | int, ...]
 
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_WHOLE_NUMBER = re.compile(
-    r"-?[0-9]{1,19}"
-)  # 64-bit numbers have at most 19 digits; int() fails for thousands of digits
+# 64-bit numbers have at most 19 digits, and int() fails for thousands of digits.
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _VARIABLES_OF_HEROKU = ("KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY")
 
 # PyYAML's description of a problem may quote a part of the file, which can be a secret. This matches descriptions that quote

@@ -180,9 +180,8 @@ class CatchUp:
         if rest:
             self._batches.appendleft(Batch(partition, rest, batch.next_offset))
         self.ids.set(partition, next_offset)
-        self.id_sent = (
-            bool(offsets) and offsets[-1] + 1 == next_offset
-        )  # false if filtered records follow the last frame
+        # Filtered records after the last frame move the position past its event ID.
+        self.id_sent = bool(offsets) and offsets[-1] + 1 == next_offset
         return frames
 
     def _add_to_snapshot(self, snapshot: Snapshot, batch: Batch) -> bytes:

@@ -58,7 +58,7 @@ class Feeds:
         return cached if len(cached) == len(names) else self._describing.run(lambda: self._describe(names, max_age_s))
 
     def _describe(self, names: list[str], max_age_s: float) -> dict[str, Topic]:
-        described = self._cached(names, max_age_s)  # another greenlet may have asked meanwhile
+        described = self._cached(names, max_age_s)  # another greenlet may have described them meanwhile
         if missing := [name for name in names if name not in described]:
             found = self.log.describe(missing)
             now = time.monotonic()

@@ -67,7 +67,7 @@ class BrokerNode:
         self._options = options
         self._on_response = on_response
         self._on_error = on_error
-        # In the order of requests without a session, which name all partitions: those that returned records last come last.
+        # Requests without a session contain all partitions in this order. A partition that returns records moves to the end.
         self._partitions: dict[Partition, PartitionState] = {}
         self._changed: dict[Partition, PartitionState] = {}  # not yet sent to the session, or sent with another offset
         # By the topic and partition that responses contain: the partition, and the offset that was requested last.

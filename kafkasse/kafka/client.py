@@ -194,7 +194,7 @@ class Client:
             for client in clients:
                 client.stop()  # kafka-python would keep its greenlet and its descriptors
             raise self._bootstrap_error(error, failures[0] if failures else error) from error
-        # KafkaAdminClient does not accept these settings: 10 s by default, and 30 s after some failures.
+        # KafkaAdminClient does not accept these settings. Their defaults are 10 s, and 30 s after several failures.
         timeout_ms = int(self._timeout_s * 1000)
         for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):
             admin._manager.config[name] = timeout_ms

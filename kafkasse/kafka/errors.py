@@ -54,14 +54,18 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except _TOPIC_NOT_AVAILABLE as error:
-        log.warning("Topic not available: %s: %s", type(error).__name__, message(error))
+        log.warning(
+            "Topic not available: %s: %s. Check that it exists and that the Kafka user may read it.",
+            type(error).__name__,
+            message(error),
+        )
         raise TopicNotAvailable("A topic of this stream is not available.") from error
     except PERMANENT_ERRORS as error:
         advice = next(text for error_type, text in _ADVICE.items() if isinstance(error, error_type))
         log.error("The Kafka settings do not work. %s. %s", message(error), advice)
         raise ConfigurationError(SETTINGS_DO_NOT_WORK) from error
     except kafka_errors.CorruptRecordError as error:
-        log.error("Damaged records: %s", message(error))
+        log.error("Damaged records: %s. Streams that reach these records end with an error.", message(error))
         raise KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.") from error
     except (kafka_errors.KafkaError, OSError) as error:
         log.warning("Kafka is not available. %s: %s", type(error).__name__, message(error))

@@ -19,10 +19,9 @@ from uuid import UUID
 API_KEY = 1
 BY_NAME, BY_TOPIC_ID = VERSIONS = (12, 13)  # how each version identifies a topic
 UNKNOWN_EPOCH = -1
-# Session ID and epoch of a request that belongs to no session, so that its response lists every partition; and of a request
-# that opens a session.
-NO_SESSION = (0, -1)
-NEW_SESSION = (0, 0)
+# Session ID and epoch of a request
+NO_SESSION = (0, -1)  # outside of any session, so that the response lists every partition
+NEW_SESSION = (0, 0)  # that opens a session
 
 MALFORMED = (ValueError, IndexError, struct.error)  # what parse_response() raises for malformed bytes
 

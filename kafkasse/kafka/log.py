@@ -35,7 +35,7 @@ from kafkasse.log import OffsetRange, Partition, Topic
 
 log = logging.getLogger(__name__)
 
-TOPIC_ID_CHARS = 8  # of the 22 characters of a topic ID in base64url: 48 bits distinguish a topic from a recreated one
+TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a recreated topic from the old one
 TAIL_MAX_WAIT_MS = 500
 CATCH_UP_MAX_WAIT_MS = 20  # short, because a closed cursor's connection cannot be reused until the broker has responded
 MAX_PARTITION_BYTES = 1_048_576
