@@ -14,14 +14,16 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from gevent import spawn
+from gevent import get_hub, spawn
 from gevent.monkey import get_original
-from gevent.socket import wait_write
+from gevent.socket import cancel_wait, wait
 
 LAST_CHUNK = b"0\r\n\r\n"
 CHECKS_PER_TIMEOUT = 4  # how often per write timeout we check whether the client has accepted bytes
 MAX_UNREAD_BYTES = 65_536
+_WRITABLE = 2  # libev's WRITE
 _INT = struct.Struct("i")
 _PlainSocket = get_original("socket", "socket")  # gevent's socket holds two watchers, which we do not need
 
@@ -39,7 +41,7 @@ class ClientSocket:
         resume: runs in a new greenlet when a parked client is woken.
     """
 
-    __slots__ = ("_resume", "_unsent", "_write_timeout_s", "parked", "socket")
+    __slots__ = ("_is_closed", "_resume", "_unsent", "_watcher", "_write_timeout_s", "parked", "socket")
 
     def __init__(self, client: socket.socket, write_timeout_s: float, resume: Callable[[], None]) -> None:
         self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
@@ -48,6 +50,8 @@ class ClientSocket:
         self._write_timeout_s = write_timeout_s
         self._resume = resume
         self._unsent: bytes | memoryview = b""
+        self._watcher: Any = None  # while a greenlet waits until the socket is writable
+        self._is_closed = False
 
     def to_chunk(self, data: bytes) -> bytes:
         """Return `data` as a chunk of the response body."""
@@ -100,13 +104,27 @@ class ClientSocket:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             self.socket.recv(MAX_UNREAD_BYTES)
-        self.socket.close()
+        self._is_closed = True
+        if self._watcher is None:
+            self.socket.close()
+        else:  # libev aborts the process if a descriptor is closed while it is watched, so the greenlet that waits closes it
+            cancel_wait(self._watcher, ClientGone("the stream was closed"))
 
     def _wait_until_writable(self) -> None:
+        self._watcher = get_hub().loop.io(self.socket.fileno(), _WRITABLE)
+        try:
+            self._wait_while_accepting()
+        finally:
+            self._watcher.close()
+            self._watcher = None
+            if self._is_closed:
+                self.socket.close()
+
+    def _wait_while_accepting(self) -> None:
         queued, accepted_at = self._queued_bytes(), time.monotonic()
         while True:
             try:
-                wait_write(self.socket.fileno(), self._write_timeout_s / CHECKS_PER_TIMEOUT)
+                wait(self._watcher, self._write_timeout_s / CHECKS_PER_TIMEOUT)
                 return
             except TimeoutError as error:
                 # The kernel reports a socket as writable only when a third of its buffer is free, which may be megabytes.

@@ -149,6 +149,25 @@ def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: li
     assert peers[0].has_ended()
 
 
+def test_a_stream_can_be_closed_while_its_client_accepts_nothing(
+    log: MemoryLog, tails: list[Tail], peers: list[Peer]
+) -> None:
+    """A worker that exits closes such streams. libev aborts the process if it still watches a descriptor that is closed."""
+    for _ in range(40):
+        log.append("t", VALUE)
+        tails[0].turn(0)
+    gevent.sleep(0.05)
+    sockets = [peer.stream._socket for peer in peers]
+    assert all(each._watcher is not None for each in sockets)  # a greenlet waits until the client accepts bytes
+
+    for peer in peers:
+        peer.stream.close()
+    gevent.sleep(0.05)
+
+    assert {-1} == {each.socket.fileno() for each in sockets}
+    assert all(peer.has_ended() for peer in peers)
+
+
 def test_a_closed_stream_is_freed_at_once(peers: list[Peer]) -> None:
     """No reference cycle waits for the garbage collector."""
     leaving = peers.pop()
