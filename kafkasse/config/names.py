@@ -45,8 +45,6 @@ OTHER_VARIABLES = {
     "KAFKASSE_ACCESS_LOG": "the file of gunicorn's access log; read by gunicorn.conf.py",
     "KAFKASSE_CACHE_DIR": "where the commands broker, pipeline and demo keep downloaded jars",
     "KAFKASSE_IVY_SETTINGS": "a file that tells Ivy where to download jars from",
-    "KAFKASSE_TEST_SEED": "the seed of the random tests",
-    "KAFKASSE_TEST_MUTANT": "the deliberate fault of a server in tests/history",
 }
 
 # Kubernetes sets such variables in every pod, for each service. Those of a service called `kafkasse` must not be errors.
