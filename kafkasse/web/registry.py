@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from gevent import spawn_later
 
-if TYPE_CHECKING:
-    from kafkasse.web.stream import Stream
-
 ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WSGI environ
 DRAIN_S = 1.0
+
+
+class OpenStream(Protocol):
+    """The methods of a stream that the registry calls; see kafkasse/web/stream.py."""
+
+    def end(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class StreamRegistry:
@@ -28,7 +32,7 @@ class StreamRegistry:
 
     def __init__(self) -> None:
         self.stopping = False
-        self._open: WeakSet[Stream] = WeakSet()
+        self._open: WeakSet[OpenStream] = WeakSet()
 
     @classmethod
     def of(cls, environ: Mapping[str, Any], default: StreamRegistry) -> StreamRegistry:
@@ -41,13 +45,13 @@ class StreamRegistry:
         """Return the number of open streams."""
         return len(self._open)
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: OpenStream) -> None:
         """Add an open stream. If the process is stopping, the stream ends at once."""
         self._open.add(stream)
         if self.stopping:
             stream.end()
 
-    def discard(self, stream: Stream) -> None:
+    def discard(self, stream: OpenStream) -> None:
         """Remove a stream that has ended."""
         self._open.discard(stream)
 
