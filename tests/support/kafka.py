@@ -42,7 +42,7 @@ class Cluster:
         """Create a topic and return its name. In the names of `configs`, underscores stand for dots."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
-        _with_controller(lambda: self._admin.create_topics({topic: options}, wait_for_metadata=True))
+        self._with_controller(lambda admin: admin.create_topics({topic: options}, wait_for_metadata=True))
         return topic
 
     def send(
@@ -80,18 +80,18 @@ class Cluster:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic, up to this number."""
-        _with_controller(lambda: self._admin.create_partitions({topic: partitions}))
+        self._with_controller(lambda admin: admin.create_partitions({topic: partitions}))
         while self._partitions(topic) != partitions:
             pass
-        _with_controller(lambda: self._admin.wait_for_topics([topic]))
+        self._with_controller(lambda admin: admin.wait_for_topics([topic]))
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
         """Delete the records before `offset`, as retention does."""
-        _with_controller(lambda: self._admin.delete_records({TopicPartition(topic, partition): offset}))
+        self._with_controller(lambda admin: admin.delete_records({TopicPartition(topic, partition): offset}))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        _with_controller(lambda: self._admin.delete_topics([topic]))
+        self._with_controller(lambda admin: admin.delete_topics([topic]))
         while self._partitions(topic):
             pass
 
@@ -99,13 +99,22 @@ class Cluster:
         self._producer.close()
         self._admin.close()
 
+    def _with_controller(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
+        """Call `operation` with the admin client, and retry with a new client while it knows no controller.
+
+        After a controller has died, an old client may keep its outdated metadata.
+        """
+        with gevent.Timeout(TIMEOUT_S):
+            while True:
+                try:
+                    return operation(self._admin)
+                except UnknownBrokerIdError:
+                    gevent.sleep(POLL_S)
+                    self._admin.close()
+                    self._admin = retry(lambda: KafkaAdminClient(**self._settings))
+
     def _partitions(self, topic: str) -> int:
         try:
-            return len(_with_controller(lambda: self._admin.describe_topics([topic]))[0]["partitions"])
+            return len(self._with_controller(lambda admin: admin.describe_topics([topic]))[0]["partitions"])
         except UnknownTopicOrPartitionError:
             return 0
-
-
-def _with_controller(operation: Callable[[], Result]) -> Result:
-    """Retry while kafka-python knows no controller, for a moment after the old one died."""
-    return retry(operation, UnknownBrokerIdError)
