@@ -1,4 +1,4 @@
-# The commands for people and for CI. All files that they create are in .venv. `make help` lists them.
+# The commands for people and for CI. `make help` lists them. All packages are installed in .venv.
 
 # The Python that creates the virtual environment: make setup PYTHON=python3.12
 PYTHON ?= python3
@@ -14,7 +14,7 @@ demo: setup ## run the demo: Kafka, a Spark pipeline and a web page
 
 setup: $(VENV)/ready ## create the virtual environment
 
-# A test that waits leaves its core to another test, so there are more processes than cores.
+# Many tests wait instead of using a core, so use more processes than cores.
 PROCESSES ?= 3
 test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
@@ -28,12 +28,12 @@ lint: setup ## check the style and the types
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-# About ten minutes. BENCH="--only fan_out latency" measures these parts again, BENCH=--quick only tries everything out.
+# About ten minutes. BENCH="--only fan_out latency" repeats only these parts. BENCH=--quick only tests that they run.
 bench: setup ## run the benchmarks
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)
 
-# Clients of all kinds on one worker; fails if the worker has grown. SOAK=--keep writes docs/endurance.md.
+# Many different clients read from one worker. Fails if the worker's resources grow. SOAK=--keep updates docs/endurance.md.
 MINUTES ?= 15
 soak: setup ## run the soak test for MINUTES
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
@@ -45,11 +45,11 @@ chaos: setup ## inject random faults for SECONDS while many clients read
 	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # The time is shared by all fuzz targets. See docs/security.md.
-fuzz: setup ## run the fuzzers, guided by coverage, for SECONDS
+fuzz: setup ## run the coverage-guided fuzzers for SECONDS
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
 	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)
 
-# Fails if a package cannot be looked up, because that says nothing about its vulnerabilities.
+# Fails if pip-audit cannot look up a package, because an unchecked package must not count as safe.
 audit: ## check the pinned packages for known vulnerabilities
 	@"$(PYTHON)" -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1

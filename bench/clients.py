@@ -112,7 +112,7 @@ class ClientProcess:
         return [(client.opened - client.began) / 1e9 for client in clients if client.opened]
 
     def stall(self, count: int) -> None:
-        """Let `count` of the clients stop reading for good."""
+        """Let `count` of the clients stop reading permanently."""
         for client in list(self._clients.values())[:count]:
             self._poll.unregister(client.socket)
             self._stalled.append(self._clients.pop(client.socket.fileno()).socket)

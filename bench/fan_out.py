@@ -81,10 +81,10 @@ def measure(testbed: Testbed) -> Figures:
     return Figures([*rows, sparse], _curves(found))
 
 
-def _rows_of_other(name: str, paced: _Series, theirs: _Series) -> list[Row]:
+def _rows_of_other(name: str, paced: _Series, other: _Series) -> list[Row]:
     """Compare with another server, with the largest number of clients that it was measured with."""
-    clients = max(theirs)
-    run, their, key = paced[clients], theirs[clients], f"fan_out.{clients}.{name}"
+    clients = max(other)
+    run, their, key = paced[clients], other[clients], f"fan_out.{clients}.{name}"
     what = f"fan-out, {_clients(clients)} at {RATE:.0f}/s"
     return [
         Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", their.delivered.rate, name),
@@ -124,27 +124,27 @@ def _series(testbed: Testbed, server: Server, sizes: Iterable[int], burst_timeou
 def _rows(clients: int, found: dict[str, tuple[_Series, _Series]]) -> list[Row]:
     """The rows for one number of clients. The baseline has as many clients, or as many as it can serve."""
     (paced, bursts), (baseline, baseline_bursts) = found["kafkasse"], found[CONSUMER_PER_CLIENT]
-    run, (theirs, against) = paced[clients], _comparable(min(clients, max(baseline)), baseline)
+    run, (other, against) = paced[clients], _comparable(min(clients, max(baseline)), baseline)
     key, what = f"fan_out.{clients}", f"fan-out, {_clients(clients)} at {RATE:.0f}/s"
     kept_up = run.delivered.rate > 0.97 * RATE * clients
     limit = "the load: 200/s to each client" if kept_up else "the machine: server, clients and broker share two cores"
     rows = [
-        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", theirs.delivered.rate, against,
+        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", other.delivered.rate, against,
             _TARGETS.get((clients, "rate"), ""), limit),
-        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", theirs.cpu_us, against,
+        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", other.cpu_us, against,
             _TARGETS.get((clients, "cpu"), ""), "the system call for each client; with fewer than 10 clients, the fetch"),
-        *_latencies(key, what, run, theirs, against, _TARGETS.get((clients, "p99"), "")),
+        *_latencies(key, what, run, other, against, _TARGETS.get((clients, "p99"), "")),
     ]  # fmt: skip
     if clients not in bursts:
         return rows
-    run, (theirs, against), key = bursts[clients], _comparable(clients, baseline_bursts), f"{key}.burst"
+    run, (other, against), key = bursts[clients], _comparable(clients, baseline_bursts), f"{key}.burst"
     what = f"burst of {run.delivered.records // clients:,} records to {_clients(clients)}"
     return [
         *rows,
-        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", theirs.delivered.rate, against,
+        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", other.delivered.rate, against,
             limit="one worker's core, and the clients on the other"),
-        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", theirs.cpu_us, against),
-        *_latencies(key, what, run, theirs, against),
+        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", other.cpu_us, against),
+        *_latencies(key, what, run, other, against),
     ]  # fmt: skip
 
 
@@ -161,11 +161,11 @@ def _clients(count: int) -> str:
 _TARGETS = {(1000, "rate"): "200,000", (1000, "cpu"): "2.5 µs", (1000, "p99"): "50 ms"}
 
 
-def _latencies(key: str, what: str, run: Measured, theirs: Measured, against: str, target: str = "") -> list[Row]:
+def _latencies(key: str, what: str, run: Measured, other: Measured, against: str, target: str = "") -> list[Row]:
     limit = "new records wait while the server writes to its clients; all processes share two cores"
     return [
         Row(f"{key}.{name}", f"{what}: {percentile} latency", run.delivered.latency_ms(share), "ms",
-            theirs.delivered.latency_ms(share), against, target if share == P99 else "", limit)
+            other.delivered.latency_ms(share), against, target if share == P99 else "", limit)
         for name, percentile, share in (("p50", "median", MEDIAN), ("p99", "99th percentile", P99))
     ]  # fmt: skip
 
@@ -194,21 +194,21 @@ def latency(testbed: Testbed) -> Figures:
             testbed.open(server, [topic], LATENCY_CLIENTS)
             found[server.name] = testbed.paced(server, [topic], LATENCY_RATE, testbed.scale.paced_s, RECORD_BYTES)
             testbed.clients.close_all()
-    ours, rows = found.pop("kafkasse"), []
-    for name, theirs in found.items():
-        rows += _latency_rows(name, ours, theirs)
+    own, rows = found.pop("kafkasse"), []
+    for name, other in found.items():
+        rows += _latency_rows(name, own, other)
     return Figures(rows)
 
 
-def _latency_rows(name: str, ours: Measured, theirs: Measured) -> list[Row]:
+def _latency_rows(name: str, own: Measured, other: Measured) -> list[Row]:
     what = f"{LATENCY_CLIENTS} clients at {LATENCY_RATE:.0f}/s"
     targets = {"median": "0.9 ms", "99th": "3 ms", "cpu": "15 %"} if name == CONSUMER_PER_CLIENT else {}
     limit = "the broker, the fetch, and one iteration of each event loop; four processes on two cores"
     return [
-        Row(f"latency.p50.{name}", f"{what}: median latency", ours.delivered.latency_ms(MEDIAN), "ms",
-            theirs.delivered.latency_ms(MEDIAN), name, targets.get("median", ""), limit),
-        Row(f"latency.p99.{name}", f"{what}: 99th percentile latency", ours.delivered.latency_ms(P99), "ms",
-            theirs.delivered.latency_ms(P99), name, targets.get("99th", ""), limit),
-        Row(f"latency.cpu.{name}", f"{what}: server CPU", ours.cores * 100, "% of a core", theirs.cores * 100, name,
+        Row(f"latency.p50.{name}", f"{what}: median latency", own.delivered.latency_ms(MEDIAN), "ms",
+            other.delivered.latency_ms(MEDIAN), name, targets.get("median", ""), limit),
+        Row(f"latency.p99.{name}", f"{what}: 99th percentile latency", own.delivered.latency_ms(P99), "ms",
+            other.delivered.latency_ms(P99), name, targets.get("99th", ""), limit),
+        Row(f"latency.cpu.{name}", f"{what}: server CPU", own.cores * 100, "% of a core", other.cores * 100, name,
             targets.get("cpu", ""), "a fetch for nearly every record, and a system call for each client"),
     ]  # fmt: skip

@@ -24,39 +24,39 @@ def measure(testbed: Testbed) -> Figures:
     """Rows per idle client, and the connections to the broker for each number of clients."""
     scale = testbed.scale
     with testbed.kafkasse() as server:
-        ours = _idle(testbed, server, scale.idle_clients)
+        own = _idle(testbed, server, scale.idle_clients)
     sockets = [(clients, _sockets(testbed, clients)) for clients in scale.fan_out_clients]
-    theirs, lines = {}, {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
+    others, lines = {}, {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
     for running in testbed.baselines():
         with running() as server:
-            theirs[server.name] = _idle(testbed, server, scale.idle_baseline_clients)
-            lines[server.name] = [(scale.idle_baseline_clients, theirs[server.name].sockets)]
-    rows = [row for name, each in theirs.items() for row in _rows(testbed, name, ours, each)]
-    rows += _socket_rows(sockets, theirs[CONSUMER_PER_CLIENT], scale.idle_baseline_clients)
+            others[server.name] = _idle(testbed, server, scale.idle_baseline_clients)
+            lines[server.name] = [(scale.idle_baseline_clients, others[server.name].sockets)]
+    rows = [row for name, each in others.items() for row in _rows(testbed, name, own, each)]
+    rows += _socket_rows(sockets, others[CONSUMER_PER_CLIENT], scale.idle_baseline_clients)
     return Figures(rows, [Curve("sockets", "Connections to Kafka for one topic", "clients", "connections", lines)])
 
 
-def _rows(testbed: Testbed, name: str, ours: _Idle, theirs: _Idle) -> list[Row]:
+def _rows(testbed: Testbed, name: str, own: _Idle, other: _Idle) -> list[Row]:
     few, many = testbed.scale.idle_baseline_clients, testbed.scale.idle_clients
     against = f"{name}, {few} clients"
     target = "10 KiB" if name == CONSUMER_PER_CLIENT else ""
     return [
-        Row(f"idle.memory.{name}", f"{many:,} idle clients: memory per client", ours.bytes_per_client / 1024, "KiB",
-            theirs.bytes_per_client / 1024, against, target,
+        Row(f"idle.memory.{name}", f"{many:,} idle clients: memory per client", own.bytes_per_client / 1024, "KiB",
+            other.bytes_per_client / 1024, against, target,
             "a stream, a reader, a socket and its watcher; no greenlet"),
-        Row(f"idle.cpu.{name}", f"{many:,} idle clients: CPU per client", ours.cores / many * 1e6, "µs/s",
-            theirs.cores / few * 1e6, against, limit="the shared feed fetches twice a second"),
-        Row(f"idle.total.{name}", f"{many:,} idle clients: server CPU", ours.cores * 100, "% of a core",
-            theirs.cores * 100, against),
-        Row(f"idle.base.{name}", f"memory of the server with {FIRST_CLIENTS} clients", ours.base_bytes / 2**20, "MiB",
-            theirs.base_bytes / 2**20, name),
+        Row(f"idle.cpu.{name}", f"{many:,} idle clients: CPU per client", own.cores / many * 1e6, "µs/s",
+            other.cores / few * 1e6, against, limit="the shared feed fetches twice a second"),
+        Row(f"idle.total.{name}", f"{many:,} idle clients: server CPU", own.cores * 100, "% of a core",
+            other.cores * 100, against),
+        Row(f"idle.base.{name}", f"memory of the server with {FIRST_CLIENTS} clients", own.base_bytes / 2**20, "MiB",
+            other.base_bytes / 2**20, name),
     ]  # fmt: skip
 
 
-def _socket_rows(sockets: list[tuple[int, int]], theirs: _Idle, few: int) -> list[Row]:
+def _socket_rows(sockets: list[tuple[int, int]], other: _Idle, few: int) -> list[Row]:
     return [
         Row(f"sockets.{clients}", f"connections to Kafka, {clients:,} live client{'s' * (clients > 1)}", held, "",
-            theirs.sockets, f"{CONSUMER_PER_CLIENT}, {few} clients",
+            other.sockets, f"{CONSUMER_PER_CLIENT}, {few} clients",
             "one consumer" if clients == sockets[-1][0] else "", "one to fetch, one for metadata and offsets")
         for clients, held in sockets
     ]  # fmt: skip

@@ -23,25 +23,25 @@ def measure(testbed: Testbed) -> Figures:
     few = min(BASELINE_CLIENTS, max(scale.opening_clients))
     with testbed.kafkasse() as server:
         took = {clients: _all_open_s(testbed, server, clients) for clients in scale.opening_clients}
-    theirs = {}
+    others = {}
     for running in testbed.baselines():
         with running() as server:
-            theirs[server.name] = _all_open_s(testbed, server, few)
+            others[server.name] = _all_open_s(testbed, server, few)
     against = f"{CONSUMER_PER_CLIENT}, {few} clients, until :ok"
     limit = "one core: the request handling of Flask and gunicorn"
     rows = [
         Row(f"opening.{clients}", f"open {clients:,} stream{'s' * (clients > 1)} at the same time", seconds, "s",
-            theirs[CONSUMER_PER_CLIENT], against,
+            others[CONSUMER_PER_CLIENT], against,
             "0.2 s" if clients == TARGET_CLIENTS else "", limit)
         for clients, seconds in took.items()
     ]  # fmt: skip
-    if "KafkaSSE" in theirs:
+    if "KafkaSSE" in others:
         rows.append(
             Row("opening.KafkaSSE", f"open {few} streams at the same time", took.get(few, float("nan")), "s",
-                theirs["KafkaSSE"], f"KafkaSSE, {few} clients, until :ok")
+                others["KafkaSSE"], f"KafkaSSE, {few} clients, until :ok")
         )  # fmt: skip
     lines: dict[str, list[tuple[float, float]]] = {"kafkasse": [*took.items()]}
-    lines |= {name: [(few, seconds)] for name, seconds in theirs.items()}
+    lines |= {name: [(few, seconds)] for name, seconds in others.items()}
     return Figures(rows, [Curve("opening", "Time until all streams are open", "clients", "s", lines)])
 
 
@@ -67,13 +67,13 @@ def first_event(testbed: Testbed) -> Figures:
         with running() as server:
             found[server.name] = _of_baseline(testbed, server)
     rows = []
-    for name, theirs in found.items():
+    for name, other in found.items():
         target = "5 ms" if name == CONSUMER_PER_CLIENT else ""
         rows += [
             Row(f"first_event.outside.{name}", "first stored event, position older than the ring: median",
-                older * 1000, "ms", theirs * 1000, name, target, "three requests to the broker: metadata, offsets, fetch"),
+                older * 1000, "ms", other * 1000, name, target, "three requests to the broker: metadata, offsets, fetch"),
             Row(f"first_event.inside.{name}", "first stored event, position in the ring: median", in_ring * 1000, "ms",
-                theirs * 1000, name, target, "request handling; no request to Kafka"),
+                other * 1000, name, target, "request handling; no request to Kafka"),
         ]  # fmt: skip
     return Figures(rows)
 

@@ -19,10 +19,10 @@ class Remote:
 
     def __init__(self, make: Callable[..., object], *args: object) -> None:
         context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make, args), daemon=True)
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_end, make, args), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def start(self, method: str, *args: object) -> None:
         """Start a method call; result() waits for it."""

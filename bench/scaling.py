@@ -23,7 +23,7 @@ STALLED_BYTES = 8_192  # more in ten seconds than the kernel buffers for a stall
 
 
 def partitions(testbed: Testbed) -> Figures:
-    """Live and catch-up with 1 to 500 partitions, for both values of id_frequency: every event, or every run of events."""
+    """Live delivery and catch-up with 1 to 500 partitions, with an event ID for each event or for each run of events."""
     rows: list[Row] = []
     live_lines: dict[str, list[tuple[float, float]]] = {}
     read_lines: dict[str, list[tuple[float, float]]] = {}

@@ -66,7 +66,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
 
 
 def health(service: StreamService) -> Response:
-    """Report that the process responds. It is healthy even while Kafka is away, because a restart would not help."""
+    """Report that the process responds. It is healthy even while Kafka is unavailable, because a restart would not help."""
     streams = len(StreamRegistry.of(request.environ, service.registry))
     return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
 

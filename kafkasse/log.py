@@ -143,7 +143,8 @@ class Cursor(Protocol):
 
         Raises:
             OffsetOutOfRange: some partitions cannot be read until seek() moves the cursor.
-            KafkasseError: the cursor cannot continue. While a broker is away, the cursor retries and poll() returns [].
+            KafkasseError: the cursor cannot continue. While a broker is unavailable, the cursor retries and poll()
+                returns [].
         """
         ...
 

@@ -117,7 +117,7 @@ class MemoryLog:
 
     def _partition_log(self, partition: Partition) -> _PartitionLog:
         if partition not in self._partitions:
-            raise TopicNotAvailable("A topic of this stream is not available.")
+            raise TopicNotAvailable("A topic of this stream no longer exists, or the server may no longer read it.")
         return self._partitions[partition]
 
     @staticmethod

@@ -63,9 +63,16 @@ class Route:
         """Check that this route allows each of `topics` and that each exists.
 
         Raises:
-            TopicNotAvailable: names all topics that fail. It does not reveal which of them exist.
+            TopicNotAvailable: names all topics that fail, and does not reveal which of them exist.
         """
         known = set(existing)
         missing = [topic for topic in topics if topic not in known or not self.allows(topic)]
         if missing:
-            raise TopicNotAvailable(f"Not available: {', '.join(missing)}.", topics=missing)
+            raise TopicNotAvailable(_not_available(missing), topics=missing)
+
+
+def _not_available(topics: Sequence[str]) -> str:
+    """Return the same sentence for topics that do not exist and for topics that the server does not allow."""
+    if len(topics) == 1:
+        return f"The topic {topics[0]} does not exist, or the server does not allow it."
+    return f"Each of these topics does not exist, or the server does not allow it: {', '.join(topics)}."

@@ -1,7 +1,7 @@
 """Fixtures and pytest plugins for all tests.
 
-gevent patches first, as in a server: before any module imports sockets, ssl or kafka. What the shell passes on does not
-change the tests: variables that configure kafkasse are removed, and SIGINT is not ignored.
+gevent patches first, as in a server: before any module imports sockets, ssl or kafka. The developer's shell does not
+affect the tests: variables that configure kafkasse are removed, and SIGINT is not ignored.
 """
 
 import os
@@ -11,11 +11,11 @@ from gevent import monkey
 
 monkey.patch_all()
 
-MACHINE = {"KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS"}  # where this machine gets its jars from
+MACHINE = {"KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS"}  # the cache and the registry of the jars
 for name in [name for name in os.environ if name.startswith(("KAFKASSE_", "KAFKA_")) and name not in MACHINE]:
     del os.environ[name]
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so, and children inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import secrets  # noqa: E402

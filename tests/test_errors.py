@@ -41,7 +41,9 @@ def test_the_diagram_is_correct(error_class: type[KafkasseError]) -> None:
 
 def test_extra_members_are_in_the_body() -> None:
     """Further members that an error receives appear in its body."""
-    assert ["t"] == TopicNotAvailable("Not available: t.", topics=["t"]).problem()["topics"]
+    assert ["t"] == TopicNotAvailable(
+        "The topic t does not exist, or the server does not allow it.", topics=["t"]
+    ).problem()["topics"]
 
 
 def test_temporary_errors_have_retry_after() -> None:

@@ -1,4 +1,4 @@
-"""A soak test: many different clients use a server for a long time. At the end the server must not hold more than before.
+"""A soak test: many different clients use a server for a long time. At the end the server must hold no more resources.
 
 writer.py        writes numbered records at a steady rate
 clients.py       the clients: they connect, read, stall, disconnect and reconnect

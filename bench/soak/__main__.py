@@ -24,7 +24,7 @@ from gevent.event import Event  # noqa: E402
 
 from bench import machine  # noqa: E402
 from bench.soak import growth, report  # noqa: E402
-from bench.soak.clients import KINDS, PARTITIONS, QUIET, TOPICS, VALUES_ROUTE, ClientPool  # noqa: E402
+from bench.soak.clients import PARTITIONS, QUIET, STREAMS, TOPICS, VALUES_ROUTE, ClientPool  # noqa: E402
 from bench.soak.growth import Sample  # noqa: E402
 from bench.soak.sampler import Sampler  # noqa: E402
 from bench.soak.writer import Writer  # noqa: E402
@@ -38,7 +38,7 @@ BEHAVIORS = {"idle": 40, "steady": 100, "cutting": 50, "slow": 10, "stalled": 8,
 SETTINGS = {
     "allowed_topics": ["*"],
     "heartbeat_s": 5,
-    "max_ring_bytes": 1_048_576,  # instead of 4 MiB: full after a minute, so that clients that were away catch up from Kafka
+    "max_ring_bytes": 1_048_576,  # instead of 4 MiB: full after a minute, so that late clients catch up from Kafka
     "routes": {"values": VALUES_ROUTE},
 }
 RETENTION = {"retention_ms": "600000", "segment_bytes": "4194304"}  # otherwise a long soak test fills the disk
@@ -140,7 +140,7 @@ def _summary(minutes: float, commit: str, took_s: float, pool: ClientPool, sampl
     counts = ", ".join(f"{number:,} {name}" for name, number in sorted(pool.counts.items()) if name != "errors")
     return (
         f"`make soak MINUTES={minutes:g}` at commit {commit}, {took_s / 60:.0f} minutes: "
-        f"{sum(BEHAVIORS.values())} clients ({clients}) on {len(KINDS) + 1} streams; "
+        f"{sum(BEHAVIORS.values())} clients ({clients}) on {len(STREAMS) + 1} streams; "
         f"{RECORDS_PER_S:.0f} records/s of 1 KiB. "
         f"{counts}. The worker used {cores:.2f} of a core. Errors found by clients: {pool.counts['errors']}."
     )

@@ -38,7 +38,7 @@ TEMPORARY_RECORDS, TEMPORARY_READERS, TEMPORARY_PARTITIONS = 20, 4, 2
 
 
 @dataclass(frozen=True)
-class Kind:
+class Stream:
     """A stream: its path, and a function that returns the first record, from n on, that its filter passes."""
 
     path: str
@@ -48,7 +48,13 @@ class Kind:
 PARTITIONS = 3
 TOPICS = ("plain", "other", "hidden", "values")  # the writer appends to all of them at the same rate
 QUIET = "quiet"  # a topic without new records
-KINDS = Kind("/plain"), Kind("/other"), Kind("/plain,other"), Kind("/filtered/hidden", first_shown), Kind("/by-value")
+STREAMS = (
+    Stream("/plain"),
+    Stream("/other"),
+    Stream("/plain,other"),
+    Stream("/filtered/hidden", first_shown),
+    Stream("/by-value"),
+)
 VALUES_ROUTE = {"path": "/by-value", "topics": ["values"], "format": "value"}
 
 BAD_REQUESTS: Sequence[tuple[str, str, dict[str, str], int]] = (
@@ -225,8 +231,8 @@ class Client:
         self._pool = pool
         self._behavior = behavior
         self._random = random.Random(number)
-        self._kind = KINDS_OF.get(behavior, KINDS[number % len(KINDS)])
-        self._check = StreamCheck(self._kind.first_shown)
+        self._stream = STREAM_OF.get(behavior, STREAMS[number % len(STREAMS)])
+        self._check = StreamCheck(self._stream.first_shown)
         self._past: deque[StreamCheck] = deque(maxlen=LATE_AFTER_CONNECTIONS)
 
     def run(self) -> None:
@@ -236,7 +242,7 @@ class Client:
             try:
                 self._behavior(self)
             except DeliveryError:
-                self._check = StreamCheck(self._kind.first_shown)  # otherwise each further record would be an error
+                self._check = StreamCheck(self._stream.first_shown)  # otherwise each further record would be an error
                 raise
         self._read(self._connect(), SILENCE_TIMEOUT_S, lambda: self._check.has_all(self._pool.writer.ends))
         if not self._check.has_all(self._pool.writer.ends):
@@ -273,7 +279,7 @@ class Client:
 
     def stalled(self) -> None:
         """Request many old records and read nothing until the server closes the connection. Then read the buffer."""
-        self._check = StreamCheck(self._kind.first_shown)
+        self._check = StreamCheck(self._stream.first_shown)
         connection = self._connect(f"?timestamp={self._past_ms()}", SMALL_BUFFER_BYTES)
         self._pause(self._pool.write_timeout_s * STALLED_SHARE)
         deadline = time.monotonic() + SILENCE_TIMEOUT_S
@@ -293,7 +299,7 @@ class Client:
             self._check = self._past.popleft()
             self._read(self._connect(), self._random.uniform(10, 30))
         else:
-            self._check = StreamCheck(self._kind.first_shown)
+            self._check = StreamCheck(self._stream.first_shown)
             self._read(self._connect(f"?timestamp={self._past_ms()}"), self._random.uniform(10, 30))
         self._past.append(self._check.copy())
 
@@ -302,7 +308,7 @@ class Client:
     def _connect(self, query: str = "", buffer_bytes: int = 0) -> Connection:
         headers = {"Last-Event-ID": self._check.id} if self._check.id else {}
         self._pool.counts["resumes"] += bool(headers)
-        connection = self._pool.connect(self._kind.path + query, headers, buffer_bytes=buffer_bytes)
+        connection = self._pool.connect(self._stream.path + query, headers, buffer_bytes=buffer_bytes)
         if connection.status != 200:
             connection.close()
             raise DeliveryError(f"received status {connection.status}, expected 200")
@@ -354,4 +360,4 @@ BEHAVIORS: dict[str, Callable[[Client], None]] = {
     "stalled": Client.stalled,
     "late": Client.late,
 }
-KINDS_OF = {Client.idle: Kind(f"/{QUIET}"), Client.stalled: Kind("/plain,other")}  # the others use one of KINDS
+STREAM_OF = {Client.idle: Stream(f"/{QUIET}"), Client.stalled: Stream("/plain,other")}  # the others use one of STREAMS

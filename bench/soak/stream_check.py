@@ -65,13 +65,13 @@ class StreamCheck:
         )
 
     def _event(self, fields: Mapping[bytes, bytes]) -> None:
-        kind = fields.get(b"event")
-        if kind == b"error":
+        event_type = fields.get(b"event")
+        if event_type == b"error":
             self.error = json.loads(fields[b"data"])
-        elif kind == b"message":
+        elif event_type == b"message":
             self._record(fields[b"data"])
-        elif kind is not None:
-            raise DeliveryError(f"unexpected event {kind.decode()!r}: {fields.get(b'data', b'')[:200].decode()}")
+        elif event_type is not None:
+            raise DeliveryError(f"unexpected event {event_type.decode()!r}: {fields.get(b'data', b'')[:200].decode()}")
         if event_id := fields.get(b"id"):
             self.id = event_id.decode()
             self.next = self.next or self._positions(self.id)

@@ -40,7 +40,7 @@ class SupervisedProcess:
 
     def __init__(self, command: Sequence[str], *, scratch: str = "", **popen: Any) -> None:
         read_end, write_end = os.pipe()
-        # Use file objects: gevent defers os.close(), so that we would wait for the end of our own pipe.
+        # Use file objects: gevent defers os.close(), so read() below would wait while we still hold the write end open.
         with os.fdopen(read_end, "rb") as reader:
             with os.fdopen(write_end, "wb"):
                 words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(write_end), scratch, *command]

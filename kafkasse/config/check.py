@@ -89,7 +89,7 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
         return _sentence(source, full_name, "can be set only in code, because it is a function.")
     if not parents and name in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]:
         return _sentence(source, full_name, f"is not a setting: did you mean kafka.{name}?")
-    if source.kind == "variable":  # the user may have meant kafka_timeout_s, which is a setting of kafkasse
+    if source.type == "variable":  # the user may have meant kafka_timeout_s, which is a setting of kafkasse
         variables = [*(f"kafka_{each}" for each in known), "kafka_timeout_s"]
         return _sentence(
             source, full_name, f"is not {setting}{names.suggestion(f'kafka_{name}', variables, names.PREFIX)}"
@@ -98,11 +98,11 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
 
 
 def _sentence(source: Source, name: str, rest: str) -> str:
-    if source.kind == "file":
+    if source.type == "file":
         return f"{source.text}: {name} {rest}"
-    if source.kind == "variable":
+    if source.type == "variable":
         return f"{source.text} {rest}"
-    return f"The {'argument' if source.kind == 'argument' else 'setting'} {name} {rest}"
+    return f"The {'argument' if source.type == 'argument' else 'setting'} {name} {rest}"
 
 
 def _name(path: SettingPath) -> str:
@@ -184,9 +184,9 @@ def _example(schema: Mapping[str, Any], source: Source, name: str | int) -> str:
     if not schema.get("examples"):
         return ""
     value = schema["examples"][0]
-    if source.kind == "variable":
+    if source.type == "variable":
         return f". Example: {source.text}={_as_variable(value)}"
-    if source.kind == "file":
+    if source.type == "file":
         return f". Example: {name}: {json.dumps(value)}" if name and isinstance(name, str) else f". Example: {value}"
     return f". Example: {value!r}"
 

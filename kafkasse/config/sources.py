@@ -32,9 +32,9 @@ _RESERVED_CHARACTER = "a value starts with a character that YAML reserves: put t
 
 
 class Source(NamedTuple):
-    """Where a value comes from. `kind` is default, file, variable or argument; `text` names the source in a message."""
+    """Where a value comes from. `type` is default, file, variable or argument; `text` names the source in a message."""
 
-    kind: str
+    type: str
     text: str
 
 

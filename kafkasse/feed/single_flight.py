@@ -15,8 +15,8 @@ T = TypeVar("T")
 class SingleFlight:
     """Runs one call at a time, and shares its failure with the callers that were waiting.
 
-    While Kafka is away, each call takes its whole timeout. If the failure were not shared, the hundredth caller would fail
-    after a hundred timeouts. A success is not shared: the next caller finds its result in a cache.
+    While Kafka is unavailable, each call takes its whole timeout. If the failure were not shared, the hundredth caller would
+    fail after a hundred timeouts. A success is not shared: the next caller finds its result in a cache.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 The lock file lists the coordinate, size and SHA-256 of each jar. If the user's cache lacks a jar, Ivy downloads it. Ivy is
 part of PySpark and knows the public registry, so this module names no registry; a company with a mirror sets it in an Ivy
-settings file. No jar is used before its hash was verified.
+settings file. A jar is used only after its hash has been verified.
 
 `python -m kafkasse.java.jars lock` resolves the modules of the lock file again and rewrites the file.
 """

@@ -59,7 +59,9 @@ def translate_errors() -> Iterator[None]:
             type(error).__name__,
             message(error),
         )
-        raise TopicNotAvailable("A topic of this stream is not available.") from error
+        raise TopicNotAvailable(
+            "A topic of this stream no longer exists, or the server may no longer read it."
+        ) from error
     except PERMANENT_ERRORS as error:
         advice = next(text for error_type, text in _ADVICE.items() if isinstance(error, error_type))
         log.error("The Kafka settings do not work. %s. %s", message(error), advice)
@@ -68,7 +70,7 @@ def translate_errors() -> Iterator[None]:
         log.error("Damaged records: %s. Streams that reach these records end with an error.", message(error))
         raise KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.") from error
     except (kafka_errors.KafkaError, OSError) as error:
-        log.warning("Kafka is not available. %s: %s", type(error).__name__, message(error))
+        log.warning("Kafka is unavailable. %s: %s", type(error).__name__, message(error))
         raise KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.") from error
 
 

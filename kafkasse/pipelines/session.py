@@ -49,8 +49,8 @@ LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
-    # A start takes 9 s of CPU time. Verifying 16,000 classes takes 1.6 s of them and is not needed, because the hashes of
-    # their jars were verified. The optimizing compiler takes 2 s and pays off only for queries with a higher load.
+    # A start takes 9 s of CPU time. Verifying 16,000 classes takes 1.6 s of that time and is not needed, because the hashes
+    # of their jars were verified. The optimizing compiler takes 2 s and pays off only for queries with a higher load.
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
     "-XX:TieredStopAtLevel=1",

@@ -1,4 +1,4 @@
-"""Read and write topics with Spark's Kafka connector. No other module of the pipelines uses a cluster or a checkpoint.
+"""Read and write topics with Spark's Kafka connector. Queries contain no Kafka or checkpoint code.
 
 The Kafka client is the Java client that the connector loads into the JVM.
 """
@@ -98,7 +98,7 @@ def write(rows: DataFrame, kafka: Mapping[str, str], topic: str, checkpoint: str
     """Start the query that writes each row (`key`, `value`) to the topic as soon as it is computed.
 
     Delivery is at least once: a query that resumes from its checkpoint reads the records after the last commit again and
-    writes their results again. So each value must be complete; a value that is a change would be applied twice.
+    writes their results again. So each value must be a complete result: an incremental change would be applied twice.
     """
     trigger: dict[str, Any] = {"realTime": f"{BATCH_S} seconds"}  # PySpark's type annotations lack this argument
     writer = rows.writeStream.format("kafka").options(**_connector(kafka)).option("topic", topic)

@@ -1,6 +1,6 @@
 """The attacker's tools: a socket, raw bytes, and a parser for the answers. Imports nothing from kafkasse.
 
-A case is an entry of docs/attacks.md: the bytes that are sent and the answers that must come back.
+A case is an entry of docs/attacks.md: the bytes that are sent and the answers that are required.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 READ_TIMEOUT_S = 30.0  # a server that hangs fails the test after this time
 HOST = "127.0.0.1"
-CLOSED = "closed"  # the connection ends without any answer
+CLOSED = "closed"  # the connection is closed without an answer
 STREAMS = {"text/event-stream": " stream", "application/x-ndjson": " lines", "application/json": " lines"}
 STARTED = {"text/event-stream": b"\nid: [{", "application/x-ndjson": b"\r\n\n", "application/json": b"\r\n\n"}
-SECRETS = (b"Traceback", b"File ", b".py", b"127.0.0.1")  # source code and the address of Kafka
+SECRETS = (b"Traceback", b"File ", b".py", b"127.0.0.1")  # parts of tracebacks, and the address of Kafka
 
 
 class Case(NamedTuple):
@@ -73,19 +73,19 @@ def _answers(connection: socket.socket, without_bodies: bool) -> Iterator[str]:
         status, *lines = head.decode("latin-1").split("\r\n")
         fields = {name.lower(): text for name, _, text in (line.partition(": ") for line in lines)}
         code, origin = status.split()[1], fields.get("access-control-allow-origin")
-        kind = fields.get("content-type", "").partition(";")[0]
-        answer = code + STREAMS.get(kind, "") if code == "200" else code
+        media_type = fields.get("content-type", "").partition(";")[0]
+        answer = code + STREAMS.get(media_type, "") if code == "200" else code
         size = 0 if without_bodies else int(fields.get("content-length", 0))
         while len(received) < size:
             received += receive(connection)
         body, received = received[:size], received[size:]
-        if kind in STREAMS or kind == "application/problem+json":
+        if media_type in STREAMS or media_type == "application/problem+json":
             assert "nosniff" == fields["x-content-type-options"]
-        if kind == "application/problem+json" and body:
+        if media_type == "application/problem+json" and body:
             answer = f"{code} {_name(body)}"
         yield answer + (f" for {origin}" if origin else "")
-        if kind in STREAMS and not without_bodies:
-            while STARTED[kind] not in b"\r\n" + received:
+        if media_type in STREAMS and not without_bodies:
+            while STARTED[media_type] not in b"\r\n" + received:
                 chunk = receive(connection)
                 assert chunk, f"a stream that did not start: {received!r}"
                 received += chunk

@@ -1,4 +1,4 @@
-"""Hostile records, and what each format makes of them. docs/attacks.md is generated from this table.
+"""Hostile records, and the outcome of each in every format. docs/attacks.md is generated from this table.
 
 event: one event named `message` that contains the record; base64, delete: one event of that name; skipped: no event.
 """
@@ -15,7 +15,7 @@ FORMATS = ("kafkasse", "value", "envelope", "cloudevents")
 
 
 class Outcome(NamedTuple):
-    """What each format makes of a record."""
+    """The outcome of a record in each format."""
 
     kafkasse: str
     value: str

@@ -44,7 +44,7 @@ ANSWERS = {
 }
 NOTES = {
     "Last-Event-ID": "The `Last-Event-ID` header of `GET /attacked`, unless more is shown.",
-    "Header fields": "Added to `GET /attacked`. *For* names the origin whose pages may read the stream.",
+    "Header fields": "Added to `GET /attacked`. In an answer, *for* is followed by the origin whose pages may read the stream.",
     "Request smuggling": "Unless shown, the request is `GET /attacked` or `GET /unknown`. `GET /hidden` follows.",
 }
 ELSEWHERE = [
@@ -66,7 +66,7 @@ ELSEWHERE = [
     ("Dozens of clients that disconnect", "nothing is left behind", "server/test_ends.py::test_clients_that_left_leave_no_descriptors"),
     ("A costly event ID of 64 KiB", "each entry is checked once", "position/test_position.py::test_64_kib_of_hostile_text"),
     ("A forbidden topic, and a missing one", "identical responses", "server/test_refusals.py::test_a_forbidden_topic_looks_like_a_missing_one"),
-    ("Random text as an event ID", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_refused"),
+    ("Random text as an event ID", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_rejected"),
     ("Random bytes as a record", "at most one event; two parsers agree", "attacks/test_fuzz.py::test_random_bytes"),
     ("The hostile records, read by Chromium", "the events of the table; no script runs", "attacks/test_records.py::test_chromium_dispatches_the_same_events"),
     ("A response loaded as a script, and markup in a URL", "no script runs", "attacks/test_records.py::test_responses_run_no_script"),
@@ -145,12 +145,12 @@ def _printable(line: bytes) -> str:
 
 
 def _records() -> Iterator[str]:
-    yield "## Records\n\nWhat a record becomes in each format: one event of this type, or nothing (skipped).\n"
-    kinds = {each: name for name, each in OUTCOMES.items()}
-    yield f"| kind | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- {'| --- ' * len(FORMATS)}|"
+    yield "## Records\n\nThe outcome of a record in each format: one event of this type, or nothing (skipped).\n"
+    types = {each: name for name, each in OUTCOMES.items()}
+    yield f"| type | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- {'| --- ' * len(FORMATS)}|"
     yield from (f"| {name} | {' | '.join(outcome)} |" for name, outcome in OUTCOMES.items())
-    yield "\n| a record with | sent | kind |\n| --- | --- | --- |"
-    yield from (f"| {_cell(each.name)} | {_stored(each)} | {kinds[each.outcome]} |" for each in RECORDS)
+    yield "\n| a record with | sent | type |\n| --- | --- | --- |"
+    yield from (f"| {_cell(each.name)} | {_stored(each)} | {types[each.outcome]} |" for each in RECORDS)
     yield ""
 
 

@@ -58,8 +58,8 @@ def position(data: bytes) -> None:
     """Any text is a position, or is rejected with an error that can be sent."""
     try:
         found = parse(data.decode("utf-8", "surrogateescape"))
-    except InvalidPosition as refused:
-        json.dumps(refused.problem(), ensure_ascii=False).encode()
+    except InvalidPosition as rejected:
+        json.dumps(rejected.problem(), ensure_ascii=False).encode()
     else:
         assert found.topics
 
@@ -143,15 +143,15 @@ def _check_load(environ: dict[str, str], file: Path | None, source: str) -> None
     """Load a configuration. It must be valid, or every sentence of the error must name the source."""
     try:
         config = Config.load({"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": PASSWORD, **environ}, file)
-    except ConfigurationError as refused:
-        _check_refusal(refused.detail, source)
+    except ConfigurationError as rejected:
+        _check_rejection(rejected.detail, source)
         return
     assert first_error("config", _settings(config)) is None
     assert PASSWORD == config.kafka.kafka["sasl_plain_password"]
     assert PASSWORD not in repr(config)
 
 
-def _check_refusal(detail: str, source: str) -> None:
+def _check_rejection(detail: str, source: str) -> None:
     assert PASSWORD not in detail
     assert detail
     for sentence in detail.split("\n"):

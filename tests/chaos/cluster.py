@@ -99,7 +99,9 @@ class EmbeddedCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         if hasattr(self, "admin"):
             self.admin.close()
         for node in self.nodes.values():

@@ -84,7 +84,7 @@ class RandomFaults:
         wait_until(lambda: all(each.last_id for each in self.scene.clients))
 
     def run(self, seconds: float, faults: Sequence[Fault] = ()) -> None:
-        """Inject faults, of `faults` or of all, for this many seconds. Then heal everything."""
+        """Inject faults for this many seconds: those in `faults`, or all. Then heal everything."""
         until = time.monotonic() + seconds
         watcher = gevent.spawn(self._witness_compacted)
         while time.monotonic() < until:
@@ -139,15 +139,15 @@ class RandomFaults:
         name = self._names[TRUNCATED]
         wait_until(lambda: len(self.cluster.in_sync(name)) == 2)
         leader = self.cluster.leader(name)
-        [follower] = self.cluster.in_sync(name) - {leader}
-        self.cluster.nodes[follower].kill()
+        [replica] = self.cluster.in_sync(name) - {leader}
+        self.cluster.nodes[replica].kill()
         wait_until(lambda: self.cluster.in_sync(name) == {leader})
         self._rest()
         self.scene.stop_producer(name)
         self.scene.witness(name)
         self.cluster.nodes[leader].kill()
-        self.cluster.start(follower)
-        wait_until(lambda: self.cluster.leader(name) == follower)
+        self.cluster.start(replica)
+        wait_until(lambda: self.cluster.leader(name) == replica)
         self.scene.mark_truncated(name)
         self.scene.start_producer(name, 1, per_s=RECORDS_PER_S)
         self.cluster.start(leader)

@@ -248,7 +248,9 @@ class Scene:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         for each in (*self.clients, *self.producers.values()):
             each.close()
         for server in self.servers:
@@ -330,7 +332,7 @@ class Scene:
         self._stack.callback(old.stop)
         return old
 
-    # What the topics hold.
+    # The content of the topics.
 
     def witness(self, *topics: str) -> dict[Partition, int]:
         """Read everything that these topics hold now. Return their ends."""
@@ -389,11 +391,11 @@ class Scene:
         )
 
 
-# What tests wait for.
+# Conditions that tests wait for.
 
 
 def connect_clients(scene: Scene, topic: str) -> list[Client]:
-    """Connect three clients: live, from the start, and from the start of partition 0 only. Wait for a record at each."""
+    """Connect three clients: live, from the start, and from the start of partition 0 only. Wait until each has a record."""
     only = f'[{{"topic":"{topic}","partition":0,"offset":0}}]'
     clients = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0), scene.read(topic, first_id=only)]
     wait_until(lambda: all(has_record(each) for each in clients))

@@ -142,16 +142,16 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     topic = scene.topic(fresh_name, 1, replicas=2, min_insync_replicas="1", unclean_leader_election_enable="true")
     clients = connect_clients(scene, topic)
     leader = kafka.leader(topic)
-    [follower] = kafka.in_sync(topic) - {leader}
+    [replica] = kafka.in_sync(topic) - {leader}
 
-    kafka.nodes[follower].kill()
+    kafka.nodes[replica].kill()
     wait_for_records(clients)
     scene.stop_producer(topic)
     ends = scene.witness(topic)
     wait_until(lambda: all(each.has_reached(ends) for each in clients))
     kafka.nodes[leader].kill()
-    kafka.start(follower)
-    wait_until(lambda: kafka.leader(topic) == follower)
+    kafka.start(replica)
+    wait_until(lambda: kafka.leader(topic) == replica)
     scene.mark_truncated(topic)
     scene.start_producer(topic, 1)
     wait_for_records(clients)

@@ -1,4 +1,4 @@
-"""Changes to topics, and unusual records. Clients receive everything, or a gap that says what they cannot have."""
+"""Changes to topics, and unusual records. Clients receive each record, or a gap for the records that are lost."""
 
 from __future__ import annotations
 

@@ -239,13 +239,13 @@ def test_resumes_from_an_id_without_data(serve: Callable[..., Server]) -> None:
 
 def test_retries_after_a_503(serve: Callable[..., Server]) -> None:
     """The command waits for the time in Retry-After, and prints the reason without control characters."""
-    busy = refusal("503 Service Unavailable", {"detail": "Kafka is away.\n\x1b[31m"}, "Retry-After: 1")
+    busy = refusal("503 Service Unavailable", {"detail": "Kafka is unavailable.\n\x1b[31m"}, "Retry-After: 1")
     server = serve(stream(RETRY_SOON), busy, stream(event(0), end="hold"))
 
     done = run_cat(server.url, "--count", "1")
 
     assert "0\n" == done.stdout
-    assert "answered 503: Kafka is away. \N{REPLACEMENT CHARACTER}[31m; retrying in 1." in done.stderr
+    assert "answered 503: Kafka is unavailable. \N{REPLACEMENT CHARACTER}[31m; retrying in 1." in done.stderr
 
 
 def test_retries_if_the_connection_is_refused(serve: Callable[..., Server]) -> None:

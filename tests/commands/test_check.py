@@ -83,7 +83,7 @@ def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fr
                     "sasl_plain_password": "hunter2",
                 },
             },
-            "Kafka is not available.",
+            "Kafka is unavailable.",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_prints_json(printed: Callable[..., str]) -> None:
     assert {"value": 5, "source": "KAFKASSE_MAX_STREAMS"} == settings["max_streams"]
 
 
-def test_refuses_a_configuration_that_is_not_valid(
+def test_rejects_a_configuration_that_is_not_valid(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit code is 1, and each problem is one line."""

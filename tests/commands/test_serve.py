@@ -45,15 +45,15 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 @pytest.fixture
-def refusal(serve: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Returns the sentence that `kafkasse serve` prints when it refuses to start."""
+def startup_error(serve: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Returns the sentence that `kafkasse serve` prints when it does not start."""
 
-    def refusal(*args: str, **variables: str) -> str:
+    def startup_error(*args: str, **variables: str) -> str:
         assert 1 == serve(*args, **variables)
         (sentence,) = capsys.readouterr().err.splitlines()
         return sentence
 
-    return refusal
+    return startup_error
 
 
 def test_serves_topics(broker: EmbeddedBroker) -> None:
@@ -111,29 +111,29 @@ def test_keeps_the_variables_of_the_platform(
     assert (bind, variables.get("PORT")) == tuple(map(started.value.environ.get, ("KAFKASSE_BIND", "PORT")))
 
 
-def test_names_an_address_that_is_in_use(refusal: Callable[..., str]) -> None:
+def test_names_an_address_that_is_in_use(startup_error: Callable[..., str]) -> None:
     """The error contains the address and the option that chooses another."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
-        sentence = refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
+        sentence = startup_error("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
 
     assert address in sentence
     assert "--bind" in sentence
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"])
-def test_rejects_an_invalid_address(refusal: Callable[..., str], address: str) -> None:
+def test_rejects_an_invalid_address(startup_error: Callable[..., str], address: str) -> None:
     """The error contains the address."""
-    assert address in refusal("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
+    assert address in startup_error("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
 
 
-def test_checks_the_settings_before_gunicorn_starts(refusal: Callable[..., str], tmp_path: Path) -> None:
+def test_checks_the_settings_before_gunicorn_starts(startup_error: Callable[..., str], tmp_path: Path) -> None:
     """An invalid setting, an unreadable file and an empty configuration are errors of the command itself."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text("heartbeat_s: 0")
 
-    assert "heartbeat_s" in refusal("--config", str(file))
-    assert "KAFKASSE_RETRY_MS" in refusal(KAFKASSE_RETRY_MS="soon")
-    assert "missing.yaml" in refusal("--config", str(tmp_path / "missing.yaml"))
-    assert "allowed_topics" in refusal()
+    assert "heartbeat_s" in startup_error("--config", str(file))
+    assert "KAFKASSE_RETRY_MS" in startup_error(KAFKASSE_RETRY_MS="soon")
+    assert "missing.yaml" in startup_error("--config", str(tmp_path / "missing.yaml"))
+    assert "allowed_topics" in startup_error()

@@ -29,8 +29,8 @@ def problems() -> Callable[..., list[str]]:
     """Load a configuration that is not valid, and return its problems."""
 
     def problems(environ: dict[str, str] | None = None, file: Path | None = None, **arguments: Any) -> list[str]:
-        with pytest.raises(ConfigurationError) as refused:
+        with pytest.raises(ConfigurationError) as rejected:
             Config.load(environ or {}, file, **arguments)
-        return refused.value.detail.splitlines()
+        return rejected.value.detail.splitlines()
 
     return problems

@@ -123,7 +123,7 @@ def test_a_tuple_is_a_list() -> None:
 )
 def test_a_hook_that_cannot_work(hooks: dict[str, Any], problem: str) -> None:
     """A hook that is not a function, or that has an unknown event name, is an error."""
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as rejected:
         Config(**hooks)
 
-    assert refused.value.detail.startswith(problem)
+    assert rejected.value.detail.startswith(problem)

@@ -172,11 +172,11 @@ def test_a_private_key_does_not_stay_on_disk(authority: Authority, temporary_fil
 @pytest.mark.parametrize("text", ["no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_certificates_that_are_not_pem(authority: Authority, name: str, text: str) -> None:
     """The server does not start. The error names the variables and does not show their values."""
-    with pytest.raises(ConfigurationError, match=name) as refused:
+    with pytest.raises(ConfigurationError, match=name) as rejected:
         Config.load({**heroku(authority), name: text})
 
-    assert "PRIVATE KEY" not in refused.value.detail
-    assert "AAAA" not in refused.value.detail
+    assert "PRIVATE KEY" not in rejected.value.detail
+    assert "AAAA" not in rejected.value.detail
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
 
 
 @pytest.mark.parametrize("make", [catching_up, joining, parked, behind])
-def test_refuses_to_park_a_reader_that_is_not_live(world: World, make: Callable[[World], Reader]) -> None:
+def test_only_a_live_reader_can_be_parked(world: World, make: Callable[[World], Reader]) -> None:
     """Only a live reader can be at the position of the feed. Parking another reader would lose or repeat records."""
     reader = make(world)
 

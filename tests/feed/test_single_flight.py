@@ -28,7 +28,7 @@ def test_runs_one_call_at_a_time() -> None:
 
 
 def test_a_failure_is_shared_with_the_callers_that_waited() -> None:
-    """While Kafka is away, a hundred requests take one timeout, not a hundred."""
+    """While Kafka is unavailable, a hundred requests take one timeout, not a hundred."""
     single_flight = SingleFlight()
     calls: list[int] = []
     fail = Event()

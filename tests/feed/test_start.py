@@ -97,20 +97,20 @@ def test_an_offset_takes_precedence_over_a_timestamp(log: MemoryLog) -> None:
     assert {ZERO: 6} == resolved(log, entry(timestamp=9999)).offsets
 
 
-def test_refuses_a_partition_that_does_not_exist(log: MemoryLog) -> None:
+def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:
     """The error says which partitions exist. KafkaSSE's client waits forever."""
-    with pytest.raises(InvalidPosition, match="no partition 2 in t: it has 2") as refused:
+    with pytest.raises(InvalidPosition, match="no partition 2 in t: it has 2") as rejected:
         resolved(log, entry(2, offset=0))
 
-    assert ("t", 2) == (refused.value.extra["topic"], refused.value.extra["partition"])
+    assert ("t", 2) == (rejected.value.extra["topic"], rejected.value.extra["partition"])
 
 
-def test_refuses_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: MemoryLog) -> None:
+def test_rejects_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: MemoryLog) -> None:
     """The error names the end. The end itself is valid."""
-    with pytest.raises(InvalidPosition, match="beyond its end, 6") as refused:
+    with pytest.raises(InvalidPosition, match="beyond its end, 6") as rejected:
         resolved(log, entry(offset=7))
 
-    assert 6 == refused.value.extra["end"]
+    assert 6 == rejected.value.extra["end"]
     assert {ZERO: 6} == resolved(log, entry(offset=6)).offsets
 
 

@@ -69,9 +69,9 @@ class History:
         client: the client's name, for violations.
         topics: the topics of the stream.
         connections: the client's connections in order.
-        format: kafkasse, value, envelope or cloudevents. With `value`, no two records may look the same to a client.
+        format: kafkasse, value, envelope or cloudevents. With `value`, a client must be able to tell all records apart.
         keeps: the route's filter. It is called for every record that the format does not skip.
-        id_kind: offset, timestamp or both.
+        id_type: offset, timestamp or both.
         id_frequency: "event", or "run" if only the last event of a run has an ID.
         start: where a client without an ID starts: latest, earliest, snapshot, or a timestamp in milliseconds.
         ends: for each partition, the log end before the client connected and the log end after it got its response.
@@ -85,7 +85,7 @@ class History:
     connections: Sequence[Connection]
     format: str = "kafkasse"
     keeps: Callable[[StoredRecord], bool] = lambda stored: True
-    id_kind: str = "offset"
+    id_type: str = "offset"
     id_frequency: str = "event"
     start: str | int = "latest"
     ends: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
@@ -327,7 +327,7 @@ class _Client:
         self._last_id = sent_id
 
     def _resumed(self, partition: Partition, position: _Position) -> _Position:
-        if self._history.id_kind != "timestamp" or position.timestamp is None:
+        if self._history.id_type != "timestamp" or position.timestamp is None:
             return position
         return self._by_time(partition, position.versions, position.timestamp, position.low)
 
@@ -569,9 +569,9 @@ class _Client:
         if (offset, offset, timestamp) == (position.low, position.high, None) and self._is_plain_id(partition, parsed):
             return position
         versions = self._versions_of_id(partition, position, parsed)
-        if self._history.id_kind != "offset" and partition in parsed.entries:
+        if self._history.id_type != "offset" and partition in parsed.entries:
             self._check_time(partition, position, timestamp)
-        if self._history.id_kind == "timestamp":
+        if self._history.id_type == "timestamp":
             return replace(position, versions=versions, timestamp=timestamp)
         if offset is None:
             self._report(f"{_label(partition)}: the event ID has no offset")
@@ -584,7 +584,7 @@ class _Client:
 
     def _is_plain_id(self, partition: Partition, parsed: EventId) -> bool:
         """Return whether only the offset needs a check, as for most IDs and partitions."""
-        has_timestamps = self._history.id_kind != "offset"
+        has_timestamps = self._history.id_type != "offset"
         return not has_timestamps and parsed.topic_ids == self._topic_ids and len(self._stored.versions(partition)) == 1
 
     def _is_at(self, partition: Partition, version: LogVersion, position: _Position, offset: int) -> bool:
@@ -639,7 +639,7 @@ class _Client:
 
     def _time_after(self, record: StoredRecord) -> int:
         """Return the timestamp to resume from. IDs with only a timestamp do not repeat the last millisecond; `both` does."""
-        return record.timestamp + (self._history.id_kind == "timestamp")
+        return record.timestamp + (self._history.id_type == "timestamp")
 
     # A snapshot.
 

@@ -179,13 +179,13 @@ def _spliced(data: str, head: str, record: StoredRecord) -> bool:
 
 
 def _kafka_replaced(data: str, text: str, record: StoredRecord) -> bool:
-    """The value already had `_kafka`: it was removed, all other members are unchanged, and ours is the last."""
+    """The value already had `_kafka`: it was removed, all other members are unchanged, and the added one is the last."""
     kept = [pair for pair in _parsed(text).pairs if pair[0] != "_kafka"]
     received = _parsed_if_json(data)
     if not isinstance(received, _Members) or not received.pairs:
         return False
-    *others, (name, ours) = received.pairs
-    return others == kept and name == "_kafka" and _equal(ours, _origin(record))
+    *others, (name, added) = received.pairs
+    return others == kept and name == "_kafka" and _equal(added, _origin(record))
 
 
 def _unwrapped(line: str, event: str, expected: ExpectedEvent) -> bool:

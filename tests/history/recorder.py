@@ -129,7 +129,7 @@ class Recorder:
     Attributes:
         connections: the connections that have ended.
         last_id: the Last-Event-ID that a browser would send now.
-        errors: why connections broke that we did not cut, for the output of a failed test.
+        errors: the reasons for breaks that the test did not cause, for the output of a failed test.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ def kinds(topic: str, table: str) -> list[Kind]:
         Kind("value", "plain", "/value", {"format": "value", **earliest}),
         Kind("envelope", "plain", "/envelope", {"format": "envelope", **earliest}),
         Kind("cloudevents", "plain", "/cloudevents", {"format": "cloudevents", **earliest}),
-        Kind("both", "plain", "/both", {"id_kind": "both", **earliest}),
-        Kind("timestamps", "plain", "/times", {"id_kind": "timestamp", **earliest}),
+        Kind("both", "plain", "/both", {"id_type": "both", **earliest}),
+        Kind("timestamps", "plain", "/times", {"id_type": "timestamp", **earliest}),
         Kind("compact", "plain", "/compact", earliest),
         Kind("filtered", "filtered", "/kafkasse", {"keeps": keeps, **earliest}),
         Kind("filtered and live", "filtered", f"/{topic}", {"keeps": keeps}),
@@ -237,7 +237,7 @@ class Scenario:
             return len(witness.stored) < end
 
     def end(self) -> None:
-        """Write the last record of each partition. It tells clients that they have received everything."""
+        """Write the last record of each partition. A client that receives it has received everything."""
         with closing(Writer(self._bootstrap)) as writer:
             for partition in range(PARTITIONS):
                 writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), b"end")
@@ -260,7 +260,7 @@ class Scenario:
     ) -> History:
         """Run one client to its end. Each connection goes to a random server.
 
-        An impatient client (`patient=False`) gives up if nothing arrives or every connection breaks, as a fault may cause.
+        An impatient client (`patient=False`) gives up if nothing arrives or every connection breaks; a fault can cause both.
         `began` is set once the client has an event ID (or bytes, if the wire has no IDs): from then on it must receive
         the last records. A client that starts with `known_id` has already received the bytes `received`.
         """

@@ -76,12 +76,14 @@ class Simulation:
         seed: the seed of all random choices.
         filtered, sparse: the settings of the clients' route.
         drops: whether retention removes records.
-        late_returns: whether clients may reconnect after retention removed the records they need next.
+        late_reconnects: whether clients may reconnect after retention removed the records they need next.
     """
 
-    def __init__(self, seed: int, filtered: bool, sparse: bool, drops: bool = True, late_returns: bool = False) -> None:
+    def __init__(
+        self, seed: int, filtered: bool, sparse: bool, drops: bool = True, late_reconnects: bool = False
+    ) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
-        self.filtered, self.sparse, self.drops, self.late_returns = filtered, sparse, drops, late_returns
+        self.filtered, self.sparse, self.drops, self.late_reconnects = filtered, sparse, drops, late_reconnects
         self.log = BusyLog()
         self.log.create(TOPIC, PARTITIONS)
         self.log.while_closing = self._run_others
@@ -187,7 +189,7 @@ class Simulation:
         kept = last_id(client.body[:received], client.sent_id)
         starts = parse(kept).starts if kept else {}
         late = any((start.offset or 0) < self.firsts[partition.partition] for partition, start in starts.items())
-        if kept and (self.late_returns or not late):
+        if kept and (self.late_reconnects or not late):
             client.reader.close()
             client.disconnect(received)
             self._connect(client)

@@ -147,8 +147,8 @@ def test_reports_any_single_change(name: str, rng: random.Random, data: st.DataO
 def unnoticeable(name: str, correct: CorrectHistory, at: int) -> bool:
     """Return whether the change has no effect.
 
-    A gap without an ID repeats nothing, because the next event has an ID. An ID that is one too far means the same if a hole
-    or nothing follows.
+    If a gap lacks an ID, the next event still has one. An ID that is one too far is also correct if no record has the
+    skipped offset.
     """
     frame = correct.frames[at]
     before_nothing = any(
@@ -184,7 +184,7 @@ def test_reports_lost_acknowledged_records() -> None:
     assert [] == violations([], stored_records(), acknowledged=lost, excused=[TOPIC])
 
 
-def test_reports_records_that_never_came() -> None:
+def test_reports_records_that_never_arrived() -> None:
     """Missing records are listed. A client that never got a stream is reported too."""
     assert [] == check(Connection(None, 200, stream()))
     assert ["c, at the end: t/1: the position is 2 of 3, 1 records never came: [2]"] == check(

@@ -97,7 +97,7 @@ def test_retention_during_streams() -> None:
 def test_a_gap_is_sent_again_after_a_cut() -> None:
     """A client that reconnects too late, and is cut before its gap arrives, receives the gap when it reconnects again."""
     for seed in RETENTION_SEEDS:
-        assert [] == simulation.Simulation(seed, filtered=False, sparse=False, late_returns=True).play(STEPS), (
+        assert [] == simulation.Simulation(seed, filtered=False, sparse=False, late_reconnects=True).play(STEPS), (
             f"seed {seed}"
         )
 
@@ -123,6 +123,6 @@ def test_timestamp_ids_do_not_skip_late_records() -> None:
     log.append(simulation.TOPIC, b'{"n":1}', 1, timestamp=1001)
     tails[0].turn(0)
     body += b"".join(reader.read(0) for _ in range(3))
-    history = History("c", [simulation.TOPIC], [Connection(None, 200, body)], id_kind="timestamp", start="earliest")
+    history = History("c", [simulation.TOPIC], [Connection(None, 200, body)], id_type="timestamp", start="earliest")
 
     assert [] == violations([history], stored)

@@ -128,7 +128,7 @@ def test_only_this_package_imports_kafka_python() -> None:
 
 
 def test_failed_bootstrap_leaves_no_descriptors(caplog: pytest.LogCaptureFixture) -> None:
-    """A server whose Kafka is away for hours must not run out of descriptors."""
+    """A server whose Kafka is unavailable for hours must not run out of descriptors."""
     caplog.set_level(logging.CRITICAL, "kafka")  # log records would keep errors, and through them sockets
     counts = []
     with closing(open_log("127.0.0.1:1", kafka_timeout_s=0.05)) as log:
@@ -142,7 +142,7 @@ def test_failed_bootstrap_leaves_no_descriptors(caplog: pytest.LogCaptureFixture
 
 
 def test_waiting_callers_share_a_failed_bootstrap() -> None:
-    """While Kafka is away, ten clients that connect at the same time wait for one timeout, not for ten."""
+    """While Kafka is unavailable, ten clients that connect at the same time wait for one timeout, not for ten."""
     timeout_s = 0.5
     with closing(open_log("127.0.0.1:1", kafka_timeout_s=timeout_s)) as log, gevent.Timeout(4 * timeout_s):
         calls = [gevent.spawn(log.describe, ["t"]) for _ in range(10)]

@@ -444,11 +444,11 @@ def test_topic_prefix_limits_and_shortens_names(broker: EmbeddedBroker, cluster:
 
 def test_rejects_unknown_client_settings(caplog: pytest.LogCaptureFixture) -> None:
     """The log names the setting. Neither the log nor the client's error shows its value."""
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as rejected:
         open_log("127.0.0.1:1", {"no_such_setting": "secret"})
 
     assert "no_such_setting" in caplog.text
-    assert "secret" not in str(refused.value.problem()) + caplog.text
+    assert "secret" not in str(rejected.value.problem()) + caplog.text
 
 
 def test_unreachable_cluster_is_an_error_after_the_timeout() -> None:

@@ -15,6 +15,6 @@ __all__ = ["topics"]
 
 @pytest.fixture(scope="session")
 def spark(processes: None) -> Iterator[SparkSession]:
-    """The same kind of session as `kafkasse pipeline run` uses."""
+    """A session with the settings of `kafkasse pipeline run`."""
     with session("kafkasse tests") as running:
         yield running

@@ -383,7 +383,7 @@ json_values = json_of(st.integers() | st.floats())
 @example("\ud800")
 @example('{"a":1,"a":1}')
 @example('[{"a":1e5}]')
-def test_any_text_is_a_position_or_refused(text: str) -> None:
+def test_any_text_is_a_position_or_rejected(text: str) -> None:
     """Any text is either a position or raises InvalidPosition, whose body can be sent as JSON in UTF-8."""
     try:
         position = parse(text)

@@ -39,7 +39,7 @@ def run(processes: None) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def tree(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the sdist, without the repository and without anything that is not part of the project."""
+    """The files of the sdist, without the repository around them."""
     built = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", built)
     (sdist,) = built.iterdir()

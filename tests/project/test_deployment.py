@@ -22,8 +22,8 @@ NO_BROKER = "127.0.0.1:1"
 @pytest.fixture(scope="session")
 def procfile(tree: Path) -> str:
     """The command of the only process type in the Procfile."""
-    ((kind, command),) = re.findall(r"^(\w+): (.+)$", (tree / "Procfile").read_text(), re.MULTILINE)
-    assert kind == "web"
+    ((process_type, command),) = re.findall(r"^(\w+): (.+)$", (tree / "Procfile").read_text(), re.MULTILINE)
+    assert process_type == "web"
     return str(command)
 
 

@@ -1,4 +1,4 @@
-"""A pytest plugin: after a run, where the time went, and which tests that the docs name have not run.
+"""A pytest plugin that reports, after a run, the slowest tests, and tests that the docs name but that did not run.
 
 The pages in docs/ name tests as `chaos/test_kafka.py::test_a_leader_moves`. A run of the whole suite fails if such a test
 did not run, because then nothing supports what the page says. A failed or skipped test is reported by pytest itself.

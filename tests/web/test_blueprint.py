@@ -198,20 +198,20 @@ def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) 
             assert (404, ["secret"]) == (refused.status_code, refused.get_json()["topics"])
 
 
-def test_refuses_a_configuration_that_serves_nothing(log: CountingLog) -> None:
+def test_rejects_a_configuration_that_serves_nothing(log: CountingLog) -> None:
     """blueprint() raises an error if there are neither allowed topics nor routes."""
     with pytest.raises(ConfigurationError, match="allowed_topics"):
         client_of(log, allowed_topics=[])
 
 
-class Away(MemoryLog):
+class UnavailableLog(MemoryLog):
     def describe(self, topics: Any) -> dict[str, Topic]:
         raise KafkaUnavailable("Kafka cannot be reached.") from OSError("kafka-1.internal:9092")
 
 
 def test_answers_503_while_kafka_is_away() -> None:
     """The response has Retry-After, and does not contain the broker's address."""
-    refused = client_of(Away()).get("/streams/t")
+    refused = client_of(UnavailableLog()).get("/streams/t")
 
     assert 503 == refused.status_code
     assert int(refused.headers["Retry-After"]) > 0
@@ -341,7 +341,7 @@ def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: 
 def test_calls_event_error_for_server_errors_only() -> None:
     """The handler is not called if the request is invalid."""
     calls: list[Exception] = []
-    client = client_of(Away(), kafka_event_handlers={"event.error": calls.append})
+    client = client_of(UnavailableLog(), kafka_event_handlers={"event.error": calls.append})
 
     client.get("/streams/t")
     client.get("/streams/t?timestamp=x")

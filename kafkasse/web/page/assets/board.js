@@ -1,6 +1,6 @@
 // The board of continents and their largest countries. This module does not depend on the stream.
 //
-// All data comes from whoever can write to the topic, so treat it as hostile: it enters the document only through
+// Anyone who can write to the topic controls the data, so treat the data as hostile: it enters the document only through
 // textContent, and the continents are in a Map, where "__proto__" is an ordinary key.
 
 const COUNTRIES_MAX = 3;
