@@ -71,30 +71,33 @@ def test_does_not_create_topics_automatically(broker: EmbeddedBroker, fresh_name
     assert fresh_name not in topics
 
 
-def test_keeps_its_port_and_its_data(tmp_path: Path, fresh_name: str) -> None:
-    """A broker that was stopped or killed restarts at the same address with all records, and so does a second object.
+def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str) -> None:
+    """A broker restarts at the same address with all records. A second object finds the records of a killed broker.
 
-    While it runs, no other broker can use its directory.
+    If the free port was taken before the broker could use it, the broker chooses another one at its first start. While it
+    runs, no other broker can use its directory.
     """
     home = tmp_path / "größer, = kept"
-    with EmbeddedBroker(directory=home) as broker:
-        address = broker.bootstrap_servers
-        create(broker, fresh_name)
-        append(broker, fresh_name, b"before")
-        with pytest.raises(CommandError, match=r"another broker uses .*kept"):
-            EmbeddedBroker(directory=home).start()
+    choose = embedded._free_ports
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        choices = iter([(taken.getsockname()[1], choose()[1])])
+        monkeypatch.setattr(embedded, "_free_ports", lambda: next(choices, None) or choose())
+        with EmbeddedBroker(directory=home) as broker:
+            address = broker.bootstrap_servers
+            assert f"127.0.0.1:{taken.getsockname()[1]}" != address
+            create(broker, fresh_name)
+            append(broker, fresh_name, b"before")
+            with pytest.raises(CommandError, match=r"another broker uses .*kept"):
+                EmbeddedBroker(directory=home).start()
 
-        broker.stop()
-        broker.start()
-        append(broker, fresh_name, b"between")
-        broker.kill()
-        broker.start()
-        append(broker, fresh_name, b"after")
-
-        assert address == broker.bootstrap_servers
+            broker.stop()
+            broker.start()
+            append(broker, fresh_name, b"after")
+            assert address == broker.bootstrap_servers
+            broker.kill()
 
     with EmbeddedBroker(directory=home) as other:
-        assert [b"before", b"between", b"after"] == values(other, fresh_name, 3)
+        assert [b"before", b"after"] == values(other, fresh_name, 2)
 
 
 def test_runs_without_gevent_and_ends_with_a_killed_parent() -> None:
@@ -112,12 +115,21 @@ def test_runs_without_gevent_and_ends_with_a_killed_parent() -> None:
         assert not Path(home).exists()
 
 
-def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal() -> None:
-    """`kafkasse broker` accepts connections at the address that it prints. SIGTERM and Ctrl-C end it with exit code 0."""
+def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kafkasse broker` accepts connections at the address that it prints.
+
+    SIGTERM and Ctrl-C end it with exit code 0, and it removes its temporary directory.
+    """
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     words = "-m", "kafkasse", "broker", "--port", "0"
     with child(*words) as terminated, child(*words) as interrupted:
-        for process, end in ((terminated, signal.SIGTERM), (interrupted, signal.SIGINT)):
-            host, port = line(process).split()[-1].split(":")
+        addresses = [line(process).split()[-1].split(":") for process in (terminated, interrupted)]
+        assert 2 == len(list(tmp_path.iterdir()))
+        for (host, port), process, end in zip(
+            addresses, (terminated, interrupted), (signal.SIGTERM, signal.SIGINT), strict=True
+        ):
             socket.create_connection((host, int(port))).close()
 
             process.send_signal(end)
@@ -125,6 +137,8 @@ def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal() -> None:
             assert 0 == process.wait(EXIT_TIMEOUT_S)
             with socket.create_server(("127.0.0.1", int(port))):
                 pass
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_a_port_in_use_is_reported() -> None:
@@ -134,20 +148,6 @@ def test_a_port_in_use_is_reported() -> None:
 
         with pytest.raises(CommandError, match=f"port {port} is in use"):
             EmbeddedBroker(port).start()
-
-
-def test_chooses_another_port_if_its_free_port_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A race for a free port is not an error. At the end the temporary directory is removed."""
-    choose = embedded._free_ports
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        choices = iter([(taken.getsockname()[1], choose()[1])])
-        monkeypatch.setattr(embedded, "_free_ports", lambda: next(choices, None) or choose())
-
-        with EmbeddedBroker() as broker:
-            home = broker._home()
-            assert f"127.0.0.1:{taken.getsockname()[1]}" != broker.bootstrap_servers
-
-    assert not home.exists()
 
 
 def test_a_directory_that_is_a_file_is_reported(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_lists_become_the_tuples_that_kafka_python_needs() -> None:
     assert (3, 9) == Config(kafka={"api_version": [3, 9]}).kafka_settings()["api_version"]
 
 
-# Heroku's Kafka add-on. tests/server/test_secured.py tests that the certificates open a connection.
+# Heroku's Kafka add-on. tests/secured/test_server.py tests that the certificates open a connection.
 
 
 def heroku(authority: Authority) -> dict[str, str]:

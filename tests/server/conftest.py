@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,17 +17,17 @@ from tests.support.server import Server
 
 @pytest.fixture(scope="module")
 def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Starts servers: serve(app, setting=value, …). They are stopped after the last test of the module."""
+    """Starts servers: serve(app, environment, setting=value, …). They are stopped after the last test of the module."""
     started: list[Server] = []
     with ExitStack() as servers:
 
-        def serve(app: str = "wsgi:app", **settings: Any) -> Server:
+        def serve(app: str = "wsgi:app", environment: Mapping[str, str] | None = None, **settings: Any) -> Server:
             file = tmp_path_factory.mktemp("settings") / "kafkasse.yaml"
             kafka = {"bootstrap_servers": broker.bootstrap_servers}
             file.write_text(
                 yaml.safe_dump({"kafka": kafka, "allowed_topics": ["*"], "metadata_refresh_s": 0.2, **settings})
             )
-            started.append(servers.enter_context(Server(app, KAFKASSE_CONFIG=str(file))))
+            started.append(servers.enter_context(Server(app, KAFKASSE_CONFIG=str(file), **environment or {})))
             return started[-1]
 
         yield serve

@@ -39,30 +39,47 @@ def rejection(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json["name"]
 
 
+@pytest.fixture(scope="module")
+def server(serve: Callable[..., Server]) -> Server:
+    """A server with room for three streams of one client, and four in total."""
+    return serve(max_streams=CAP + 1, max_streams_per_client=CAP, trusted_proxies=1, write_timeout_s=1)
+
+
+@pytest.fixture
+def empty(server: Server) -> Server:
+    """The same server, without the streams of the previous test."""
+    wait_until(lambda: fetch(server.port, "/-/health").json["streams"] == 0)
+    return server
+
+
 @pytest.mark.parametrize(
-    ("setting", "refusal"),
-    [("max_streams", (503, "ServerFullError")), ("max_streams_per_client", (429, "TooManyStreamsError"))],
+    ("addresses", "refusal"),
+    [
+        ([f"10.0.0.{n}" for n in range(CAP + 1)], (503, "ServerFullError")),
+        (["10.0.0.9"] * CAP, (429, "TooManyStreamsError")),
+    ],
+    ids=["max_streams", "max_streams_per_client"],
 )
 def test_a_full_server_rejects_clients_and_serves_those_inside(
-    serve: Callable[..., Server],
+    empty: Server,
     cluster: Cluster,
     topic: str,
     opened: ExitStack,
-    setting: str,
+    addresses: list[str],
     refusal: tuple[int, str],
 ) -> None:
     """A hundred clients are rejected while the open streams get every record. A free place goes to the next client."""
-    server = serve(**{setting: CAP})
-    clients = [opened.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
+    port, last = empty.port, addresses[-1]
+    clients = [opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=each)).ready() for each in addresses]
 
     for n in range(REFUSED):
-        assert refusal == rejection(fetch(server.port, f"/{topic}"))
+        assert refusal == rejection(fetch(port, f"/{topic}", X_Forwarded_For=last))
         cluster.send(topic, value(n))
 
-    assert [list(range(REFUSED))] * CAP == [numbers(each.events(REFUSED)) for each in clients]
+    assert [list(range(REFUSED))] * len(clients) == [numbers(each.events(REFUSED)) for each in clients]
     assert [] == [each for each in clients if b"event: error" in each.body]
     clients[0].close()
-    wait_until(lambda: opened.enter_context(Client(server.port, f"/{topic}")).status == 200)
+    wait_until(lambda: opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=last)).status == 200)
 
 
 class TestCursors:
@@ -137,13 +154,12 @@ def _served(server: Server, path: str, opened: ExitStack, **request: Any) -> Cli
 
 
 def test_never_closes_a_slow_client_that_keeps_reading(
-    serve: Callable[..., Server], cluster: Cluster, topic: str, opened: ExitStack
+    empty: Server, cluster: Cluster, topic: str, opened: ExitStack
 ) -> None:
     """A client that reads a piece five times in each write timeout is not closed, however far it is behind."""
-    server = serve(write_timeout_s=1)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     path = f"/{topic}?timestamp=0"
-    client = opened.enter_context(Client(server.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
+    client = opened.enter_context(Client(empty.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
 
     pieces = iter(range(25))
 
@@ -152,16 +168,22 @@ def test_never_closes_a_slow_client_that_keeps_reading(
         return next(pieces, None) is None
 
     client.read_until(long_enough)
-    assert 1 == fetch(server.port, "/-/health").json["streams"]
+    assert 1 == fetch(empty.port, "/-/health").json["streams"]
 
 
 class TestDescriptors:
-    """A worker that has reached its limit of open files and sockets, see `ulimit -n`."""
+    """The worker's limit of open files and sockets, see `ulimit -n`, and a worker that has reached it."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls, serve: Callable[..., Server]) -> Server:
-        return serve(kafka_timeout_s=0.5, heartbeat_s=0.2)
+        """A server that was started with the limit of most systems."""
+        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, usual[1]))
+        try:
+            return serve(kafka_timeout_s=0.5, heartbeat_s=0.2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
     @pytest.fixture(autouse=True)
     def limits(self, server: Server) -> Iterator[None]:
@@ -169,6 +191,14 @@ class TestDescriptors:
         usual = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
         yield
         resource.prlimit(server.worker, resource.RLIMIT_NOFILE, usual)
+
+    def test_gunicorn_raises_the_soft_limit(self, server: Server) -> None:
+        """Most systems limit a process to 1,024 descriptors and allow it to raise the limit."""
+        _, usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        soft, hard = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
+
+        assert (soft, hard) == (min(hard, 65_536), usual)
 
     def test_new_clients_wait_while_there_are_no_descriptors(
         self, server: Server, cluster: Cluster, topic: str, opened: ExitStack
@@ -204,20 +234,6 @@ class TestDescriptors:
 
         client.close()
         assert [1] == numbers(patient.events(1))
-
-
-def test_gunicorn_raises_the_soft_limit_of_descriptors(serve: Callable[..., Server]) -> None:
-    """Most systems limit a process to 1,024 descriptors and allow it to raise the limit."""
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, usual[1]))
-    try:
-        server = serve()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
-
-    soft, hard = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
-
-    assert (soft, hard) == (min(hard, 65_536), usual[1])
 
 
 def allow(server: Server, more: int) -> None:

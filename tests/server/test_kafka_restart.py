@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -9,6 +10,7 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
+from kafkasse.broker.embedded import HOST
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart
 from tests.support.client import Client, fetch, numbers
@@ -25,23 +27,51 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def broker(processes: None) -> Iterator[EmbeddedBroker]:
-    """A broker for this module alone, because its tests kill it."""
-    with EmbeddedBroker() as running:
-        yield running
+def broker(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker for this module alone, because its tests stop and kill it. It is not started."""
+    with socket.socket() as reserved:  # bound but not listening, so that only the broker takes this port
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HOST, 0))
+        broker = EmbeddedBroker(reserved.getsockname()[1], tmp_path_factory.mktemp("broker"))
+        yield broker
+        broker.stop()
+
+
+@pytest.fixture(scope="module")
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
+    """A server that started while Kafka was down."""
+    with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server:
+        yield server
 
 
 def value(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
-def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, fresh_name: str) -> None:
+def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
+    """The server responds with 503 until Kafka is up, and then serves streams."""
+    broker.stop()  # does nothing unless another test has started it
+    assert 503 == fetch(server.port, f"/{fresh_name}").status
+
+    broker.start()
+
+    with closing(Cluster(broker.bootstrap_servers)) as cluster:
+        cluster.create(fresh_name)
+    wait_until(lambda: fetch(server.port, f"/{fresh_name}", "HEAD").status == 200)
+    with Client(server.port, f"/{fresh_name}") as stream:
+        stream.ready()
+        fill(broker, fresh_name, 1)
+        assert [1] == numbers(stream.events(1))
+
+
+def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
     """While Kafka is down, open streams send heartbeats and new ones get 503. Afterwards both continue without a loss."""
+    broker.start()  # does nothing if it is running
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.create(fresh_name, 2)
         cluster.create(f"{fresh_name}-other")
+    wait_until(lambda: fetch(server.port, f"/{fresh_name}", "HEAD").status == 200)
     with (
-        Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server,
         Client(server.port, f"/{fresh_name}") as stream,
         Client(server.port, f"/{fresh_name}?timestamp=0") as behind,
     ):
@@ -72,23 +102,6 @@ def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, fresh_name: 
         } == stream.position
         wait_until(lambda: fetch(server.port, f"/{fresh_name}-other", "HEAD").status == 200)
         assert b"event: error" not in stream.body + behind.body
-
-
-def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, fresh_name: str) -> None:
-    """The server responds with 503 until Kafka is up, and then serves streams."""
-    with closing(Cluster(broker.bootstrap_servers)) as cluster:
-        cluster.create(fresh_name)
-    broker.stop()
-    with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server:
-        assert 503 == fetch(server.port, f"/{fresh_name}").status
-
-        broker.start()
-
-        wait_until(lambda: fetch(server.port, f"/{fresh_name}", "HEAD").status == 200)
-        with Client(server.port, f"/{fresh_name}") as stream:
-            stream.ready()
-            fill(broker, fresh_name, 1)
-            assert [1] == numbers(stream.events(1))
 
 
 def fill(broker: EmbeddedBroker, topic: str, *numbers: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -11,33 +10,16 @@ from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
-from tests.support.secured_broker import HOST, free_ports, secured_broker
+from tests.support.secured_broker import HOST
 from tests.support.server import Server
 
 
 @pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(scope="module")
-def ports() -> dict[str, int]:
-    return free_ports()
-
-
-@pytest.fixture(scope="module")
-def broker(processes: None, authority: Authority, ports: dict[str, int]) -> Iterator[EmbeddedBroker]:
-    with secured_broker(authority, ports) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(broker: EmbeddedBroker, fresh_name: str) -> str:
+def topic(broker: EmbeddedBroker) -> str:
     """A topic with a prefix and one record. Returns the name without the prefix."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
-        cluster.create(f"wabash-1.{fresh_name}")
-        cluster.send(f"wabash-1.{fresh_name}", b'{"n":1}')
-    return fresh_name
+        cluster.send(cluster.create("wabash-1.orders"), b'{"n":1}')
+    return "orders"
 
 
 def heroku(authority: Authority, port: int) -> dict[str, str]:

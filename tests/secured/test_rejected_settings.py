@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from tests.kafka.logs import open_log
 from tests.support.certificates import Authority
-from tests.support.secured_broker import HOST, PASSWORD, USER, free_ports, secured_broker
+from tests.support.secured_broker import HOST, PASSWORD, USER
 
 WRONG_PASSWORD = "s3cret"  # noqa: S105 - a test's own
 TIMEOUT_S = 5.0
 
+pytestmark = pytest.mark.usefixtures("broker")
+
 Client = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(scope="module")
-def ports() -> dict[str, int]:
-    return free_ports()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def broker(processes: None, authority: Authority, ports: dict[str, int]) -> Iterator[EmbeddedBroker]:
-    with secured_broker(authority, ports) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
