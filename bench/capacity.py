@@ -52,7 +52,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What a number of clients needs at a rate of records."""
+    """The resources that a number of clients needs at a rate of records."""
 
     workers: int
     clients_per_worker: int

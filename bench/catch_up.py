@@ -1,4 +1,4 @@
-"""How fast one client reads the stored records of a topic, and what that costs the server."""
+"""Measure how fast one client reads the stored records of a topic, and the CPU time of the server."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(slots=True)
 class Delivered:
-    """What the clients received.
+    """The records that the clients received.
 
     Attributes:
         records: the number of records that all clients received.

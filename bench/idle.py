@@ -1,4 +1,4 @@
-"""What waiting clients cost: memory, CPU time and connections to Kafka."""
+"""The cost of waiting clients: memory, CPU time and connections to Kafka."""
 
 from __future__ import annotations
 

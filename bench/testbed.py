@@ -81,7 +81,7 @@ QUICK = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the clients of one server received, and the CPU time of the server and the broker."""
+    """The records that the clients of one server received, and the CPU time of the server and the broker."""
 
     delivered: Delivered
     cpu_s: float

@@ -70,7 +70,7 @@ def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: F
     assert "secret" not in str(problem(client.get("/-/bug"), 500))
 
 
-def test_health_does_not_ask_kafka(client: FlaskClient) -> None:
+def test_health_does_not_depend_on_kafka(client: FlaskClient) -> None:
     """The check succeeds while Kafka is down, because restarting the server would not help."""
     assert "ok" == client.get("/-/health").get_json()["status"]
 

@@ -31,7 +31,7 @@ ALL_TOPICS = Route("topics", "/<topics>", None, ("*",))
         (Route("topn", "/topn", ("topn", "__t")), ["topn", "__t"], ["t", "topn*"]),
     ],
 )
-def test_what_a_route_allows(route: Route, allowed: list[str], refused: list[str]) -> None:
+def test_a_route_allows_only_its_topics(route: Route, allowed: list[str], refused: list[str]) -> None:
     """A name or pattern must match the whole topic name, and case matters. Internal topics need their exact name."""
     assert [True] * len(allowed) == [route.allows(topic) for topic in allowed]
     assert [False] * len(refused) == [route.allows(topic) for topic in refused]

@@ -44,7 +44,7 @@ OTHER_VARIABLES = {
     "KAFKASSE_LOG_LEVEL": "gunicorn's log level; read by gunicorn.conf.py",
     "KAFKASSE_ACCESS_LOG": "the file of gunicorn's access log; read by gunicorn.conf.py",
     "KAFKASSE_CACHE_DIR": "where the commands broker, pipeline and demo keep downloaded jars",
-    "KAFKASSE_IVY_SETTINGS": "a file that tells Ivy where to download jars from",
+    "KAFKASSE_IVY_SETTINGS": "the Ivy settings file, which names the registry of the jars",
 }
 
 # Kubernetes sets such variables in every pod, for each service. Those of a service called `kafkasse` must not be errors.

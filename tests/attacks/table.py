@@ -38,7 +38,7 @@ ANSWERS = {
     "406 NotAcceptableError": "the client accepts none of the wire formats",
     "414 RequestTooLargeError": "the request line is too long",
     "431 HeaderTooLargeError": "the header or the event ID is too large",
-    "100": "the server asks for the body, as the client expects",
+    "100": "the client sent `Expect: 100-continue`, so the server requests the body",
     "404": "the answer to HEAD has no body",
     "closed": "no answer, because the request is incomplete or not HTTP",
 }

@@ -98,7 +98,7 @@ def run(seconds: float, **growing: float) -> list[Sample]:
 
 
 def test_a_steady_worker_passes() -> None:
-    """So does a worker whose memory grows only during the warm-up."""
+    """Memory may grow during the warm-up."""
     warming = [replace(each, memory_mib=each.memory_mib / 2) for each in run(LONG_S)[:25]] + run(LONG_S)[25:]
 
     assert [] == [each for each in growth.check_growth(run(LONG_S)) if each.grew]

@@ -1,4 +1,4 @@
-"""All faults in random order, on many clients of all kinds, for any length of time.
+"""All faults in random order, on many clients of all types, for any length of time.
 
 The seed decides the order of the faults, their targets and their duration. A run with the same seed is similar, not
 identical, because timing also depends on the machine.
@@ -73,7 +73,7 @@ class RandomFaults:
         self._names: dict[str, str] = {}
 
     def prepare(self, prefix: str, clients: int) -> None:
-        """Create a topic for each kind of fault, and connect clients of all kinds."""
+        """Create a topic for each type of fault, and connect clients of all types."""
         for topic in TOPICS:
             producer = TransactionalProducer if topic == COMMITTED else Producer
             partitions, replicas = (1, 2) if topic == TRUNCATED else (2, 3)

@@ -13,7 +13,7 @@ CLIENTS = 8
 
 
 def test_clients_lose_nothing_under_random_faults(new_scene: Callable[..., Scene], fresh_name: str) -> None:
-    """Faults in random order, on clients of all kinds: the checker reports nothing."""
+    """Faults in random order, on clients of all types: the checker reports nothing."""
     faults = RandomFaults(new_scene(seed=SEED, servers=2), SEED, print)
     faults.prepare(fresh_name, CLIENTS)
 

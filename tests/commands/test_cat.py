@@ -218,7 +218,7 @@ def test_starts_at_the_requested_position(serve: Callable[..., Server]) -> None:
     ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk"],
 )
 def test_resumes_after_the_last_complete_event(serve: Callable[..., Server], first: Response) -> None:
-    """However the connection breaks, no event is lost and none is printed twice."""
+    """No event is lost or printed twice, however the connection breaks."""
     server = serve(first, stream(event(1) + event(2), end="hold"))
 
     done = run_cat(server.url, "--count", "3")

@@ -1,4 +1,4 @@
-"""Values that are not valid: each error names the source, the value, what is valid, and an example."""
+"""Values that are not valid: each error names the source, the value, the valid values, and an example."""
 
 from __future__ import annotations
 

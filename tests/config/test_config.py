@@ -136,7 +136,7 @@ def test_an_empty_file_sets_nothing(write: Callable[[str], Path]) -> None:
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("kafka:\n")))
 
 
-# What is served.
+# The topics that are served.
 
 
 def test_nothing_is_served_by_default() -> None:

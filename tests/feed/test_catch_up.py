@@ -292,10 +292,10 @@ def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
 def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
     """A metadata refresh that fails does not end the stream."""
 
-    def away(topics: list[str]) -> Mapping[str, Topic]:
+    def unavailable(topics: list[str]) -> Mapping[str, Topic]:
         raise KafkaUnavailable("Gone.")
 
-    client = Client(log, describe=away)
+    client = Client(log, describe=unavailable)
     log.append("t", value(1))
 
     assert [1] == numbers(client.read())

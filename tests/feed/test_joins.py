@@ -324,7 +324,7 @@ class World:
             client.receive(data[: len(data) * hundredth // 100])
         self.cut(client, hundredth)
 
-    # How the steps happen.
+    # The implementation of the steps.
 
     def play(self, steps: list[tuple[str, int]]) -> None:
         with mock.patch("time.time_ns", self.clock.time_ns):
@@ -369,7 +369,7 @@ class World:
         yield
         client.is_busy = False
 
-    # What must be true.
+    # Invariants.
 
     def offset(self, partition: int, start: PartitionStart) -> float:
         """Return the offset at which a client starts in a partition."""

@@ -126,7 +126,7 @@ def violations(
 
 
 class _Visible(NamedTuple):
-    """The part of a log that one kind of client sees.
+    """The part of a log that one type of client sees.
 
     Attributes:
         offsets: the offsets that the client may receive, in ascending order.
@@ -140,7 +140,7 @@ class _Visible(NamedTuple):
 
 
 class _Log:
-    """The records of one version of one partition, in order, and what each kind of client sees of them."""
+    """The records of one version of one partition, in order, and the part that each type of client sees."""
 
     def __init__(self, records: Iterable[StoredRecord], compacted: bool = False) -> None:
         self.records = {each.offset: each for each in sorted(records, key=lambda each: each.offset)}
@@ -151,13 +151,13 @@ class _Log:
 
     def visible(self, history: History) -> _Visible:
         """Return the part of this log that the client sees."""
-        kind = history.format, history.wire, history.keeps
-        if kind not in self._visible:
+        view = history.format, history.wire, history.keeps
+        if view not in self._visible:
             expect = expected_event if history.wire == "sse" else expected_line
             events = {at: expect(each, history.format) for at, each in self.records.items()}
             seen = {at: each for at, each in events.items() if each is not None and history.keeps(self.records[at])}
-            self._visible[kind] = _Visible(list(seen), [at for at in seen if at not in self._optional], seen)
-        return self._visible[kind]
+            self._visible[view] = _Visible(list(seen), [at for at in seen if at not in self._optional], seen)
+        return self._visible[view]
 
     def at_time(self, timestamp: int) -> int | None:
         """Return the offset of the first record at or after a timestamp."""
@@ -175,7 +175,7 @@ def _alike(one: StoredRecord | None, other: StoredRecord | None) -> bool:
 
 
 class _StoredLogs:
-    """What the independent consumer read, by partition and log version."""
+    """The records that the independent consumer read, by partition and log version."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a client must receive for a record in each format, written from docs/wire.md and without any code of kafkasse.
+"""The event that a client must receive for each record and format, written from docs/wire.md and without code of kafkasse.
 
 If docs/wire.md promises bytes, this module compares bytes. If it promises only a meaning, this module compares parsed JSON
 in which each number keeps its text.
@@ -147,9 +147,9 @@ def _cloud_content(value: bytes | None, declared: str | None) -> dict[str, Any]:
     content, encoding = _content(value)
     if encoding == "json" and declared and not _JSON_TYPE.search(declared):
         content, encoding = value.decode(), "text"
-    kind = declared or {"json": "application/json", "text": "text/plain"}.get(encoding)
+    content_type = declared or {"json": "application/json", "text": "text/plain"}.get(encoding)
     name = "data_base64" if encoding == "base64" else "data"
-    return {**({"datacontenttype": kind} if kind else {}), name: content}
+    return {**({"datacontenttype": content_type} if content_type else {}), name: content}
 
 
 def _content(value: bytes | None) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""Writers and clients of every kind on real servers and a real Kafka; connections are cut at random bytes.
+"""Writers and clients of every type on real servers and a real Kafka; connections are cut at random bytes.
 
 One seed decides every random choice. This module knows kafkasse only by its settings and over sockets.
 """
@@ -39,8 +39,8 @@ LINES = "application/x-ndjson"
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of client: the blueprint, the stream and what the stream promises."""
+class ClientType:
+    """A type of client: the blueprint, the stream and what the stream promises."""
 
     name: str
     blueprint: str
@@ -60,32 +60,36 @@ def keeps(record: StoredRecord) -> bool:
     return value is None or (is_json(value) and HIDDEN.encode() not in value)
 
 
-def kinds(topic: str, table: str) -> list[Kind]:
+def client_types(topic: str, table: str) -> list[ClientType]:
     """Return a client for every format, ID type, start and wire format, with the promises of docs/wire.md."""
     earliest = {"start": "earliest"}
     table_of = {"format": "value", "start": "snapshot", "topics": [table]}
     return [
-        Kind("live", "plain", f"/{topic}", {}),
-        Kind("from the start", "plain", "/kafkasse", earliest),
-        Kind("value", "plain", "/value", {"format": "value", **earliest}),
-        Kind("envelope", "plain", "/envelope", {"format": "envelope", **earliest}),
-        Kind("cloudevents", "plain", "/cloudevents", {"format": "cloudevents", **earliest}),
-        Kind("both", "plain", "/both", {"id_type": "both", **earliest}),
-        Kind("timestamps", "plain", "/times", {"id_type": "timestamp", **earliest}),
-        Kind("compact", "plain", "/compact", earliest),
-        Kind("filtered", "filtered", "/kafkasse", {"keeps": keeps, **earliest}),
-        Kind("filtered and live", "filtered", f"/{topic}", {"keeps": keeps}),
-        Kind("sparse", "sparse", "/kafkasse", {"id_frequency": "run", **earliest}),
-        Kind("sparse and live", "sparse", f"/{topic}", {"id_frequency": "run"}),
-        Kind("table", "plain", "/table", table_of),
-        Kind("two topics", "plain", f"/{topic},{table}", {"topics": [topic, table], "start": 0}, "?timestamp=0"),
-        Kind("lines", "plain", "/envelope", {"format": "envelope", "wire": "lines", **earliest}, "", LINES, False),
-        Kind("values in lines", "plain", "/value", {"format": "value", "wire": "lines", **earliest}, "", LINES, False),
+        ClientType("live", "plain", f"/{topic}", {}),
+        ClientType("from the start", "plain", "/kafkasse", earliest),
+        ClientType("value", "plain", "/value", {"format": "value", **earliest}),
+        ClientType("envelope", "plain", "/envelope", {"format": "envelope", **earliest}),
+        ClientType("cloudevents", "plain", "/cloudevents", {"format": "cloudevents", **earliest}),
+        ClientType("both", "plain", "/both", {"id_type": "both", **earliest}),
+        ClientType("timestamps", "plain", "/times", {"id_type": "timestamp", **earliest}),
+        ClientType("compact", "plain", "/compact", earliest),
+        ClientType("filtered", "filtered", "/kafkasse", {"keeps": keeps, **earliest}),
+        ClientType("filtered and live", "filtered", f"/{topic}", {"keeps": keeps}),
+        ClientType("sparse", "sparse", "/kafkasse", {"id_frequency": "run", **earliest}),
+        ClientType("sparse and live", "sparse", f"/{topic}", {"id_frequency": "run"}),
+        ClientType("table", "plain", "/table", table_of),
+        ClientType("two topics", "plain", f"/{topic},{table}", {"topics": [topic, table], "start": 0}, "?timestamp=0"),
+        ClientType(
+            "lines", "plain", "/envelope", {"format": "envelope", "wire": "lines", **earliest}, "", LINES, False
+        ),
+        ClientType(
+            "values in lines", "plain", "/value", {"format": "value", "wire": "lines", **earliest}, "", LINES, False
+        ),
     ]
 
 
 def routes(topic: str, table: str) -> dict[str, Any]:
-    """Return the setting `routes` for kinds()."""
+    """Return the setting `routes` for client_types()."""
     named = {
         "kafkasse": {},
         "value": {"format": "value"},
@@ -251,7 +255,7 @@ class Scenario:
     def client(
         self,
         servers: Sequence[Server],
-        kind: Kind,
+        client_type: ClientType,
         copy: int = 0,
         patient: bool = True,
         began: Event | None = None,
@@ -264,18 +268,20 @@ class Scenario:
         `began` is set once the client has an event ID (or bytes, if the wire has no IDs): from then on it must receive
         the last records. A client that starts with `known_id` has already received the bytes `received`.
         """
-        rng = random.Random(f"{self._seed} {kind.name} {copy}")  # noqa: S311
-        recorder = Recorder(lambda: ("127.0.0.1", rng.choice(servers).port), kind.url(), kind.accept, known_id)
-        promised = {"topics": [self.topic], **kind.promises}
-        cuts = rng.randrange(CUTS_MAX) if kind.is_cut else 0
+        rng = random.Random(f"{self._seed} {client_type.name} {copy}")  # noqa: S311
+        recorder = Recorder(
+            lambda: ("127.0.0.1", rng.choice(servers).port), client_type.url(), client_type.accept, known_id
+        )
+        promised = {"topics": [self.topic], **client_type.promises}
+        cuts = rng.randrange(CUTS_MAX) if client_type.is_cut else 0
 
         def cut_after() -> int | None:
             return rng.randrange(1, 6000) if len(recorder.connections) < cuts else None
 
-        enough = self._enough(promised["topics"], kind.accept == LINES, patient, received)
+        enough = self._enough(promised["topics"], client_type.accept == LINES, patient, received)
 
         def stop(recorder: Recorder) -> bool:
-            if began is not None and not began.is_set() and _has_begun(recorder, kind):
+            if began is not None and not began.is_set() and _has_begun(recorder, client_type):
                 began.set()
             return enough(recorder)
 
@@ -284,7 +290,7 @@ class Scenario:
                 recorder.follow(stop, cut_after)
         finally:
             recorder.leave()
-        return History(f"{kind.name} {copy}", connections=recorder.connections, **promised)
+        return History(f"{client_type.name} {copy}", connections=recorder.connections, **promised)
 
     def _enough(self, topics: list[str], is_lines: bool, patient: bool, received: bytes) -> Callable[[Recorder], bool]:
         """Return a function that returns True when a client has every last record, or has given up."""
@@ -306,7 +312,7 @@ class Scenario:
     # The whole test.
 
     def play(self, mutants: Sequence[str], batches: int, copies: int = 1, workers: int = 1) -> dict[str, Outcome]:
-        """Run every kind of client on servers with each mutant during writes. Return the outcome of each mutant."""
+        """Run every type of client on servers with each mutant during writes. Return the outcome of each mutant."""
         self._ends += 1
         self.all_written = False
         with self.servers([mutant for mutant in mutants for _ in range(workers)]) as servers:
@@ -325,7 +331,11 @@ class Scenario:
     def _clients(
         self, servers: Sequence[Server], copies: int, patient: bool, began: list[Event]
     ) -> list[gevent.Greenlet]:
-        every = [(kind, copy, patient, Event()) for kind in kinds(self.topic, self.table) for copy in range(copies)]
+        every = [
+            (client_type, copy, patient, Event())
+            for client_type in client_types(self.topic, self.table)
+            for copy in range(copies)
+        ]
         began += [each[-1] for each in every]
         return [gevent.spawn(self.client, servers, *each) for each in every]
 
@@ -355,8 +365,8 @@ def _kept(body: bytes) -> bytes:
     return b""
 
 
-def _has_begun(recorder: Recorder, kind: Kind) -> bool:
-    if kind.accept == LINES:
+def _has_begun(recorder: Recorder, client_type: ClientType) -> bool:
+    if client_type.accept == LINES:
         return bool(recorder.body)
     return last_id(bytes(recorder.body), recorder.last_id) is not None
 

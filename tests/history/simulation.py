@@ -177,7 +177,7 @@ class Simulation:
                 return
 
     def _run_others(self) -> None:
-        """What other greenlets may do while this one waits."""
+        """Run the steps that other greenlets may take while this one waits."""
         for _ in range(self.rng.randrange(6)):
             self.append()
         self.turn()

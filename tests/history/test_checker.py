@@ -124,7 +124,7 @@ CORRUPTIONS: dict[str, Callable[[list[Frame], int], list[Frame]]] = {
 @given(st.randoms(use_true_random=False), st.booleans(), st.data())
 @settings(max_examples=examples(150), deadline=None)
 def test_reports_nothing_for_a_correct_history(rng: random.Random, sparse: bool, data: st.DataObject) -> None:
-    """Whatever the order of its partitions, and wherever it is cut."""
+    """The order of the partitions and the place of the cut make no difference."""
     correct = CorrectHistory(rng, sparse)
     size = len(correct.opening) + sum(map(len, correct.frames))
 
@@ -283,7 +283,7 @@ def test_compaction_may_remove_replaced_records() -> None:
 
 
 def test_parses_blocks_as_the_html_standard_does() -> None:
-    """Three kinds of line ends, a BOM, comments, IDs with NUL, fields without a colon, and an incomplete last block."""
+    """All three line ends, a BOM, comments, IDs with NUL, fields without a colon, and an incomplete last block."""
     stream = b"\xef\xbb\xbf:c\n\ndata: a\r\ndata\r\n\r\nid: 1\rdata:b\r\rid: \x00\nevent: e\n\nretry: 5\n\ndata: c\n"
 
     parsed = [(each.event, each.data, each.id, each.retry_ms) for each in blocks(stream)]

@@ -1,4 +1,4 @@
-"""No record is lost or repeated: clients of every kind on real servers and a real Kafka, judged by the checker."""
+"""No record is lost or repeated: clients of every type on real servers and a real Kafka, judged by the checker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafkasse.position import IdType, of_topics
 from kafkasse.route import Route, StartAt
 from tests.history import simulation
 from tests.history.checker import Connection, History, StoredRecord, last_id, violations
-from tests.history.scenario import Kind, Scenario, kinds
+from tests.history.scenario import ClientType, Scenario, client_types
 from tests.history.wire import blocks
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -40,7 +40,7 @@ def scenario(cluster: Cluster, tmp_path: Path) -> Iterator[Scenario]:
         yield scenario
 
 
-def test_every_kind_of_client_receives_exactly_its_records(scenario: Scenario) -> None:
+def test_every_type_of_client_receives_exactly_its_records(scenario: Scenario) -> None:
     """All formats, ID types, starts and wire formats; random cuts; reconnects to either worker; transactions."""
     scenario.fill_table()
     scenario.write(20, pause_s=0)
@@ -56,7 +56,7 @@ def test_resumes_after_a_cut_at_any_byte(scenario: Scenario) -> None:
     scenario.write(1, pause_s=0)
     scenario.end()
     with scenario.servers(["", ""]) as (first, second):
-        every = kinds(scenario.topic, scenario.table)
+        every = client_types(scenario.topic, scenario.table)
         streams = [replace(each, is_cut=False) for each in every if each.name in WITH_EVERY_CUT]
         played = gevent.joinall([gevent.spawn(every_cut, scenario, each, first, second) for each in streams])
         histories = [history for each in played for history in each.get()]
@@ -64,19 +64,19 @@ def test_resumes_after_a_cut_at_any_byte(scenario: Scenario) -> None:
     assert [] == scenario.violations(histories, scenario.read())
 
 
-def every_cut(scenario: Scenario, kind: Kind, first: Server, second: Server) -> list[History]:
+def every_cut(scenario: Scenario, client_type: ClientType, first: Server, second: Server) -> list[History]:
     """Return one history for each byte at which a stream of `first` may be cut; `second` resumes from each event ID."""
-    whole = scenario.client([first], kind)
+    whole = scenario.client([first], client_type)
     body = whole.connections[-1].body
     received = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
     resumed = {
-        each: gevent.spawn(scenario.client, [second], kind, known_id=each, received=body[:end])
+        each: gevent.spawn(scenario.client, [second], client_type, known_id=each, received=body[:end])
         for each, end in received.items()
     }
     rests = {each: history.get().connections for each, history in resumed.items()}
     cuts = range(len(body) + 1)
     cut = {at: [Connection(None, 200, body[:at]), *rests[last_id(body[:at])]] for at in cuts}
-    return [replace(whole, client=f"{kind.name}, cut at {at}", connections=cut[at]) for at in cuts]
+    return [replace(whole, client=f"{client_type.name}, cut at {at}", connections=cut[at]) for at in cuts]
 
 
 @pytest.mark.parametrize("filtered", [False, True])

@@ -1,4 +1,4 @@
-"""Parsers for what a client receives, written from the HTML standard and the published grammar of event IDs.
+"""Parsers for the bytes that a client receives, written from the HTML standard and the published grammar of event IDs.
 
 This module imports nothing from kafkasse. It turns bytes into blocks, and text into event IDs. Each block contains the
 offset of its end, because a client that received fewer bytes did not receive the block.
@@ -48,7 +48,7 @@ def last_id(stream: bytes, before: str | None = None) -> str | None:
 
 
 class IdEntry(NamedTuple):
-    """What an event ID says about one partition: the next offset, the timestamp in milliseconds to resume from, or both."""
+    """The part of an event ID for one partition: the next offset, the timestamp in milliseconds to resume from, or both."""
 
     offset: int | None
     timestamp: int | None

@@ -49,7 +49,7 @@ def response(correlation_id: int, size: int = 0) -> bytes:
 
 
 def test_assembles_responses_from_pieces(link: Link) -> None:
-    """However a response is split, it is delivered once, when it is complete."""
+    """A response is delivered once, when it is complete, however it is split."""
     for cut in range(1, 12):
         data = response(link.send(), 4)
         for piece in (data[:cut], data[cut:]):

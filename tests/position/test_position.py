@@ -240,7 +240,7 @@ def test_the_largest_offset() -> None:
     assert {Partition("t", 0): PartitionStart(INT64_MAX, None)} == parse(entry(offset=INT64_MAX)).starts
 
 
-# What is rejected, and with which reason.
+# Rejected texts, and the reasons.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a platform does: install requirements.txt, set variables, and run the Procfile or the image."""
+"""A platform installs requirements.txt, sets variables, and runs the Procfile or the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries."""
+"""The number of examples that hypothesis tries."""
 
 from __future__ import annotations
 

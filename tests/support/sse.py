@@ -16,7 +16,7 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class Event(NamedTuple):
-    """What a browser dispatches. Equal to a kafkasse.sse.Event with the same members."""
+    """An event that a browser dispatches. Equal to a kafkasse.sse.Event with the same members."""
 
     type: str
     data: str

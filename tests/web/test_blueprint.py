@@ -209,7 +209,7 @@ class UnavailableLog(MemoryLog):
         raise KafkaUnavailable("Kafka cannot be reached.") from OSError("kafka-1.internal:9092")
 
 
-def test_answers_503_while_kafka_is_away() -> None:
+def test_answers_503_while_kafka_is_unavailable() -> None:
     """The response has Retry-After, and does not contain the broker's address."""
     refused = client_of(UnavailableLog()).get("/streams/t")
 

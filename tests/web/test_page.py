@@ -326,7 +326,7 @@ class TestBoard:
         assert [["1", "A\u00a0XX", "\u2013", "\u2013"], ["2", "B\u00a0XX", "5", "-1"]] == page.board()["Europe"]
 
     def test_limits_the_number_of_tables_and_rows(self, page: Page) -> None:
-        """Whatever the stream sends, the page shows at most three rows and fifty continents, and counts the rest."""
+        """The page shows at most three rows and fifty continents, and counts the rest, whatever the stream sends."""
         page.open()
 
         page.site.send(*[update(f"{number:02}", *[country(str(n), n) for n in range(9)]) for number in range(60)])
@@ -336,7 +336,7 @@ class TestBoard:
 
 
 class TestConnection:
-    """What the page does when the connection breaks, and what it tells the user."""
+    """When the connection breaks, the page shows the reason, and reconnects or stops."""
 
     def test_resumes_when_the_stream_ends(self, page: Page) -> None:
         """The browser reconnects with the ID of the last event."""
