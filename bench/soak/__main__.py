@@ -15,7 +15,7 @@ import signal  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Iterator, Sequence  # noqa: E402
+from collections.abc import Iterator, Mapping, Sequence  # noqa: E402
 from contextlib import closing, contextmanager  # noqa: E402
 
 import gevent  # noqa: E402
@@ -35,6 +35,7 @@ from tests.support.server import Server  # noqa: E402
 RECORDS_PER_S = 200.0
 PREFILL = 1_200  # records per partition that exist before the clients start
 BEHAVIORS = {"idle": 40, "steady": 100, "cutting": 50, "slow": 10, "stalled": 8, "late": 8}
+QUICK_BEHAVIORS = {"idle": 4, "steady": 10, "cutting": 10, "slow": 4, "stalled": 4, "late": 4}
 SETTINGS = {
     "allowed_topics": ["*"],
     "heartbeat_s": 5,
@@ -57,18 +58,25 @@ def main() -> int:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings about deleted topics
     with EmbeddedBroker() as broker, closing(Cluster(broker.bootstrap_servers)) as cluster:
         began, commit = time.monotonic(), machine.commit()  # read at the start, because it may change during the run
-        pool, samples, problems = _soak(args.minutes, cluster, int(broker.bootstrap_servers.rpartition(":")[2]))
+        behaviors = QUICK_BEHAVIORS if args.quick else BEHAVIORS
+        pool, samples, problems = _soak(
+            args.minutes, behaviors, cluster, int(broker.bootstrap_servers.rpartition(":")[2])
+        )
         took_s = time.monotonic() - began
-    return _conclude(_summary(args.minutes, commit, took_s, pool, samples), samples, pool.errors + problems, args.keep)
+    return _conclude(
+        _summary(args.minutes, behaviors, commit, took_s, pool, samples), samples, pool.errors + problems, args.keep
+    )
 
 
-def _soak(minutes: float, cluster: Cluster, kafka_port: int) -> tuple[ClientPool, list[Sample], list[str]]:
+def _soak(
+    minutes: float, behaviors: Mapping[str, int], cluster: Cluster, kafka_port: int
+) -> tuple[ClientPool, list[Sample], list[str]]:
     """Run the load. Returns the clients, the samples, and the problems found at the end."""
     is_long = minutes >= LONG_MINUTES
     write_timeout_s = 30.0 if is_long else 6.0
     with _prepared(cluster, write_timeout_s) as (server, writer):
         pool, sampler = ClientPool(server.port, writer, cluster, write_timeout_s), Sampler(server, kafka_port)
-        _run(minutes * 60, 5.0 if is_long else 0.5, pool, sampler, writer)
+        _run(minutes * 60, 5.0 if is_long else 0.5, pool, behaviors, sampler, writer)
         pool.end(END_TIMEOUT_S)
         return pool, sampler.samples, _problems(sampler, server)
 
@@ -103,7 +111,14 @@ def _prepared(cluster: Cluster, write_timeout_s: float) -> Iterator[tuple[Server
                 yield server, writer
 
 
-def _run(seconds: float, sample_every_s: float, pool: ClientPool, sampler: Sampler, writer: Writer) -> None:
+def _run(
+    seconds: float,
+    sample_every_s: float,
+    pool: ClientPool,
+    behaviors: Mapping[str, int],
+    sampler: Sampler,
+    writer: Writer,
+) -> None:
     """Run the load for `seconds`. Afterwards the writer has stopped, and the clients are still connected."""
     over = Event()
     tasks = [
@@ -111,7 +126,7 @@ def _run(seconds: float, sample_every_s: float, pool: ClientPool, sampler: Sampl
         gevent.spawn(sampler.run, sample_every_s, over),
         gevent.spawn(_print_lines, over, pool, sampler),
     ]
-    pool.start(BEHAVIORS)
+    pool.start(behaviors)
     gevent.joinall(tasks, seconds, raise_error=True)  # a task that ends earlier has failed
     over.set()
     gevent.joinall(tasks, raise_error=True)
@@ -132,15 +147,22 @@ def _problems(sampler: Sampler, server: Server) -> list[str]:
     return [*open_streams, *([f"the server's log has a traceback: {rest[:MAX_LOG_CHARS]}"] if traceback else [])]
 
 
-def _summary(minutes: float, commit: str, took_s: float, pool: ClientPool, samples: Sequence[Sample]) -> str:
+def _summary(
+    minutes: float,
+    behaviors: Mapping[str, int],
+    commit: str,
+    took_s: float,
+    pool: ClientPool,
+    samples: Sequence[Sample],
+) -> str:
     """Describe the run in one paragraph."""
     first, last = samples[0], samples[-1]
     cores = (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s)
-    clients = ", ".join(f"{number} {behavior}" for behavior, number in BEHAVIORS.items())
+    clients = ", ".join(f"{number} {behavior}" for behavior, number in behaviors.items())
     counts = ", ".join(f"{number:,} {name}" for name, number in sorted(pool.counts.items()) if name != "errors")
     return (
         f"`make soak MINUTES={minutes:g}` at commit {commit}, {took_s / 60:.0f} minutes: "
-        f"{sum(BEHAVIORS.values())} clients ({clients}) on {len(STREAMS) + 1} streams; "
+        f"{sum(behaviors.values())} clients ({clients}) on {len(STREAMS) + 1} streams; "
         f"{RECORDS_PER_S:.0f} records/s of 1 KiB. "
         f"{counts}. The worker used {cores:.2f} of a core. Errors found by clients: {pool.counts['errors']}."
     )
@@ -149,6 +171,7 @@ def _summary(minutes: float, commit: str, took_s: float, pool: ClientPool, sampl
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=15, help="duration of the load")
+    parser.add_argument("--quick", action="store_true", help="use few clients, to test that the soak test works")
     parser.add_argument("--keep", action="store_true", help="draw the chart and update docs/endurance.md")
     return parser
 

@@ -52,9 +52,15 @@ def tree(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> P
 def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the packages in requirements.txt only, as on a PaaS."""
     home = tmp_path_factory.mktemp("web") / "venv"
-    venv.create(home, with_pip=True)
-    run(home / "bin/pip", "install", "--quiet", "-r", ROOT / "requirements.txt")
+    venv.create(home)
+    # --no-compile: the servers compile only the modules that they import.
+    run(*pip(home), "install", "--quiet", "--no-compile", "-r", ROOT / "requirements.txt")
     return home
+
+
+def pip(home: Path) -> tuple[object, ...]:
+    """Return the command of this environment's pip for another environment, which needs none of its own."""
+    return sys.executable, "-m", "pip", "--python", home / "bin/python"
 
 
 class Deployed(Server):
@@ -67,18 +73,22 @@ class Deployed(Server):
         self._reading = gevent.spawn(self._read)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start(processes: None) -> Iterator[Callable[..., Server]]:
-    """Starts a server: start(command, cwd, home, NAME=value, …). It is stopped after the test.
+    """Starts a server: start(command, cwd, home, NAME=value, …). It is stopped after the last test of the module.
 
     Its environment consists of a PATH that begins with the virtual environment `home`, a PORT of 0, so that the system
     chooses one, and the named variables.
     """
+    started: list[Server] = []
     with ExitStack() as servers:
 
         def start(command: str, cwd: Path, home: Path, **variables: str) -> Server:
             program, *words = shlex.split(command)
             environment = {"PATH": f"{home / 'bin'}{os.pathsep}{os.defpath}", "PORT": "0", **variables}
-            return servers.enter_context(Deployed([str(home / "bin" / program), *words], cwd, environment))
+            started.append(servers.enter_context(Deployed([str(home / "bin" / program), *words], cwd, environment)))
+            return started[-1]
 
         yield start
+        for server in started:
+            server.terminate()  # all of them before waiting for the first

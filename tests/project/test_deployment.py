@@ -27,18 +27,27 @@ def procfile(tree: Path) -> str:
     return str(command)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run_procfile(procfile: str, tree: Path, web_venv: Path, start: Callable[..., Any]) -> Callable[..., Any]:
     """Runs the Procfile's command with only the packages in requirements.txt installed."""
     return lambda **variables: start(procfile, tree, web_venv, **variables)
 
 
-def test_the_procfile_needs_three_variables(
-    run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str
-) -> None:
+@pytest.fixture(scope="module")
+def variables(cluster: Cluster) -> dict[str, str]:
+    """The variables that a platform needs in addition to PORT."""
+    return {"KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers, "KAFKASSE_ALLOWED_TOPICS": "*"}
+
+
+@pytest.fixture(scope="module")
+def server(run_procfile: Callable[..., Any], variables: dict[str, str]) -> Any:
+    """An instance that no test stops."""
+    return run_procfile(**variables)
+
+
+def test_the_procfile_needs_three_variables(server: Any, cluster: Cluster, fresh_name: str) -> None:
     """With PORT, the address of Kafka and the allowed topics, the Procfile's command streams records."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
-    server = run_procfile(KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, KAFKASSE_ALLOWED_TOPICS="*")
 
     with Client(server.port, f"/{fresh_name}?timestamp=0") as stream:
         events = stream.events(3)
@@ -47,18 +56,17 @@ def test_the_procfile_needs_three_variables(
 
 
 def test_a_client_resumes_at_another_instance(
-    run_procfile: Callable[..., Any], cluster: Cluster, fresh_name: str
+    run_procfile: Callable[..., Any], variables: dict[str, str], server: Any, cluster: Cluster, fresh_name: str
 ) -> None:
     """An instance that the platform stops ends its streams, and another instance resumes them."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
-    variables = {"KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers, "KAFKASSE_ALLOWED_TOPICS": "*"}
-    first, second = (run_procfile(**variables) for _ in range(2))
+    first = run_procfile(**variables)
 
     with Client(first.port, f"/{fresh_name}?timestamp=0") as stream:
         seen = stream.events(2)
         first.terminate()
         stream.rest()
-    with Client(second.port, f"/{fresh_name}", Last_Event_ID=seen[1].id) as resumed:
+    with Client(server.port, f"/{fresh_name}", Last_Event_ID=seen[1].id) as resumed:
         events = resumed.events(1)
 
     assert stream.body.rpartition(b"retry: ")[2].strip().isdigit()

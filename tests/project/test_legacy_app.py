@@ -16,7 +16,7 @@ from tests.support.kafka import Cluster
 COMMAND = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Worker legacy_app:app"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(tree: Path, web_venv: Path, start: Callable[..., Any], broker: EmbeddedBroker) -> Any:
     """The example, started by the command that it shows, in a folder without kafkasse's gunicorn.conf.py."""
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kafkasse
+from tests.project.conftest import pip
 from tests.support.client import Client, fetch
 
 APP = """
@@ -48,9 +49,8 @@ def installed(wheel: Path, web_venv: Path, run: Callable[..., str], tmp_path_fac
     venv.create(home)
     site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     (home / site / "dependencies.pth").write_text(f"{web_venv / site}\n")
-    pip = (web_venv / "bin/pip", "--python", home / "bin/python")
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    run(*pip, "check")
+    run(*pip(home), "install", "--quiet", "--no-deps", "--no-index", wheel)
+    run(*pip(home), "check")
     return home
 
 
@@ -183,7 +183,7 @@ def test_requirements_are_complete(root: Path, files: list[str], extras: list[st
 
 def test_pip_installs_nothing_else(root: Path, web_venv: Path, run: Callable[..., str]) -> None:
     """pip adds no package to those in requirements.txt."""
-    frozen = run(web_venv / "bin/pip", "freeze", "--all", "--exclude", "pip", "--exclude", "setuptools").split()
+    frozen = run(*pip(web_venv), "freeze", "--all").split()
 
     assert _pins(root / "requirements.txt") == {_pin(line) for line in frozen}
 
