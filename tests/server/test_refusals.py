@@ -1,4 +1,7 @@
-"""Requests that get no stream: the response is an error in JSON that says how to fix the request, and nothing internal."""
+"""Requests that get no stream: the response is an error in JSON that says how to fix the request, and nothing internal.
+
+Each status has a case here, with the whole body. tests/attacks/requests.py lists all requests that must be rejected.
+"""
 
 from __future__ import annotations
 
@@ -86,14 +89,7 @@ def test_rejects_an_invalid_id_with_the_reason(refuse: Refuse, last_id: str, rea
         assert reason in body["message"]
 
 
-def test_responds_to_a_header_with_invalid_bytes(server: Server, known: str, broker: EmbeddedBroker) -> None:
-    """A folded header field or one with a NUL or CR gets a 400. KafkaSSE does not respond."""
-    for last_id in (b'["a\n b"]', b'["a\r\n b"]', b'["a\0b"]', b'["a\rb"]'):
-        answer = raw(server, b"GET /t-known HTTP/1.1\r\nHost: x\r\nLast-Event-ID: %b\r\n\r\n" % last_id)
-        checked(answer, 400, broker)
-
-
-@pytest.mark.parametrize("query", ["timestamp=soon", "timestamp=-1", "since=soon", "timestamp=1&since=2026-01-01"])
+@pytest.mark.parametrize("query", ["timestamp=soon", "since=soon"])
 def test_rejects_an_invalid_parameter(refuse: Refuse, query: str) -> None:
     """400 with the name of the parameter."""
     body = refuse(400, f"/t-known?{query}")
@@ -123,24 +119,13 @@ def _but_date(answer: Answer) -> dict[str, str]:
     return {name: text for name, text in answer.headers.items() if name != "date"}
 
 
-@pytest.mark.parametrize("name", ["a b", "ü", "a" * 250, "..%2F", "%00", "a%0Ab", "%F0%9F%8C%8D", "t-%C8%99", "t-%FF"])
-def test_an_invalid_topic_name_is_a_missing_topic(refuse: Refuse, name: str) -> None:
-    """404 for a name that is not valid in Kafka."""
-    assert refuse(404, f"/{quote(name, safe='%')}")["status"] == 404
-
-
 def test_an_invalid_topic_name_never_reaches_kafka(refuse: Refuse) -> None:
     """404 for names that are allowed by the configuration and not valid in Kafka."""
-    for name in ("t-a%20b", "t-%C3%BC", "t-" + "a" * 300, "t-%00", "t-,t-a%0A"):
+    for name in ("t-a%20b", "t-%C3%BC", "t-" + "a" * 300, "t-%00", "t-,t-a%0A", "t-%C8%99", "t-%FF"):
         assert refuse(404, f"/{name}")["topics"]
 
 
-def test_internal_topics_are_missing_topics(refuse: Refuse) -> None:
-    """404 for Kafka's own topics."""
-    refuse(404, "/__consumer_offsets")
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "PROPFIND"])
+@pytest.mark.parametrize("method", ["POST", "PROPFIND"])
 def test_rejects_other_methods(server: Server, refuse: Refuse, method: str) -> None:
     """405 with the allowed methods."""
     assert refuse(405, method=method)["name"].startswith("MethodNotAllowed")
@@ -165,11 +150,6 @@ def test_rejects_a_header_or_url_that_is_too_long(server: Server, refuse: Refuse
     assert "Last-Event-ID header" in refuse(414, "/t-known?last_event_id=" + "a" * 9_000)["detail"]
 
 
-def test_rejects_too_many_header_fields(refuse: Refuse) -> None:
-    """431 for 200 header fields."""
-    refuse(431, **{f"X-{number}": "1" for number in range(200)})
-
-
 def raw(server: Server, request: bytes) -> Answer:
     """Send these bytes and return the response."""
     with socket.create_connection(("127.0.0.1", server.port), READ_TIMEOUT_S) as connection:
@@ -183,12 +163,7 @@ def raw(server: Server, request: bytes) -> Answer:
 
 def test_rejects_invalid_http_in_json(server: Server, known: str, broker: EmbeddedBroker) -> None:
     """400 with the same body as any other error."""
-    for request in (
-        b"hello\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET /t-known HTTP/9.9\r\n\r\n",
-        b"GET /t-known HTTP/1.1\r\na b: c\r\n\r\n",
-    ):
+    for request in (b"GET\r\n\r\n", b"GET /t-known HTTP/1.1\r\nLast-Event-ID: \0\r\n\r\n"):
         checked(raw(server, request), 400, broker)
 
 
