@@ -226,7 +226,7 @@ def require_free(port: int) -> None:
     except (OSError, OverflowError) as error:
         busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = "is in use; stop the program that uses it, or" if busy else f"cannot be used ({error});"
-        raise CommandError(f"port {port} {reason} choose another port") from None
+        raise CommandError(f"port {port} {reason} choose another port with --port") from None
 
 
 def _free_ports() -> tuple[int, int]:

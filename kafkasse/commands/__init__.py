@@ -58,7 +58,7 @@ class _LazyGroup(click.Group):
             extra = EXTRAS.get(ctx.invoked_subcommand or "")
             if extra is None or (error.name or "").startswith("kafkasse"):
                 raise
-            problem = f"needs {error.name}; run: pip install 'kafkasse[{extra}]'"
+            problem = f"needs {error.name}; run pip install '.[{extra}]' in kafkasse's folder"
         click.echo(f"kafkasse {ctx.invoked_subcommand}: {problem}", err=True)
         return ctx.exit(1)
 

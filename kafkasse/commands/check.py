@@ -105,7 +105,11 @@ def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]
 def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]:
     for number, pattern in enumerate(route.allowed):
         alone = Route(route.name, route.path, None, (pattern,), route.topic_prefix)
-        if not any(alone.allows(topic) for topic in served):
+        if any(alone.allows(topic) for topic in served):
+            continue
+        if any(character in pattern for character in "*?["):
+            click.echo(f"  {pattern}  matches no topic yet")
+        else:
             source = config.source("allowed_topics", number)
             yield (
                 f"{source}: allowed_topics contains {pattern}, but no topic that the server may read has such a name."

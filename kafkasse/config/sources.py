@@ -153,7 +153,13 @@ def _not_yaml(path: Path, error: yaml.MarkedYAMLError) -> str:
     """Name the line and the problem, without quoting the line, which can contain a secret."""
     mark = error.problem_mark or error.context_mark
     problem = error.problem or ""
-    if "cannot start any token" in problem or "alias" in problem or "tag" in problem or "alphabetic" in problem:
+    if "'\\t'" in problem:
+        problem = "a line is indented with a tab: use spaces"
+    elif problem.startswith("mapping values are not allowed"):
+        problem = "a value contains a colon, or a line is indented too far: put text with a colon in quotes"
+    elif "unexpected end of stream" in problem:
+        problem = "a quote or a bracket is not closed"
+    elif "cannot start any token" in problem or "alias" in problem or "tag" in problem or "alphabetic" in problem:
         problem = _RESERVED_CHARACTER
     elif not _QUOTES_NO_VALUE.fullmatch(problem):
         problem = "check the indentation, quotes and brackets"

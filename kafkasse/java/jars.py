@@ -230,7 +230,7 @@ def _ivy_jar() -> Path:
     jars = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
     if not jars:
         raise CommandError(
-            "PySpark is required, because its Ivy downloads the jars; run: pip install 'kafkasse[broker]'"
+            "PySpark is required, because its Ivy downloads the jars; run pip install '.[broker]' in kafkasse's folder"
         )
     return jars[-1]
 

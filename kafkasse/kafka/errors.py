@@ -79,7 +79,7 @@ def message(error: Exception) -> str:
     if not isinstance(error, kafka_errors.KafkaError):
         return str(error)
     text = ". ".join(str(each).rstrip(".") for each in error.args)
-    return text or getattr(error, "description", None) or type(error).__name__
+    return text or (getattr(error, "description", None) or type(error).__name__).rstrip(".")
 
 
 def tls_error(error: ssl.SSLError) -> kafka_errors.KafkaError:

@@ -84,7 +84,10 @@ def _description(topic: str, future: Any) -> Any:
     except Py4JJavaError as error:
         cause = error.java_exception.getCause()
         if cause.getClass().getSimpleName() == "UnknownTopicOrPartitionException":
-            raise CommandError(f"the topic {topic} does not exist; create it first") from error
+            raise CommandError(
+                f"the topic {topic} does not exist; create it first, for example with:"
+                f" kafkasse load - --topic {topic} --create < /dev/null"
+            ) from error
         raise CommandError(f"Kafka cannot describe the topic {topic}: {cause.getMessage()}") from error
 
 

