@@ -42,7 +42,7 @@ def first_error(name: str, value: object) -> tuple[str, str] | None:
     if error is None:
         return None
     error = _deepest(error)
-    return error.json_path.removeprefix("$").removeprefix("."), _short(_sentence(error), MAX_SENTENCE_CHARS)
+    return error.json_path.removeprefix("$").removeprefix("."), shorten(_sentence(error), MAX_SENTENCE_CHARS)
 
 
 def _deepest(error: ValidationError) -> ValidationError:
@@ -56,12 +56,13 @@ def _sentence(error: ValidationError) -> str:
     if error.context:
         return "it needs " + " or ".join(str(name) for each in error.context for name in _names(each))
     value = repr(error.instance)
-    return error.message.replace(value, _short(value, MAX_VALUE_CHARS))  # a long value must not hide the reason
+    return error.message.replace(value, shorten(value))  # a long value must not hide the reason
 
 
 def _names(error: ValidationError) -> list[str]:
     return error.validator_value if isinstance(error.validator_value, list) else []
 
 
-def _short(message: str, max_chars: int) -> str:
-    return message if len(message) <= max_chars else f"{message[: max_chars - 1]}…"
+def shorten(text: str, max_chars: int = MAX_VALUE_CHARS) -> str:
+    """Return `text`, or its start and an ellipsis if it has more than `max_chars` characters."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"

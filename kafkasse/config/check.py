@@ -21,7 +21,6 @@ from kafkasse.config import hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
 
 OPEN_ROUTE = "topics"
-MAX_SHOWN_CHARS = 60
 
 
 def problems(layer: Layer) -> list[str]:
@@ -156,9 +155,11 @@ def shown(path: SettingPath, value: object) -> str:
         return "a list" if value else "an empty list"
     if isinstance(value, str):
         # A text in place of the mapping `kafka` may contain a password.
-        return "text" if path == ("kafka",) else _short(repr(kafka.without_credentials(value)))
+        return "text" if path == ("kafka",) else schemas.shorten(repr(kafka.without_credentials(value)))
     if value is None or isinstance(value, bool | int | float):
-        return _short(json.dumps(value)) if not isinstance(value, int) or abs(value) < 10**19 else "a huge number"
+        return (
+            schemas.shorten(json.dumps(value)) if not isinstance(value, int) or abs(value) < 10**19 else "a huge number"
+        )
     return f"a value of type {type(value).__name__}"
 
 
@@ -173,10 +174,6 @@ def masked(path: SettingPath, value: Any) -> Any:
     if isinstance(value, str):
         return kafka.without_credentials(value)
     return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
 
 
 def _example(schema: Mapping[str, Any], source: Source, name: str | int) -> str:
