@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from kafkasse.errors import Unavailable
+from kafkasse.errors import KafkasseError, Unavailable
 
 TRUNCATED = "the log was truncated"
+UNKNOWN_EPOCH = -1  # in place of a leader epoch
 
 
 class Partition(NamedTuple):
@@ -38,16 +39,19 @@ class Record(Protocol):
 
 
 class Topic(NamedTuple):
-    """An existing topic.
+    """A topic that exists, or about which the cluster reports an error.
 
     Attributes:
-        partitions: the number of partitions.
+        partitions: the number of partitions; 0 if there is an error.
         topic_id: the first characters of the topic ID, enough to recognize a recreated topic; "" if the cluster has no
-            topic IDs.
+            topic IDs, or if there is an error.
+        error: why the topic cannot be described: TopicNotAvailable if we may not read it, Unavailable if the error is
+            temporary. The topic may exist in both cases, so it must not be reported as deleted.
     """
 
     partitions: int
     topic_id: str
+    error: KafkasseError | None = None
 
 
 class OffsetRange(NamedTuple):
@@ -58,15 +62,20 @@ class OffsetRange(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records of one partition in offset order.
+    """Records of one partition and one leader epoch, in offset order.
 
-    `next_offset` may be greater than the last record's offset plus one: transaction markers and compacted records take up
-    offsets too.
+    Attributes:
+        partition: the partition.
+        records: the records; there may be none.
+        next_offset: the offset to read next. It may be greater than the last record's offset plus one: transaction markers
+            and compacted records take up offsets too.
+        leader_epoch: the leader epoch of the records, or UNKNOWN_EPOCH.
     """
 
     partition: Partition
     records: Sequence[Record]
     next_offset: int
+    leader_epoch: int = UNKNOWN_EPOCH
 
     def halves(self) -> tuple[Batch, Batch]:
         """Split the batch in two. It must have at least two records."""
@@ -132,17 +141,39 @@ class OffsetOutOfRange(Exception):
         return Gap.between(partition, offset, held)
 
 
+class PartitionsFailed(Exception):
+    """A cursor cannot read some partitions any more, and has removed them. It continues to read the others.
+
+    Args:
+        errors: why, for each of these partitions.
+    """
+
+    def __init__(self, errors: Mapping[Partition, KafkasseError]) -> None:
+        self.errors = errors
+        super().__init__(", ".join(f"{each.topic}/{each.partition}: {error}" for each, error in errors.items()))
+
+
 class Cursor(Protocol):
     """Reads some partitions, each from a given offset."""
 
-    def seek(self, offsets: Mapping[Partition, int]) -> None:
-        """Continue at these offsets. Partitions that the cursor does not read yet are added."""
+    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+        """Continue at these offsets. Partitions that the cursor does not read yet are added.
+
+        Args:
+            offsets: the next offset to read in each partition.
+            epochs: the leader epochs of the records before these offsets, where they are known. The cursor then notices if
+                the log was truncated and other records have replaced them.
+        """
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Stop reading these partitions. Partitions that the cursor does not read are ignored."""
 
     def poll(self, timeout_s: float) -> list[Batch]:
         """Return the next batches, in offset order. Wait up to `timeout_s` seconds for the first one.
 
         Raises:
             OffsetOutOfRange: some partitions cannot be read until seek() moves the cursor.
+            PartitionsFailed: some partitions cannot be read any more.
             KafkasseError: the cursor cannot continue. While a broker is unavailable, the cursor retries and poll()
                 returns [].
         """
@@ -160,22 +191,41 @@ class Log(Protocol):
     """
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
-        """Return those of `topics` that exist and that we may read."""
+        """Describe those of `topics` that exist, and those about which the cluster reports an error; see Topic.error."""
         ...
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        """Return the offsets that each partition holds now."""
+        """Return the offsets that each partition holds now. Partitions without a leader are absent."""
         ...
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the offset of the first record at or after each timestamp (milliseconds), or the end if there is none."""
+        """Return the offset of the first record at or after each timestamp (milliseconds), or the end if there is none.
+
+        Partitions without a leader are absent.
+        """
         ...
 
-    def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> Cursor:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
+
+        If the log does not have an epoch, this is the end of the newest epoch before it. A reader whose last record has this
+        epoch and a higher offset has read records that the log has lost. Partitions for which the cluster cannot answer
+        are absent.
+        """
+        ...
+
+    def cursor(
+        self,
+        offsets: Mapping[Partition, int],
+        tail: bool = False,
+        shared: bool = False,
+        epochs: Mapping[Partition, int] | None = None,
+    ) -> Cursor:
         """Open a cursor at `offsets`.
 
         Args:
-            offsets: where to start in each partition.
+            offsets: where to start in each partition. A cursor without partitions waits until seek() adds some.
+            epochs: as for Cursor.seek().
             tail: the cursor will stay at the end of its partitions for a long time.
             shared: many clients depend on the cursor. The log reserves some of its capacity for such cursors.
 

@@ -109,7 +109,16 @@ class MemoryLog:
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         return {each: self._offset_at(self._partition_log(each), timestamp) for each, timestamp in timestamps.items()}
 
-    def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> MemoryCursor:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {}  # a log in memory has no leaders
+
+    def cursor(
+        self,
+        offsets: Mapping[Partition, int],
+        tail: bool = False,
+        shared: bool = False,
+        epochs: Mapping[Partition, int] | None = None,
+    ) -> MemoryCursor:
         return MemoryCursor(self, offsets)
 
     def close(self) -> None:
@@ -148,8 +157,12 @@ class MemoryCursor:
         self._log = log
         self._offsets = dict(offsets)
 
-    def seek(self, offsets: Mapping[Partition, int]) -> None:
+    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
         self._offsets.update(offsets)
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        for each in partitions:
+            self._offsets.pop(each, None)
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline = time.monotonic() + timeout_s

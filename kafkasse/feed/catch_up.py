@@ -161,7 +161,7 @@ class CatchUp:
 
     def _encode(self, batch: Batch) -> list[bytes]:
         """Encode the first records of a batch. The rest stays in the queue, so that no chunk becomes far too large."""
-        partition, records, next_offset = batch
+        partition, records, next_offset, _ = batch
         rest = records[MAX_RECORDS_PER_ENCODE:]
         if rest:
             records = records[:MAX_RECORDS_PER_ENCODE]
@@ -178,7 +178,7 @@ class CatchUp:
             return []
         self._batches.popleft()
         if rest:
-            self._batches.appendleft(Batch(partition, rest, batch.next_offset))
+            self._batches.appendleft(batch._replace(records=rest))
         self.ids.set(partition, next_offset)
         # Filtered records after the last frame move the position past its event ID.
         self.id_sent = bool(offsets) and offsets[-1] + 1 == next_offset

@@ -113,7 +113,7 @@ class SharedFeed:
         Raises:
             FilterError: the filter failed at a record; the records before it have been appended.
         """
-        partition, records, next_offset = batch
+        partition, records, next_offset, _ = batch
         try:
             frames, offsets = self._encoder.encode_run(partition, records, self.ids)
         except FilterError:

@@ -113,7 +113,16 @@ class KafkaCursor:
 
     # log.Cursor
 
-    def seek(self, offsets: Mapping[Partition, int]) -> None:
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        removed = set(partitions)
+        for partition in removed & self._partitions.keys():
+            state = self._partitions.pop(partition)
+            self._remove_leader(state)
+            del self._leaderless[partition]
+            self._stopped.pop(partition, None)
+        self._runs = deque(each for each in self._runs if each[0].partition not in removed)
+
+    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
         for partition, offset in offsets.items():
             state = self._partitions.setdefault(partition, PartitionState(partition))
             state.seek(offset)

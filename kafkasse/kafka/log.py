@@ -108,7 +108,16 @@ class KafkaLog:
         (found,) = self._list_offsets(timestamps)
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
-    def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> KafkaCursor:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {}
+
+    def cursor(
+        self,
+        offsets: Mapping[Partition, int],
+        tail: bool = False,
+        shared: bool = False,
+        epochs: Mapping[Partition, int] | None = None,
+    ) -> KafkaCursor:
         with ExitStack() as slots:
             for each in [self._slots] if shared else [self._client_slots, self._slots]:
                 self._acquire(each)

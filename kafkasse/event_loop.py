@@ -1,0 +1,72 @@
+"""Shares the event loop: greenlets with long computations take turns, so that no turn of the event loop takes long.
+
+A greenlet that computes for seconds would block every other stream of the worker. gevent.sleep(0) after each piece does not
+help enough: with a hundred such greenlets, one turn of the event loop contains a hundred pieces. take_turn() therefore
+limits the pieces of all greenlets together. This module does not depend on Kafka, feeds or HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from gevent import get_hub
+from gevent.hub import Waiter
+
+MAX_TURN_S = 0.01  # for the pieces of all greenlets together, in one turn of the event loop
+
+
+class _Turns:
+    """Admits pieces of computation until one turn of the event loop has taken MAX_TURN_S. Other pieces wait in a queue."""
+
+    def __init__(self, hub: Any) -> None:
+        self.hub = hub
+        self._waiting: deque[Waiter] = deque()
+        self._turn = -1  # the number of the turn in which the last piece was admitted
+        self._began_at = 0.0  # when the first piece of that turn was admitted
+        # A timer fires after the event loop has polled for I/O. A callback, as in gevent.sleep(0), may run before that.
+        self._timer = hub.loop.timer(0.0)
+
+    def has_time(self) -> bool:
+        """Return whether this turn has time for another piece."""
+        now = time.monotonic()
+        if self._turn != self.hub.loop.iteration:
+            self._turn, self._began_at = self.hub.loop.iteration, now
+        return now - self._began_at < MAX_TURN_S
+
+    def take(self, urgent: bool) -> None:
+        if self.has_time() and (urgent or not self._waiting):
+            return
+        waiter = Waiter(self.hub)
+        if urgent:
+            self._waiting.appendleft(waiter)
+        else:
+            self._waiting.append(waiter)
+        if not self._timer.active:
+            self._timer.start(self._admit_waiting)
+        waiter.get()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self.has_time():
+            self._waiting.popleft().switch(None)
+        if self._waiting:
+            self._timer.start(self._admit_waiting)
+
+
+_turns: _Turns | None = None  # of the thread that called take_turn() last; a worker has one thread with an event loop
+
+
+def take_turn(urgent: bool = False) -> None:
+    """Wait until this turn of the event loop has time for a piece of computation. Call this before each piece.
+
+    A piece should take about a millisecond. The call may switch greenlets.
+
+    Args:
+        urgent: continue before all greenlets that wait without it. For work that many clients wait for.
+    """
+    global _turns
+    hub = get_hub()
+    if _turns is None or _turns.hub is not hub:
+        _turns = _Turns(hub)
+    _turns.take(urgent)

@@ -1,0 +1,81 @@
+"""Long computations share the event loop."""
+
+from __future__ import annotations
+
+import time
+
+import gevent
+import pytest
+
+from kafkasse import event_loop
+from kafkasse.event_loop import take_turn
+
+
+def spin(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Record the turn of the event loop and the greenlet of each piece. A piece takes longer than a whole turn may."""
+    monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
+    done: list[tuple[int, str]] = []
+
+    def compute(name: str, count: int, urgent: bool = False) -> None:
+        for _ in range(count):
+            take_turn(urgent)
+            done.append((gevent.get_hub().loop.iteration, name))
+            spin(0.002)
+
+    compute.done = done  # type: ignore[attr-defined]
+    return compute
+
+
+def test_a_turn_of_the_event_loop_has_one_long_piece_however_many_greenlets_compute(pieces):
+    gevent.joinall([gevent.spawn(pieces, str(index), 3) for index in range(8)])
+
+    turns = [turn for turn, _ in pieces.done]
+    assert 24 == len(turns) == len(set(turns))
+
+
+def test_greenlets_take_turns_in_order(pieces):
+    gevent.joinall([gevent.spawn(pieces, name, 3) for name in "abc"])
+
+    assert "abcabcabc" == "".join(name for _, name in pieces.done)
+
+
+def test_an_urgent_greenlet_is_next(pieces):
+    gevent.joinall([gevent.spawn(pieces, name, 2) for name in "abc"] + [gevent.spawn(pieces, "U", 2, urgent=True)])
+
+    order = "".join(name for _, name in pieces.done)
+    assert order.index("UU") <= 1
+
+
+def test_short_pieces_share_a_turn():
+    turns = set()
+    for _ in range(10):
+        take_turn()
+        turns.add(gevent.get_hub().loop.iteration)
+
+    assert 1 == len(turns)
+
+
+def test_timers_and_sockets_are_served_between_two_pieces(pieces):
+    woken = []
+    timer = gevent.spawn_later(0, lambda: woken.append(len(pieces.done)))
+
+    gevent.spawn(pieces, "a", 20).join()
+
+    timer.join()
+    assert woken[0] < 5
+
+
+def test_a_greenlet_that_is_killed_while_it_waits_does_not_block_the_others(pieces):
+    greenlets = [gevent.spawn(pieces, name, 3) for name in "abc"]
+    gevent.sleep(0)
+    greenlets[1].kill()
+    gevent.joinall(greenlets)
+
+    assert ["a", "c"] == sorted({name for _, name in pieces.done})
