@@ -109,13 +109,14 @@ def _best_type(accept: str) -> str | None:
 
 
 def _last_event_id(request: Request, settings: WebSettings) -> str | None:
+    """Return the event ID that the client sent. An empty one counts as absent: some clients send it when they have no ID."""
     max_bytes = settings.max_last_event_id_bytes
-    header: str | None = request.headers.get("Last-Event-ID")
-    if header is not None:
-        if len(header) > max_bytes:
-            raise HeaderTooLarge(f"Last-Event-ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
+    header = request.headers.get("Last-Event-ID", "")
+    if len(header) > max_bytes:
+        raise HeaderTooLarge(f"Last-Event-ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
+    if header:
         return header.encode("latin-1", "replace").decode("utf-8", "replace")  # WSGI decodes headers as Latin-1
-    parameter = next((request.args[name] for name in ID_PARAMETERS if name in request.args), None)
+    parameter = next(filter(None, map(request.args.get, ID_PARAMETERS)), None)
     if parameter is not None and len(parameter.encode("utf-8", "replace")) > max_bytes:
         raise RequestTooLarge(f"The event ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
     return parameter

@@ -57,7 +57,7 @@ def fields(*rows: tuple[str, Iterable[str | bytes], str]) -> Iterable[Case]:
 
 POSITIONS = [
     *ids(
-        ("an empty value", "", POSITION),
+        ("an empty value counts as absent", "", STREAM),
         ("a word", "garbage", POSITION),
         ("truncated JSON", entry()[:-2], POSITION),
         ("JSON followed by a second value", f"[{ENTRY}][]", POSITION),
@@ -209,7 +209,7 @@ QUERIES = [
         ("1,000 parameters", "/attacked?" + "&".join(["a=1"] * 1000), STREAM),
         ("9,000 letters", "/attacked?" + "a" * 9000, LINE_TOO_LONG),
         ("an ID with a topic that is not allowed", "/attacked?last_event_id=[%22hidden%22]", NO_TOPIC),
-        ("an empty ID", "/attacked?last_event_id=", POSITION),
+        ("an empty ID counts as absent", "/attacked?last_event_id=", STREAM),
         (
             "two IDs: the first one counts",
             "/attacked?last_event_id=[%22hidden%22]&last_event_id=[%22attacked%22]",
