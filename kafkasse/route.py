@@ -38,7 +38,7 @@ class Route:
         format: how a record becomes an event: one of frame.FORMATS.
         start: where a client without an event ID starts.
         id_type: what event IDs contain.
-        compact_ids: whether event IDs have the compact form. None: only those of streams with many partitions.
+        compact_ids: whether event IDs have the compact form. None: only if the JSON form would be long.
     """
 
     name: str

@@ -14,7 +14,7 @@ from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_mem
 from kafkasse.frame.hooks import Deserializer, Filterer
 from kafkasse.frame.json_text import DeserializationError, dumps, loads
 from kafkasse.frame.wire import ServerSentEvents, Wire
-from kafkasse.log import Partition, Record
+from kafkasse.log import UNKNOWN_EPOCH, Partition, Record
 from kafkasse.position import IdTemplate, IdWriter
 
 
@@ -68,7 +68,7 @@ class Encoder:
         return payload.event, self.wire.body(payload)
 
     def encode_run(
-        self, partition: Partition, records: Sequence[Record], ids: IdWriter
+        self, partition: Partition, records: Sequence[Record], ids: IdWriter, leader_epoch: int = UNKNOWN_EPOCH
     ) -> tuple[list[bytes], list[int]]:
         """Encode a run: consecutive records of one partition.
 
@@ -76,6 +76,7 @@ class Encoder:
             partition: the partition of the records.
             records: the records in offset order.
             ids: the stream's IDs at the position before the run. Advanced to the position after the run.
+            leader_epoch: the leader epoch of the records.
 
         Returns:
             The frames, and for each frame the offset of its record. Records that are not sent have no frame.
@@ -83,9 +84,9 @@ class Encoder:
         Raises:
             FilterError: the filterer raised an exception. `ids` is unchanged.
         """
-        id_template = ids.split_at_offset(partition)
+        id_template = ids.split_at_offset(partition, leader_epoch)
         if id_template is None:
-            return self._encode_run_with_timestamps(partition, records, ids)
+            return self._encode_run_with_timestamps(partition, records, ids, leader_epoch)
         id_prefix, format_offset, id_suffix = id_template
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
@@ -121,11 +122,11 @@ class Encoder:
             last_id = f"{id_prefix}{format_offset(offsets[-1] + 1)}{id_suffix}"
             frames[-1] = self.wire.with_id(frames[-1], last_id)
         if records:
-            ids.set(partition, records[-1].offset + 1)
+            ids.set(partition, records[-1].offset + 1, leader_epoch=leader_epoch)
         return frames, offsets
 
     def _encode_run_with_timestamps(
-        self, partition: Partition, records: Sequence[Record], ids: IdWriter
+        self, partition: Partition, records: Sequence[Record], ids: IdWriter, leader_epoch: int
     ) -> tuple[list[bytes], list[int]]:
         """Encode a run whose IDs contain timestamps: encode_run() without templates.
 
@@ -135,7 +136,7 @@ class Encoder:
         offsets: list[int] = []
         last_id = ""
         for record, encoded in [(each, self.encode(partition.topic, partition.partition, each)) for each in records]:
-            ids.set(partition, record.offset + 1, record.timestamp)
+            ids.set(partition, record.offset + 1, record.timestamp, leader_epoch)
             if encoded is not None:
                 last_id, (event, body) = ids.render(), encoded
                 frames.append(self.wire.frame(event, "" if self._sparse_ids else last_id, body))

@@ -2,7 +2,7 @@
 
 A compact ID is "~" and the base64url encoding of lines of text. Each line has the entries of one topic:
 
-    LF topic [SP "i" topic-id] [SP "o"] *( SP [partition] ":" [offset] [":" timestamp] )
+    LF topic [SP "i" topic-id] [SP "o"] *( SP [partition] ":" [offset] ["e" leader-epoch] [":" timestamp] )
 
 "o" stands for `"only":true`. An entry omits its partition if it is the expected one: 0 in the first entry of a line, and one
 more than the previous partition in the others. IdWriter encodes each topic and each entry separately, so that it can replace
@@ -21,7 +21,7 @@ from kafkasse.log import Partition
 
 MARK = "~"  # neither JSON nor base64url starts with it
 
-_ENTRY = re.compile(r"([0-9]*):([0-9]*)(?::([0-9]*))?")
+_ENTRY = re.compile(r"([0-9]*):([0-9]*)(?:e([0-9]+))?(?::([0-9]*))?")
 
 
 def encode(text: str) -> str:
@@ -39,6 +39,12 @@ def entry_start(partition: Partition, previous: Partition | None) -> str:
     """Return the text of an entry up to its offset. `previous` is the partition of the previous entry in the same line."""
     expected = 0 if previous is None else previous.partition + 1
     return " :" if partition.partition == expected else f" {partition.partition}:"
+
+
+def after_offset(leader_epoch: int | None, timestamp: int | None) -> str:
+    """Return the text of an entry after its offset."""
+    epoch_part = "" if leader_epoch is None else f"e{leader_epoch}"
+    return epoch_part if timestamp is None else f"{epoch_part}:{timestamp}"
 
 
 def decode(text: str) -> list[dict[str, object]]:
@@ -73,11 +79,13 @@ def _decode_line(words: list[str]) -> list[dict[str, object]]:
         match = _ENTRY.fullmatch(word)
         if not match:
             raise ValueError(word)
-        number, offset, timestamp = match.groups()
+        number, offset, leader_epoch, timestamp = match.groups()
         partition = int(number) if number else partition + 1
         entry = {"topic": topic, "partition": partition, **first}
         if offset:
             entry["offset"] = int(offset)
+        if leader_epoch:
+            entry["leader_epoch"] = int(leader_epoch)
         if timestamp:
             entry["timestamp"] = int(timestamp)
         entries.append(entry)

@@ -24,6 +24,7 @@ SCHEMA = "last-event-id"
 DEFAULT_LIMITS = Limits()
 
 _Topic = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")]
+_Int32 = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 _Int64 = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 
@@ -31,8 +32,9 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     """An entry for one partition. Its rules equal those of the JSON Schema; a test compares them."""
 
     topic: _Topic
-    partition: Annotated[int, Meta(ge=0, le=INT32_MAX)]
+    partition: _Int32
     offset: _Int64 | UnsetType = UNSET
+    leader_epoch: _Int32 | UnsetType = UNSET
     timestamp: _Int64 | UnsetType = UNSET
     topic_id: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,22}\Z")] | UnsetType = UNSET
     only: bool | UnsetType = UNSET
@@ -40,6 +42,8 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.offset is UNSET and self.timestamp is UNSET:
             raise ValueError("an entry needs an offset or a timestamp")
+        if self.leader_epoch is not UNSET and self.offset is UNSET:
+            raise ValueError("leader_epoch needs an offset")
         if self.only is False:
             raise ValueError("only must be true")
 
@@ -96,7 +100,9 @@ def _position(entries: list[_Entry | str]) -> Position:
             raise InvalidPosition(
                 f"Last-Event-ID has two entries for {partition.topic}/{partition.partition}.", at=f"[{index}]"
             )
-        starts[partition] = PartitionStart(_or_none(entry.offset), _or_none(entry.timestamp))
+        starts[partition] = PartitionStart(
+            _or_none(entry.offset), _or_none(entry.timestamp), _or_none(entry.leader_epoch)
+        )
         if entry.topic_id is not UNSET and topic_ids.setdefault(entry.topic, entry.topic_id) != entry.topic_id:
             raise InvalidPosition(f"Last-Event-ID has two topic_ids for {entry.topic}.", at=f"[{index}]")
         if entry.only:

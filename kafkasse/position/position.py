@@ -14,10 +14,14 @@ INT64_MAX = 2**63 - 1
 
 
 class PartitionStart(NamedTuple):
-    """Where to start in one partition: at an offset, or else at a timestamp in milliseconds since the epoch."""
+    """Where to start in one partition: at an offset, or else at a timestamp in milliseconds since the epoch.
+
+    `leader_epoch` is the leader epoch of the record before the offset, if the client knows it.
+    """
 
     offset: int | None = None
     timestamp: int | None = None
+    leader_epoch: int | None = None
 
 
 class IdType(Enum):

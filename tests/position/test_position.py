@@ -7,6 +7,7 @@ import json
 import string
 import sys
 from typing import NamedTuple
+from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
@@ -23,6 +24,7 @@ LETTERS = string.ascii_letters + string.digits + "._-"
 
 topics = st.text(LETTERS, min_size=1, max_size=249).filter(lambda name: name not in (".", ".."))
 numbers = st.integers(0, INT64_MAX)
+leader_epochs = st.integers(0, 2**31 - 1)
 partitions = st.builds(Partition, topics, st.integers(0, 2**31 - 1))
 topic_ids = st.text(string.ascii_letters + string.digits + "_-", max_size=22)
 
@@ -31,36 +33,49 @@ class Stream(NamedTuple):
     """The state of a stream that its ID describes."""
 
     offsets: dict[Partition, int]
-    timestamps: dict[Partition, int]
     topic_ids: dict[str, str]
     partial_topics: frozenset[str]
     id_type: IdType
-    compact: bool
+    timestamps: dict[Partition, int]
+    compact: bool | None
+    epochs: dict[Partition, int]
+    pending: dict[Partition, int]
 
     def writer(self) -> IdWriter:
-        return IdWriter(self.offsets, self.topic_ids, self.partial_topics, self.id_type, self.timestamps, self.compact)
+        return IdWriter(*self)
 
     def position(self) -> Position:
         """Return the position of a client that sends the ID."""
-        by_offset, by_time = self.id_type is not IdType.TIMESTAMP, self.id_type is not IdType.OFFSET
-        starts = {
-            each: PartitionStart(offset if by_offset else None, self.timestamps[each] if by_time else None)
-            for each, offset in self.offsets.items()
-        }
+        starts = {each: self.start(each) for each in self.offsets}
+        starts |= {each: PartitionStart(timestamp=timestamp) for each, timestamp in self.pending.items()}
         return Position(starts, (), self.topic_ids, self.partial_topics)
+
+    def start(self, partition: Partition) -> PartitionStart:
+        offset, timestamp = self.offsets[partition], self.timestamps.get(partition)
+        match self.id_type:
+            case IdType.OFFSET:
+                return PartitionStart(offset, None, self.epochs.get(partition))
+            case IdType.TIMESTAMP:
+                return PartitionStart(offset) if timestamp is None else PartitionStart(timestamp=timestamp)
+            case IdType.BOTH:
+                return PartitionStart(offset, timestamp, self.epochs.get(partition))
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> Stream:
-    offsets = draw(st.dictionaries(partitions, numbers, min_size=1, max_size=8))
-    names = list(dict.fromkeys(each.topic for each in offsets))
+    listed = draw(st.lists(partitions, min_size=1, max_size=8, unique=True))
+    offsets = {each: draw(numbers) for each in draw(st.sets(st.sampled_from(listed)))}
+    names = list(dict.fromkeys(each.topic for each in listed))
+    known = st.sets(st.sampled_from(list(offsets))) if offsets else st.just(set[Partition]())
     return Stream(
         offsets,
-        {each: draw(numbers) for each in offsets},
         {name: draw(topic_ids) for name in names},
         frozenset(draw(st.sets(st.sampled_from(names)))),
         draw(st.sampled_from(IdType)),
-        draw(st.booleans()),
+        {each: draw(numbers) for each in draw(known)},
+        draw(st.none() | st.booleans()),
+        {each: draw(leader_epochs) for each in draw(known)},
+        {each: draw(numbers) for each in listed if each not in offsets},
     )
 
 
@@ -103,37 +118,42 @@ def test_an_id_is_valid_in_sse_and_http(stream: Stream) -> None:
 
     assert rendered.isascii()
     assert rendered.isprintable()
-    assert not stream.compact or set(rendered) <= set(string.ascii_letters + string.digits + "-_~")
+    assert rendered[0] != "~" or set(rendered) <= set(string.ascii_letters + string.digits + "-_~")
 
 
-@given(streams(), st.lists(st.tuples(partitions, numbers, st.none() | st.integers(-1, INT64_MAX)), max_size=8))
-def test_an_advanced_writer_equals_a_new_one(stream: Stream, steps: list[tuple[Partition, int, int | None]]) -> None:
-    """After set(), for known and new partitions, the ID equals that of a writer created at the same position."""
-    advanced = stream.writer()
-    for partition, next_offset, timestamp in steps:
-        advanced.set(partition, next_offset, timestamp)
-
-    created = IdWriter(
-        advanced.offsets, stream.topic_ids, stream.partial_topics, stream.id_type, advanced.timestamps, stream.compact
-    )
-
-    assert created.render() == advanced.render()
-    assert advanced.offsets == {each: start.offset for each, start in parse(advanced.render()).starts.items()} or (
-        stream.id_type is IdType.TIMESTAMP
-    )
+moves = st.tuples(partitions, numbers, st.none() | st.integers(-1, INT64_MAX), st.none() | st.integers(-1, 2**31 - 1))
 
 
-@given(streams(), st.data(), numbers)
-def test_split_at_offset_agrees_with_render(stream: Stream, data: st.DataObject, next_offset: int) -> None:
+@given(streams(), st.lists(moves, max_size=8), st.data())
+def test_a_moved_writer_equals_a_new_one(
+    stream: Stream, moves: list[tuple[Partition, int, int | None, int | None]], data: st.DataObject
+) -> None:
+    """After set(), for known, new and pending partitions, the ID equals that of a writer created at the same position."""
+    moved = stream.writer()
+    listed = st.sampled_from([*stream.offsets, *stream.pending])
+    for partition, *move in moves:
+        moved.set(data.draw(listed) if data.draw(st.booleans()) else partition, *move)
+
+    created = moved.copy_at(moved.offsets, moved.timestamps, moved.epochs, moved.pending)
+
+    assert created.render() == moved.render()
+    assert {*moved.offsets, *moved.pending} == parse(moved.render()).starts.keys()
+
+
+@given(streams(), st.data(), numbers, st.integers(-1, 2**31 - 1))
+def test_split_at_offset_agrees_with_render(
+    stream: Stream, data: st.DataObject, next_offset: int, leader_epoch: int
+) -> None:
     """The template with an offset filled in is the whole ID."""
     writer = stream.writer()
-    partition = data.draw(st.sampled_from(list(stream.offsets)))
-    template = writer.split_at_offset(partition)
+    partition = data.draw(st.sampled_from([*stream.offsets, *stream.pending]))
+    template = writer.split_at_offset(partition, leader_epoch)
+    is_new_epoch = next_offset != stream.offsets.get(partition) or leader_epoch >= 0
 
-    writer.set(partition, next_offset)
+    writer.set(partition, next_offset, leader_epoch=leader_epoch)
 
-    assert (stream.id_type is not IdType.OFFSET) == (template is None)
-    if template is not None:
+    assert (stream.id_type is not IdType.OFFSET or partition in stream.pending) == (template is None)
+    if template is not None and is_new_epoch:
         prefix, format_offset, suffix = template
         assert f"{prefix}{format_offset(next_offset)}{suffix}" == writer.render()
 
@@ -144,15 +164,77 @@ def test_split_at_offset_of_a_new_partition() -> None:
 
 
 def test_the_json_form() -> None:
-    """The ID has the next offset of every partition, and the topic_id once for each topic."""
+    """The ID has the next offset of every partition, its leader epoch if it is known, and the topic_id once per topic."""
     offsets = {Partition("t", 0): 12, Partition("t", 1): 7, Partition("u", 0): 0}
 
-    rendered = IdWriter(offsets, {"t": "kQ3d8y1Z", "u": ""}).render()
+    rendered = IdWriter(offsets, {"t": "kQ3d8y1Z", "u": ""}, epochs={Partition("t", 0): 5}).render()
 
     assert (
-        '[{"topic":"t","partition":0,"offset":12,"topic_id":"kQ3d8y1Z"},{"topic":"t","partition":1,"offset":7},'
-        '{"topic":"u","partition":0,"offset":0,"topic_id":""}]'
+        '[{"topic":"t","partition":0,"offset":12,"leader_epoch":5,"topic_id":"kQ3d8y1Z"},'
+        '{"topic":"t","partition":1,"offset":7},{"topic":"u","partition":0,"offset":0,"topic_id":""}]'
     ) == rendered
+
+
+def test_compact_ids_of_earlier_versions_are_valid() -> None:
+    """A compact ID without leader epochs is parsed as before."""
+    starts = [PartitionStart(5), PartitionStart(6, 7), PartitionStart(None, 8), PartitionStart(9, None, 2)]
+
+    position = parse(compact("\nt ix :5 :6:7 3::8 :9e2"))
+
+    assert dict(zip((Partition("t", index) for index in (0, 1, 3, 4)), starts, strict=True)) == position.starts
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("id_type", IdType)
+def test_a_pending_partition(id_type: IdType, compact: bool) -> None:
+    """The ID contains the timestamp of a partition whose offset is unknown, until set() gives the offset."""
+    known, unknown = Partition("t", 0), Partition("t", 1)
+    writer = IdWriter({known: 7}, {"t": "x"}, id_type=id_type, compact=compact, pending={unknown: 1000})
+
+    assert PartitionStart(timestamp=1000) == parse(writer.render()).starts[unknown]
+
+    writer.set(unknown, 3)
+
+    by_type = {
+        IdType.OFFSET: PartitionStart(3),
+        IdType.TIMESTAMP: PartitionStart(timestamp=1000),
+        IdType.BOTH: PartitionStart(3, 1000),
+    }
+    assert by_type[id_type] == parse(writer.render()).starts[unknown]
+    assert {} == writer.pending
+
+
+def test_the_epoch_belongs_to_the_record_before_the_offset() -> None:
+    """A move without a known leader epoch removes the epoch from the ID. A move to the same offset keeps it."""
+    partition = Partition("t", 0)
+    writer = IdWriter({partition: 7}, {"t": "x"}, epochs={partition: 1})
+    seen = []
+    for move in [(8, None, 2), (8, None, -1), (8, None, None), (9, None, -1), (9, None, 3), (4,)]:
+        writer.set(partition, *move)
+        seen.append(parse(writer.render()).starts[partition].leader_epoch)
+
+    assert [2, 2, 2, None, 3, None] == seen
+
+
+@pytest.mark.parametrize("id_type", IdType)
+def test_an_unknown_timestamp_is_omitted(id_type: IdType) -> None:
+    """A client with an ID whose timestamp is unknown resumes at the offset, and not at the start of the topic."""
+    partition = Partition("t", 0)
+
+    starts = parse(IdWriter({partition: 7}, {"t": "x"}, id_type=id_type).render()).starts
+
+    assert {partition: PartitionStart(7)} == starts
+
+
+@pytest.mark.parametrize("id_type", [IdType.TIMESTAMP, IdType.BOTH])
+def test_a_move_back_without_a_timestamp_makes_the_timestamp_unknown(id_type: IdType) -> None:
+    """After a truncation, the log may contain records that are older than the timestamp."""
+    partition = Partition("t", 0)
+    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=id_type, timestamps={partition: 1000})
+
+    writer.set(partition, 5)
+
+    assert {partition: PartitionStart(5)} == parse(writer.render()).starts
 
 
 @pytest.mark.parametrize(
@@ -203,6 +285,45 @@ def test_a_compact_id_of_many_partitions_is_short() -> None:
     )
 
     assert json_length > 16_384 > compact_length
+
+
+def names(count: int, length: int) -> list[str]:
+    return [f"{index:02}".ljust(length, "n") for index in range(count)]
+
+
+@pytest.mark.parametrize("id_type", IdType)
+@pytest.mark.parametrize("length", [2, 20, 249])
+@pytest.mark.parametrize("topic_count", [1, 2, 50])
+def test_an_id_in_the_json_form_fits_into_a_request_line(topic_count: int, length: int, id_type: IdType) -> None:
+    """Without a setting, an ID is compact as soon as its JSON form would be too long for a URL or a header of 4 KiB."""
+    listed = [Partition(name, index) for index in range(70) for name in names(topic_count, length)]
+    lengths = []
+    for count in range(1, len(listed)):
+        offsets = dict.fromkeys(sorted(listed[:count]), 10**11)
+        rendered = IdWriter(
+            offsets,
+            dict.fromkeys(names(topic_count, length), "kQ3d8y1Z"),
+            id_type=id_type,
+            timestamps=dict.fromkeys(offsets, 1_790_000_000_000),
+            epochs=dict.fromkeys(offsets, 1000),
+        ).render()
+        if rendered.startswith("~"):
+            break
+        lengths.append((len(rendered), len(quote(rendered, safe=""))))
+
+    assert rendered.startswith("~")
+    assert 4_096 > max(length for length, _ in lengths)
+    assert 7_000 > max(length for _, length in lengths)
+
+
+def test_the_form_of_an_id_does_not_depend_on_its_offsets() -> None:
+    """The form does not change while a stream continues, so that the IDs of one stream do not alternate."""
+    for count in range(30, 80):
+        listed = [Partition("t", index) for index in range(count)]
+        first = IdWriter(dict.fromkeys(listed, 0), {"t": "kQ3d8y1Z"})
+        last = first.copy_at(dict.fromkeys(listed, INT64_MAX), {}, dict.fromkeys(listed, 2**31 - 1))
+
+        assert first.render()[0] == last.render()[0]
 
 
 # IDs from KafkaSSE's clients and from people with curl.
@@ -273,6 +394,13 @@ def test_the_largest_offset() -> None:
         (entry(offset=2**63), "[0].offset", "greater than the maximum"),
         (entry(timestamp=-1), "[0].timestamp", "less than the minimum"),
         (entry(timestamp=2**63), "[0].timestamp", "greater than the maximum"),
+        (entry(leader_epoch=-1), "[0].leader_epoch", "less than the minimum"),
+        (entry(leader_epoch=2**31), "[0].leader_epoch", "greater than the maximum"),
+        (
+            '[{"topic":"t","partition":0,"timestamp":1,"leader_epoch":1}]',
+            "[0]",
+            "'offset' is a dependency of 'leader_epoch'",
+        ),
         (entry(topic_id="é"), "[0].topic_id", "does not match"),
         (entry(topic_id="a" * 23), "[0].topic_id", "does not match"),
         (entry(only=False), "[0].only", "True was expected"),
@@ -333,6 +461,7 @@ def test_two_topic_ids_for_one_topic_are_rejected() -> None:
     "text",
     [
         *("~", "~~", "~é", "~%%%", compact(""), compact("\n"), compact("t"), compact("t ix"), compact("t o")),
+        *(compact("t :1e"), compact("t :1e1e1"), compact("t :1:2e1"), compact("t :1e-1")),
         *(compact("t x:1"), compact("t -1:1"), compact("t 0"), compact("t :1:2:3"), compact("t :+1")),
         *(compact("t :\u0663"), compact("t " + ":1" * 100), compact("t :" + "9" * 5000)),
     ],
@@ -342,7 +471,9 @@ def test_a_damaged_compact_id_is_rejected(text: str) -> None:
     assert "starts like a compact event ID" in rejection(text).detail
 
 
-@pytest.mark.parametrize("text", [compact("a b :1"), compact("t :"), compact("t :" + "9" * 20), compact(" :1")])
+@pytest.mark.parametrize(
+    "text", [compact("a b :1"), compact("t :"), compact("t :" + "9" * 20), compact("t :e1"), compact(" :1")]
+)
 def test_a_compact_id_must_match_the_schema(text: str) -> None:
     """The compact form cannot express anything that the JSON form cannot."""
     assert rejection(text).detail
@@ -400,6 +531,7 @@ members = {
     "partition": odd_numbers,
     "offset": odd_numbers,
     "timestamp": odd_numbers,
+    "leader_epoch": odd_numbers,
     "topic_id": odd_texts,
     "only": st.booleans(),
 }
