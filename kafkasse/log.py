@@ -77,12 +77,6 @@ class Batch(NamedTuple):
     next_offset: int
     leader_epoch: int = UNKNOWN_EPOCH
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """Split the batch in two. It must have at least two records."""
-        middle = len(self.records) // 2
-        first, second = self.records[:middle], self.records[middle:]
-        return self._replace(records=first, next_offset=first[-1].offset + 1), self._replace(records=second)
-
 
 class Gap(NamedTuple):
     """Offsets `[start, end)` that a client needs and that the log no longer holds.

@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from kafkasse import frame
-from kafkasse.errors import FilterError, KafkasseError
+from kafkasse.event_loop import take_turn
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Cursor, Gap, Log, OffsetOutOfRange, known_offset_ranges
 from kafkasse.position import IdWriter
 
-MAX_RECORDS_PER_ENCODE = 256
 MAX_POLL_S = 0.25  # read() calls `until` at least this often
 
 
@@ -60,6 +59,7 @@ class CatchUp:
         self._watch = watch
         self._max_chunk_bytes = max_chunk_bytes
         self._batches: deque[Batch] = deque()  # fetched, and not encoded yet
+        self._next_record = 0  # the index of the next record to encode in the first batch
         self._gaps = deque[Gap]()  # found while reading, and not sent yet
         self._first_gaps = gaps
         self._snapshot: Snapshot | None = None
@@ -147,42 +147,31 @@ class CatchUp:
         parts: list[bytes] = []
         size = 0
         while self._batches and size < self._max_chunk_bytes:
-            if self._snapshot is not None:
-                parts.append(self._add_to_snapshot(self._snapshot, self._batches.popleft()))
-            else:
-                try:
-                    parts += self._encode(self._batches[0])
-                except KafkasseError:
-                    if not parts:
-                        raise
-                    break  # send what is encoded first, because `ids` has moved past it; the next read() fails
-            size = sum(map(len, parts))
+            take_turn()
+            if not self._batches:
+                break  # another greenlet closed the reader
+            try:
+                frames = self._encode_piece()
+            except Exception:
+                if not parts:
+                    raise
+                break  # send what is encoded first, because `ids` has moved past it; the next read() fails
+            parts += frames
+            size += sum(map(len, frames))
         return b"".join(parts)
 
-    def _encode(self, batch: Batch) -> list[bytes]:
-        """Encode the first records of a batch. The rest stays in the queue, so that no chunk becomes far too large."""
-        partition, records, next_offset, _ = batch
-        rest = records[MAX_RECORDS_PER_ENCODE:]
-        if rest:
-            records = records[:MAX_RECORDS_PER_ENCODE]
-            next_offset = records[-1].offset + 1
-        try:
-            frames, offsets = self._encoder.encode_run(partition, records, self.ids)
-        except FilterError:
-            if len(batch.records) == 1:
-                raise
-            # The client must receive the records before the one at which the filter fails, so halve the batch until it
-            # contains only that record.
-            self._batches.popleft()
-            self._batches.extendleft(reversed(batch.halves()))
-            return []
-        self._batches.popleft()
-        if rest:
-            self._batches.appendleft(batch._replace(records=rest))
-        self.ids.set(partition, next_offset)
+    def _encode_piece(self) -> list[bytes]:
+        batch = self._batches[0]
+        if self._snapshot is not None:
+            return [self._add_to_snapshot(self._snapshot, self._batches.popleft())]
+        piece = self._encoder.encode_piece(batch, self._next_record, self.ids)
         # Filtered records after the last frame move the position past its event ID.
-        self.id_sent = bool(offsets) and offsets[-1] + 1 == next_offset
-        return frames
+        self.id_sent = piece.ends_at_position
+        self._next_record = piece.end
+        if piece.end == len(batch.records):
+            self._next_record = 0
+            self._batches.popleft()
+        return piece.frames
 
     def _add_to_snapshot(self, snapshot: Snapshot, batch: Batch) -> bytes:
         """Return b"" until the snapshot is complete, then the newest record of each key and the first event ID."""

@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 from gevent.event import Event
 
 from kafkasse import frame
-from kafkasse.errors import FilterError, KafkasseError
+from kafkasse.errors import KafkasseError
+from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Ring, RingLimits, Segment
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Gap, Partition
@@ -108,29 +109,20 @@ class SharedFeed:
     # The tail calls these.
 
     def append(self, batch: Batch) -> None:
-        """Encode a batch for all readers.
+        """Encode a batch for all readers, in pieces. Other greenlets may run between two pieces.
 
         Raises:
             FilterError: the filter failed at a record; the records before it have been appended.
         """
-        partition, records, next_offset, _ = batch
-        try:
-            frames, offsets = self._encoder.encode_run(partition, records, self.ids)
-        except FilterError:
-            if len(records) == 1:
-                raise
-            # Readers must receive the records before the one at which the filter fails, so halve the batch until it contains
-            # only that record.
-            for half in batch.halves():
-                self.append(half)
-            return
-        timestamps: list[int | None] = []
-        if self._has_timestamps:
-            timestamp_of = {record.offset: record.timestamp for record in records}
-            timestamps = [timestamp_of[offset] for offset in offsets]
-        self.ids.set(partition, next_offset)
-        ends_at_position = bool(offsets) and offsets[-1] + 1 == next_offset
-        self._add(partition, next_offset, b"".join(frames), offsets, timestamps, None, ends_at_position)
+        end: int | None = None
+        while end != len(batch.records):
+            take_turn(urgent=True)
+            piece = self._encoder.encode_piece(batch, end or 0, self.ids)
+            end = piece.end
+            data = b"".join(piece.frames)
+            self._add(
+                batch.partition, piece.next_offset, data, piece.offsets, piece.timestamps, None, piece.ends_at_position
+            )
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""

@@ -6,16 +6,43 @@ A feed calls it once for each record, however many clients read the feed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from kafkasse.errors import FilterError
 from kafkasse.frame import hooks
 from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.frame.hooks import Deserializer, Filterer
 from kafkasse.frame.json_text import DeserializationError, dumps, loads
 from kafkasse.frame.wire import ServerSentEvents, Wire
-from kafkasse.log import UNKNOWN_EPOCH, Partition, Record
+from kafkasse.log import Batch, Partition, Record
 from kafkasse.position import IdTemplate, IdWriter
+
+MAX_PIECE_RECORDS = 64
+MAX_PIECE_BYTES = 65_536  # of frames; a piece exceeds it by at most one record
+
+
+class Piece(NamedTuple):
+    """Encoded records of one partition.
+
+    Attributes:
+        frames: the frames. Records that are not sent have no frame.
+        offsets: for each frame, the offset of its record.
+        timestamps: for each frame, the timestamp of its record; empty unless the event IDs contain timestamps.
+        end: the index in the batch of the first record after the piece.
+        next_offset: the offset after the piece.
+    """
+
+    frames: list[bytes]
+    offsets: list[int]
+    timestamps: list[int | None]
+    end: int
+    next_offset: int
+
+    @property
+    def ends_at_position(self) -> bool:
+        """Whether the event ID of the last frame is the position after the piece. False if filtered records follow it."""
+        return bool(self.offsets) and self.offsets[-1] + 1 == self.next_offset
 
 
 class Encoder:
@@ -29,8 +56,8 @@ class Encoder:
         filterer: receives the message; the record is sent if it returns a true value. If it raises an exception, the
             stream ends, because the server cannot know whether the client may see the record.
         on_skipped: called with the topic, partition, offset and reason of each record that cannot be deserialized.
-        sparse_ids: only the last frame of a run has an ID, which saves bytes. A client whose connection breaks within a
-            run receives the run again.
+        sparse_ids: only the last frame of a piece has an ID, which saves bytes. A client whose connection breaks within a
+            piece receives the piece again.
     """
 
     def __init__(
@@ -67,32 +94,38 @@ class Encoder:
             return None
         return payload.event, self.wire.body(payload)
 
-    def encode_run(
-        self, partition: Partition, records: Sequence[Record], ids: IdWriter, leader_epoch: int = UNKNOWN_EPOCH
-    ) -> tuple[list[bytes], list[int]]:
-        """Encode a run: consecutive records of one partition.
+    def encode_piece(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
+        """Encode the next piece of a batch: so few records and bytes that it takes about a millisecond.
 
         Args:
-            partition: the partition of the records.
-            records: the records in offset order.
-            ids: the stream's IDs at the position before the run. Advanced to the position after the run.
-            leader_epoch: the leader epoch of the records.
-
-        Returns:
-            The frames, and for each frame the offset of its record. Records that are not sent have no frame.
+            batch: the batch.
+            start: the index of the first record of the piece.
+            ids: the stream's IDs at the position before the piece. Advanced to the position after the piece.
 
         Raises:
-            FilterError: the filterer raised an exception. `ids` is unchanged.
+            FilterError: the filterer raised an exception at the first record of the piece. `ids` is unchanged. If it raises
+                one at a later record, the piece ends before that record.
         """
-        id_template = ids.split_at_offset(partition, leader_epoch)
-        if id_template is None:
-            return self._encode_run_with_timestamps(partition, records, ids, leader_epoch)
+        id_template = ids.split_at_offset(batch.partition, batch.leader_epoch)
+        piece = (
+            self._encode_with_template(batch, start, id_template)
+            if id_template is not None
+            else self._encode_with_timestamps(batch, start, ids)
+        )
+        ids.set(batch.partition, piece.next_offset, leader_epoch=batch.leader_epoch)
+        return piece
+
+    def _encode_with_template(self, batch: Batch, start: int, id_template: IdTemplate) -> Piece:
+        partition = batch.partition
         id_prefix, format_offset, id_suffix = id_template
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
         frames: list[bytes] = []
         offsets: list[int] = []
-        for record in records:
+        end, size = start, 0
+        for record in batch.records[start : start + MAX_PIECE_RECORDS]:
+            if size >= MAX_PIECE_BYTES:
+                break
             offset, value, key, timestamp = record.offset, record.value, record.key, record.timestamp
             has_timestamp = timestamp is not None and timestamp >= 0
             if (
@@ -110,40 +143,60 @@ class Encoder:
                     next_offset = offset + 1 if is_decimal else format_offset(offset + 1).encode()
                     frame = template_with_id % (next_offset, value[:-1], offset, timestamp, key_json)
             else:
-                encoded = self.encode(partition.topic, partition.partition, record)
+                try:
+                    encoded = self.encode(partition.topic, partition.partition, record)
+                except FilterError:
+                    if end == start:
+                        raise
+                    break
                 if encoded is None:
+                    end, size = end + 1, size + len(value or b"")
                     continue
                 event, body = encoded
                 position_id = "" if self._sparse_ids else f"{id_prefix}{format_offset(offset + 1)}{id_suffix}"
                 frame = self.wire.frame(event, position_id, body)
+            end, size = end + 1, size + len(frame)
             frames.append(frame)
             offsets.append(offset)
         if self._sparse_ids and frames:
             last_id = f"{id_prefix}{format_offset(offsets[-1] + 1)}{id_suffix}"
             frames[-1] = self.wire.with_id(frames[-1], last_id)
-        if records:
-            ids.set(partition, records[-1].offset + 1, leader_epoch=leader_epoch)
-        return frames, offsets
+        return Piece(frames, offsets, [], end, _next_offset(batch, end))
 
-    def _encode_run_with_timestamps(
-        self, partition: Partition, records: Sequence[Record], ids: IdWriter, leader_epoch: int
-    ) -> tuple[list[bytes], list[int]]:
-        """Encode a run whose IDs contain timestamps: encode_run() without templates.
+    def _encode_with_timestamps(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
+        """Encode a piece whose IDs contain timestamps, without templates.
 
-        It encodes all records before it changes `ids`, because a FilterError must leave `ids` unchanged.
+        Hooks may switch greenlets. So encode all records before `ids` changes: other greenlets must not see an ID whose
+        records have not been returned.
         """
+        partition = batch.partition
+        encoded: list[tuple[str, bytes] | None] = []
+        size, id_size = 0, len(ids.render())
+        for record in batch.records[start : start + MAX_PIECE_RECORDS]:
+            if size >= MAX_PIECE_BYTES:
+                break
+            try:
+                encoded.append(self.encode(partition.topic, partition.partition, record))
+            except FilterError:
+                if not encoded:
+                    raise
+                break
+            size += len(record.value or b"") + id_size
+        end = start + len(encoded)
         frames: list[bytes] = []
         offsets: list[int] = []
+        timestamps: list[int | None] = []
         last_id = ""
-        for record, encoded in [(each, self.encode(partition.topic, partition.partition, each)) for each in records]:
-            ids.set(partition, record.offset + 1, record.timestamp, leader_epoch)
-            if encoded is not None:
-                last_id, (event, body) = ids.render(), encoded
+        for record, each in zip(batch.records[start:end], encoded, strict=True):
+            ids.set(partition, record.offset + 1, record.timestamp, batch.leader_epoch)
+            if each is not None:
+                last_id, (event, body) = ids.render(), each
                 frames.append(self.wire.frame(event, "" if self._sparse_ids else last_id, body))
                 offsets.append(record.offset)
+                timestamps.append(record.timestamp)
         if self._sparse_ids and frames:
             frames[-1] = self.wire.with_id(frames[-1], last_id)
-        return frames, offsets
+        return Piece(frames, offsets, timestamps, end, _next_offset(batch, end))
 
     def _payload(self, topic: str, partition: int, record: Record) -> Payload | None:
         """Return the payload of a record, or None if the filterer rejects it."""
@@ -170,6 +223,11 @@ class Encoder:
         if isinstance(message, dict):
             message = {**message, "_kafka": json.loads(kafka_member(topic, partition, record))}
         return message
+
+
+def _next_offset(batch: Batch, end: int) -> int:
+    """Return the offset after the records of `batch` before the index `end`."""
+    return batch.next_offset if end == len(batch.records) else batch.records[end - 1].offset + 1
 
 
 def _frame_templates(partition: Partition, id_template: IdTemplate) -> tuple[bytes, bytes]:

@@ -23,7 +23,7 @@ from kafkasse.errors import ConfigurationError, InvalidPosition
 from kafkasse.frame import FORMATS, Encoder, JsonLines
 from kafkasse.kafka.batches import BatchTooLarge, decode
 from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, PartitionData, parse_response
-from kafkasse.log import Partition
+from kafkasse.log import Batch, Partition
 from kafkasse.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
@@ -74,7 +74,8 @@ def frames(data: bytes) -> None:
     ids = IdWriter({Partition("t", 2): 1, WHERE: 0}, {"t": "x"}, compact=compact)
     slow = ids.copy_at(ids.offsets, {})
     wire = Encoder(format)
-    sent, offsets = wire.encode_run(WHERE, records, ids)
+    batch = Batch(WHERE, records, len(records))
+    sent, offsets, *_ = wire.encode_piece(batch, 0, ids)
 
     blocks = read_blocks(b"".join(sent))
 
@@ -82,7 +83,7 @@ def frames(data: bytes) -> None:
     assert all((block.names[:2], set(block.names[2:])) == (("event", "id"), {"data"}) for block in blocks)
     assert read_events(b"".join(sent)) == list(Parser().receive(b"".join(sent)))
     assert sent == list(_one_by_one(wire, records, slow))
-    lines, shown = Encoder(format, JsonLines()).encode_run(WHERE, records, slow)
+    lines, shown, *_ = Encoder(format, JsonLines()).encode_piece(batch, 0, slow)
     assert offsets == shown
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 and b"\r" not in line for line in lines)
 

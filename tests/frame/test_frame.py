@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from kafkasse import frame
 from kafkasse.errors import FilterError, TopicGone
 from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord, Wire
+from kafkasse.frame.encoder import MAX_PIECE_RECORDS, Piece
 from kafkasse.frame.formats import can_append_member
 from kafkasse.frame.json_text import is_json
-from kafkasse.log import Gap, Partition
+from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.sse import Event, Parser
 from tests.support.sse import read_events
@@ -524,10 +525,10 @@ def writer(id_type: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
 
 
 @given(runs, id_forms, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
-def test_a_run_equals_its_records_one_by_one(
+def test_pieces_equal_their_records_one_by_one(
     records: list[Record], id_form: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
 ) -> None:
-    """encode_run() returns the frames that its records have one by one, each with the ID after it, and advances the IDs."""
+    """Pieces contain the frames that their records have one by one, each with the ID after it, and advance the IDs."""
     encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
     one, expected = writer(*id_form), []
     for record in records:
@@ -536,24 +537,57 @@ def test_a_run_equals_its_records_one_by_one(
             expected.append((record.offset, encoder.wire.frame(encoded[0], one.render(), encoded[1])))
 
     ids = writer(*id_form)
-    frames, offsets = encoder.encode_run(Partition("t", 3), records, ids)
+    pieces = encode(encoder, Batch(Partition("t", 3), records, records[-1].offset + 1 if records else 7), ids)
 
-    assert expected == list(zip(offsets, frames, strict=True))
+    assert expected == [each for piece in pieces for each in zip(piece.offsets, piece.frames, strict=True)]
     assert one.render() == ids.render()
 
 
 @given(id_forms)
-def test_a_failed_run_does_not_advance_the_ids(id_form: tuple[IdType, bool]) -> None:
-    """If the filterer fails within a run, no frame of the run is sent, so the ID stays at the position before it."""
+def test_a_piece_ends_before_a_record_at_which_the_filterer_fails(id_form: tuple[IdType, bool]) -> None:
+    """The next piece raises the error, and its IDs stay at the position before that record."""
     ids = writer(*id_form)
+    batch = Batch(Partition("t", 3), [Record(b'{"a":1}', offset=7), Record(b"{}", offset=8)], 9)
+    encoder = Encoder(filterer=lambda message: message["a"])
+
+    piece = encoder.encode_piece(batch, 0, ids)
     before = ids.render()
-
     with pytest.raises(FilterError):
-        Encoder(filterer=lambda message: message["a"]).encode_run(
-            Partition("t", 3), [Record(b'{"a":1}'), Record(b"{}", offset=8)], ids
-        )
+        encoder.encode_piece(batch, piece.end, ids)
 
+    assert ([7], 1, 8) == (piece.offsets, piece.end, piece.next_offset)
     assert before == ids.render()
+
+
+@pytest.mark.parametrize("id_type", IdType)
+def test_a_piece_has_few_records(id_type: IdType) -> None:
+    """Many tiny records are encoded in many pieces, whether they are sent or not."""
+    records = [Record(b"{}", offset=offset) for offset in range(1000)]
+    batch = Batch(Partition("t", 3), records, 1000)
+
+    for encoder in (Encoder(), Encoder(filterer=lambda message: False)):
+        pieces = encode(encoder, batch, writer(id_type))
+
+        assert 1000 // MAX_PIECE_RECORDS < len(pieces)
+
+
+@pytest.mark.parametrize("id_type", IdType)
+@pytest.mark.parametrize("value", [b'{"a":"%b"}', b'["%b"]'])
+def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
+    """Large values end a piece early, and large event IDs do so too."""
+    ids = IdWriter({Partition("t", number): 0 for number in range(1000)}, {"t": "x"}, id_type=id_type, compact=False)
+    large = Batch(Partition("t", 3), [Record(value % (b"x" * 50_000), offset=offset) for offset in range(10)], 10)
+    small = Batch(Partition("t", 3), [Record(value % b"", offset=offset) for offset in range(10)], 10)
+
+    assert 5 <= len(encode(Encoder(), large, writer(id_type)))
+    assert 3 <= len(encode(Encoder(), small, ids))
+
+
+def encode(encoder: Encoder, batch: Batch, ids: IdWriter) -> list[Piece]:
+    pieces = [encoder.encode_piece(batch, 0, ids)]
+    while pieces[-1].end < len(batch.records):
+        pieces.append(encoder.encode_piece(batch, pieces[-1].end, ids))
+    return pieces
 
 
 # Events of kafkasse itself.

@@ -64,15 +64,15 @@ def mutated(name: str) -> Iterator[None]:
 
 
 def _on_frames(name: str, change: Callable[[list[bytes]], list[bytes]]) -> Callable[[], None]:
-    """Return a mutant that changes the frames of a run of records."""
+    """Return a mutant that changes the frames of a piece of records."""
 
-    def encode_run(original: Any, self: Any, *args: Any) -> Any:
-        frames, offsets = original(self, *args)
-        changed = change(list(frames))
-        applied[name] += changed != frames
-        return changed, offsets[: len(changed)]
+    def encode_piece(original: Any, self: Any, *args: Any) -> Any:
+        piece = original(self, *args)
+        changed = change(list(piece.frames))
+        applied[name] += changed != piece.frames
+        return piece._replace(frames=changed, offsets=piece.offsets[: len(changed)])
 
-    return lambda: patch(Encoder, "encode_run", encode_run)
+    return lambda: patch(Encoder, "encode_piece", encode_piece)
 
 
 def _shift_last_offset(by: int) -> Callable[[list[bytes]], list[bytes]]:
