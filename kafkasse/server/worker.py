@@ -1,6 +1,7 @@
 """gunicorn's gevent worker, adapted to streams. gunicorn.conf.py selects it.
 
-- At SIGTERM, streams end with a last event ID instead of being cut off.
+- At SIGTERM, the worker first closes its listener, because a browser retries a refused connection but not a 503. Then its
+  streams end with a last event ID instead of being cut off.
 - A stream may take over its client's socket, so that an idle client needs no greenlet.
 - Requests that gunicorn refuses before an app receives them (too large, or invalid HTTP) get our JSON error body.
 - One client cannot block all others: the worker limits the size of all headers together (gunicorn allows 6.5 MB), the size
@@ -12,10 +13,13 @@ from __future__ import annotations
 import gc
 import json
 import time
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import gevent
+from gevent.server import StreamServer
 from gunicorn import http, util
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
@@ -25,6 +29,8 @@ from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
 MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and 64 KiB for cookies and all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
+# After the listener is closed, streams still open for this long, so that no connection that was just accepted gets a 503.
+OPEN_AFTER_STOP_S = 0.2
 # Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
 CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
@@ -52,6 +58,17 @@ class _Parser(http.RequestParser):  # type: ignore[misc]
         return bool(super().finish_body(deadline, max_bytes))
 
 
+class _Listener(StreamServer):  # type: ignore[misc]
+    """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket."""
+
+    def __init__(self, listener: Any, handle: Callable[[Any, Any, Any], None], **settings: Any) -> None:
+        super().__init__(listener, partial(handle, self), **settings)
+
+    def getsockname(self) -> Any:
+        """Return the address of the socket, also after it was closed: gunicorn asks for it in each connection's greenlet."""
+        return self.address
+
+
 class Worker(GeventWorker):  # type: ignore[misc]
     """The gevent worker with the changes that the top of this module lists.
 
@@ -67,6 +84,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.streams = StreamRegistry()
+        self._listeners: list[_Listener] = []
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams take over their sockets."""
@@ -87,30 +105,45 @@ class Worker(GeventWorker):  # type: ignore[misc]
             raise StopIteration from None  # gunicorn closes the connection
         gevent.sleep(0)
 
+    def server_class(self, listener: Any, spawn: Any, ssl_context: Any = None, **_: Any) -> _Listener:
+        """Create the server of a listener. gunicorn's run() calls this, and does not expose the servers it creates itself."""
+        ssl_args = {"ssl_context": ssl_context} if ssl_context else {}
+        server = _Listener(listener, self.handle, spawn=spawn, **ssl_args)
+        if self.cfg.workers > 1:
+            server.max_accept = 1  # leave connections to the other workers
+        self._listeners.append(server)
+        return server
+
     def run(self) -> None:
         """Serve until stopped, then wait until all streams have ended. gunicorn waits only for those with a greenlet."""
         super().run()
-        self._drain()
+        self._begin_stop()
         while len(self.streams) and time.monotonic() < self._close_streams_at:
             self.notify()
             gevent.sleep(STOP_CHECK_INTERVAL_S)
         self.streams.close_all()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handle SIGTERM: end the open streams, then stop."""
-        self._drain()
+        """Handle SIGTERM: accept no more connections, end the open streams, then stop."""
+        self._begin_stop()
         super().handle_exit(sig, frame)
 
     def notify(self) -> None:
         """End the streams if gunicorn stops this worker without a signal, as after max_requests. Called every second."""
         super().notify()
         if not self.alive:
-            self._drain()
+            self._begin_stop()
 
-    def _drain(self) -> None:
-        if not self.streams.stopping:
+    def _begin_stop(self) -> None:
+        if not self._close_streams_at:
             self._close_streams_at = time.monotonic() + self.cfg.graceful_timeout - CLOSE_BEFORE_KILL_S
-            self.streams.drain()
+            # Not here: the signal may have interrupted the code that accepts a connection.
+            gevent.spawn(self._close_listeners)
+            gevent.spawn_later(OPEN_AFTER_STOP_S, self.streams.drain)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
 
     def _with_streams(self, app: Any) -> Any:
         """Wrap `app` so that its streams use our registry and, if no middleware wraps them, serve themselves."""

@@ -1,4 +1,4 @@
-"""Apps for gunicorn with hooks, which can be set only in code."""
+"""Apps for gunicorn with hooks or a log in memory, which can be set only in code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from flask import Flask
 
 from kafkasse.app import create_app
 from kafkasse.config import Config
+from kafkasse.memory_log import MemoryLog
+
+
+def in_memory() -> Flask:
+    """An app that serves the topic `t` from memory, for tests of the server that need no Kafka."""
+    log = MemoryLog()
+    log.create("t")
+    return create_app(Config.load(), log)
 
 
 def filtered() -> Flask:

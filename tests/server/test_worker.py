@@ -1,0 +1,77 @@
+"""The gunicorn worker: how it stops, and what it answers without the app. No test needs Kafka."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection
+
+import pytest
+
+from tests.support.client import READ_TIMEOUT_S, Client, fetch
+from tests.support.server import Server
+
+APP = "tests.support.apps:in_memory()"
+WHILE_ONE_WORKER_STOPS = 100  # requests
+
+
+@pytest.fixture
+def start(processes: None) -> Iterator[Callable[..., Server]]:
+    """Starts servers that are stopped after the test."""
+    with ExitStack() as servers:
+        yield lambda **environment: servers.enter_context(Server(APP, **environment))
+
+
+# Stopping.
+
+
+def test_a_stopping_server_refuses_connections(start: Callable[..., Server]) -> None:
+    """A browser retries a refused connection, but never connects again after a 503."""
+    server = start()
+    with Client(server.port, "/t").ready():
+        server.terminate()
+
+        statuses = list(_statuses_until_refused(server))
+
+    assert {200} >= set(statuses)
+
+
+def _statuses_until_refused(server: Server) -> Iterator[int]:
+    try:
+        while True:
+            with Client(server.port, "/t") as client:
+                yield client.status
+    except ConnectionError:
+        return
+
+
+def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start: Callable[..., Server]) -> None:
+    """Only the stopping worker closes its copy of the listener that all workers share."""
+    server = start(WEB_CONCURRENCY="2")
+    with Client(server.port, "/t").ready(), Client(server.port, "/t").ready():
+        os.kill(server.worker, signal.SIGTERM)
+
+        statuses = [fetch(server.port, "/-/health").status for _ in range(WHILE_ONE_WORKER_STOPS)]
+        streams = [Client(server.port, "/t") for _ in range(WHILE_ONE_WORKER_STOPS)]
+        for stream in streams:
+            stream.close()
+
+    assert {200} == set(statuses) | {stream.status for stream in streams}
+
+
+def test_answers_503_on_a_connection_that_was_accepted_before_it_stopped(start: Callable[..., Server]) -> None:
+    """The response says when to retry."""
+    server = start()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=READ_TIMEOUT_S)
+    connection.request("GET", "/-/health")
+    connection.getresponse().read()
+    with Client(server.port, "/t").ready() as stream:
+        server.terminate()
+        stream.rest()  # the worker is stopping by then
+
+    connection.request("GET", "/t")
+    response = connection.getresponse()
+
+    assert (503, "1") == (response.status, response.headers["Retry-After"])
