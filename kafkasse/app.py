@@ -11,7 +11,8 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, problem_type
 from kafkasse.log import Log
-from kafkasse.web.blueprint import NO_SNIFFING, StreamService, streams_blueprint
+from kafkasse.web.blueprint import StreamService, streams_blueprint
+from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.pages import pages
 from kafkasse.web.registry import StreamRegistry
 
@@ -55,6 +56,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     """
     config = config or Config.load()
     app = Flask("kafkasse", static_folder=None)
+    app.url_map.merge_slashes = False  # see streams_blueprint()
     app.register_blueprint(blueprint(config, log))
     if config.web.pages:
         app.register_blueprint(pages())
@@ -62,7 +64,15 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     app.add_url_rule("/-/health", "health", lambda: health(service))
     app.add_url_rule("/-/metrics", "metrics", lambda: metrics(service))
     app.register_error_handler(HTTPException, as_problem)
+    app.after_request(add_missing_headers)
     return app
+
+
+def add_missing_headers(response: Response) -> Response:
+    """Forbid sniffing and, unless the response has its own Cache-Control, caching."""
+    for name, text in DEFAULT_HEADERS.items():
+        response.headers.setdefault(name, text)
+    return response
 
 
 def health(service: StreamService) -> Response:
@@ -80,7 +90,6 @@ def as_problem(error: HTTPException) -> Response:
     """Convert one of Flask's own errors, such as 404 for an unknown path, to the JSON body of kafkasse's errors."""
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
-    response.headers.update(NO_SNIFFING)
     name = type(error).__name__
     members = {"type": problem_type(name), "title": error.name, "status": response.status_code, "name": name}
     response.data = json.dumps(KafkasseError(error.description or error.name, **members).problem())

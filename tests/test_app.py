@@ -121,3 +121,36 @@ def test_an_invalid_setting_is_an_error() -> None:
     """An app with an invalid setting is not created."""
     with pytest.raises(ConfigurationError, match="heartbeat_s"):
         create_app(Config(heartbeat_s=0, allowed_topics=["*"]))
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("//t", 200), ("//evil.example/t", 404), ("/-//health", 404), ("/slash", 200)]
+)
+def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> None:
+    """A client can forge the Host header, and a shared cache could send the redirect to others."""
+    log = MemoryLog()
+    log.create("t")
+    client = create_app(
+        Config(routes={"slash": {"path": "/slash/", "topics": ["t"]}}, allowed_topics=["*"]), log
+    ).test_client()
+
+    response = client.head(base_url="http://evil.example", environ_overrides={"PATH_INFO": path})
+
+    assert status == response.status_code
+    assert "Location" not in response.headers
+
+
+@pytest.mark.parametrize("pages", [False, True])
+@pytest.mark.parametrize(
+    "path", ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/about", "/-/page/stream.js"]
+)
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PROPFIND"])
+def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: bool) -> None:
+    """Every response has nosniff. The files of the demo's pages may be cached, but only if the cache revalidates them."""
+    log = MemoryLog()
+    log.create("t")
+
+    response = create_app(Config(pages=pages, allowed_topics=["*"]), log).test_client().open(path, method=method)
+
+    assert "nosniff" == response.headers["X-Content-Type-Options"]
+    assert response.headers["Cache-Control"].startswith(("no-store", "no-cache"))

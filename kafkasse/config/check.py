@@ -32,7 +32,7 @@ def problems(layer: Layer) -> list[str]:
             _sentence(layer.source(("kafka", name)), f"kafka.{name}", rest)
             for name, rest in kafka.problems(layer.values["kafka"])
         ]
-        found += _problems_of_routes(layer)
+        found += [*_problems_of_routes(layer), *_problems_of_cors(layer)]
     return list(dict.fromkeys(found))
 
 
@@ -192,6 +192,14 @@ def _as_variable(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _problems_of_cors(layer: Layer) -> Iterator[str]:
+    """Check that the origins which may send credentials are listed: any page can have the origin null."""
+    unlisted = [origin for origin in ("*", "null") if origin in layer.values["cors_origins"]]
+    if layer.values["cors_credentials"] and unlisted:
+        rest = f"cannot be true while cors_origins contains {unlisted[0]}: list the origins instead."
+        yield _sentence(layer.source(("cors_credentials",)), "cors_credentials", rest)
 
 
 def _problems_of_routes(layer: Layer) -> Iterator[str]:

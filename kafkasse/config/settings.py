@@ -53,6 +53,7 @@ class WebSettings:
     trusted_proxies: int
     id_frequency: str
     cors_origins: tuple[str, ...]
+    cors_credentials: bool
     pages: bool
 
 

@@ -3,7 +3,8 @@
 - At SIGTERM, the worker first closes its listener, because a browser retries a refused connection but not a 503. Then its
   streams end with a last event ID instead of being cut off.
 - A stream may take over its client's socket, so that an idle client needs no greenlet.
-- Requests that gunicorn refuses before an app receives them (too large, or invalid HTTP) get our JSON error body.
+- Requests that gunicorn refuses before an app receives them (too large, or invalid HTTP) get our JSON error body and CORS
+  headers.
 - One client cannot block all others: the worker limits the size of all headers together (gunicorn allows 6.5 MB), the size
   of bodies that the app does not read, and the time to accept a response, and it yields between pipelined requests.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -25,6 +27,7 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
+from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
 from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
 MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and 64 KiB for cookies and all other fields
@@ -34,7 +37,10 @@ OPEN_AFTER_STOP_S = 0.2
 # Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
 CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
+REST_OF_HEADER_TIMEOUT_S = 1.0
+RECV_BYTES = 65_536
 GC_THRESHOLD = 20_000
+_ORIGIN = re.compile(rb"\r\norigin:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
 class _Request(http.Request):  # type: ignore[misc]
@@ -46,7 +52,17 @@ class _Request(http.Request):  # type: ignore[misc]
 
     def parse(self, unreader: Any) -> Any:
         self.max_buffer_headers = MAX_HEADER_BYTES
-        return super().parse(unreader)
+        self._received = bytearray()
+        try:
+            return super().parse(unreader)
+        except ParseException as error:
+            error.received = self._received  # handle_error() receives only the exception
+            raise
+
+    def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:
+        before = len(buf)
+        super().read_into(unreader, buf, stop)
+        self._received += buf[before:]
 
 
 class _Parser(http.RequestParser):  # type: ignore[misc]
@@ -106,7 +122,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         gevent.sleep(0)
 
     def server_class(self, listener: Any, spawn: Any, ssl_context: Any = None, **_: Any) -> _Listener:
-        """Create the server of a listener. gunicorn's run() calls this, and does not expose the servers it creates itself."""
+        """Create the server of a listener. gunicorn's run() calls this, and hides the servers that it creates itself."""
         ssl_args = {"ssl_context": ssl_context} if ssl_context else {}
         server = _Listener(listener, self.handle, spawn=spawn, **ssl_args)
         if self.cfg.workers > 1:
@@ -176,7 +192,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             return
         self.log.warning("Refused a request: %s", type(exc).__name__)
         try:
-            util.write_nonblock(client, _error_response(error).encode())
+            response = _error_response(error, headers_without_app(_origin(client, exc)))
+            util.write_nonblock(client, response.encode("latin-1"))
         except OSError:
             self.log.debug("The client left before it received its error response.")
 
@@ -206,9 +223,29 @@ def _refusal(exc: Exception) -> KafkasseError | None:
     return None
 
 
-def _error_response(error: KafkasseError) -> str:
+def _origin(client: Any, exc: Exception) -> str | None:
+    """Return the origin of a request that gunicorn could not parse, or None if it is missing or repeated."""
+    received: bytearray = getattr(exc, "received", bytearray())
+    if isinstance(exc, LimitRequestLine | LimitRequestHeaders):
+        # The rest of the header may be on its way. It must be read before the connection is closed: otherwise the client
+        # receives an RST, which may destroy our response.
+        with gevent.Timeout(REST_OF_HEADER_TIMEOUT_S, False):
+            while b"\r\n\r\n" not in received and len(received) < MAX_HEADER_BYTES:
+                if not (data := client.recv(RECV_BYTES)):
+                    break
+                received += data
+    origins = _ORIGIN.findall(received.partition(b"\r\n\r\n")[0])
+    return origins[0].decode("latin-1") if len(origins) == 1 else None
+
+
+def _error_response(error: KafkasseError, cors_headers: Mapping[str, str]) -> str:
     body = json.dumps(error.problem()) + "\n"
-    return (
-        f"HTTP/1.1 {error.status} {error.title}\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
-        f"X-Content-Type-Options: nosniff\r\nContent-Length: {len(body.encode())}\r\n\r\n{body}"
-    )
+    headers = {
+        "Connection": "close",
+        "Content-Type": "application/problem+json",
+        "Content-Length": str(len(body)),
+        **DEFAULT_HEADERS,
+        **cors_headers,
+    }
+    lines = [f"HTTP/1.1 {error.status} {error.title}", *(f"{name}: {text}" for name, text in headers.items())]
+    return "\r\n".join([*lines, "", body])

@@ -21,6 +21,7 @@ from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
+from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.limits import StreamLimits
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
@@ -29,15 +30,6 @@ from kafkasse.web.stream import Stream
 # The methods that we refuse are listed too, because Flask's own 405 response does not have our JSON body.
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ALLOW = {"Allow": "GET, HEAD, OPTIONS"}
-# Without nosniff, a browser could run a producer's data, or a name that an error message repeats, as a script or a page.
-NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
-STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
-CORS_HEADERS = {
-    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
-    "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization",
-    "Access-Control-Max-Age": "86400",
-    "Vary": "Origin",
-}
 
 
 def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str) -> Blueprint:
@@ -52,7 +44,14 @@ def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str) ->
     blueprint = Blueprint(name, __name__)
     for route in config.routes:
         blueprint.add_url_rule(
-            route.path, route.name, service.view(route), methods=METHODS, provide_automatic_options=False
+            route.path,
+            route.name,
+            service.view(route),
+            methods=METHODS,
+            provide_automatic_options=False,
+            # werkzeug's redirects to a path with other slashes repeat the request's Host header, which a client can forge.
+            merge_slashes=False,
+            strict_slashes=not route.path.endswith("/"),
         )
     blueprint.record_once(lambda state: state.app.extensions.setdefault("kafkasse", {}).update({name: service}))
     return blueprint
@@ -76,6 +75,7 @@ class StreamService:
         self._feeds_lock = Lock()
         self._encoders: dict[tuple[str, type[Wire]], Encoder] = {}
         web = config.web
+        self._cors = CorsPolicy(web.cors_origins, web.cors_credentials)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
 
     def view(self, route: Route) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ class StreamService:
             KafkasseError: the request is refused. The error has the status of the response.
         """
         if request.method == "OPTIONS":
-            return self._with_cors(Response(status=204, headers=ALLOW))
+            return self._with_cors(Response(status=204, headers=ALLOW | DEFAULT_HEADERS))
         parsed = parse_request(request, route, topics, self.config.web)
         registry = StreamRegistry.of(request.environ, self.registry)
         if registry.stopping:
@@ -146,15 +146,12 @@ class StreamService:
                 return make_response(response)
         body = json.dumps(error.problem(), ensure_ascii=False) + "\n"
         response = Response(body, error.status, error.headers, content_type="application/problem+json")
-        response.headers.update({"Cache-Control": "no-store", **NO_SNIFFING})
+        response.headers.update(DEFAULT_HEADERS)
         return self._with_cors(response)
 
     def _with_cors(self, response: Response) -> Response:
-        origin = request.headers.get("Origin")
-        allowed = self.config.web.cors_origins
-        if origin and (origin in allowed or "*" in allowed):
-            response.headers.update(CORS_HEADERS)
-            response.headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
+        headers = self._cors.headers(request.headers.get("Origin"), is_preflight=request.method == "OPTIONS")
+        response.headers.update(headers)
         return response
 
     def _get_feeds(self) -> Feeds:

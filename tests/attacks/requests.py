@@ -193,7 +193,7 @@ TOPICS = [
         ("a JNDI lookup", "/$%7Bjndi:ldap:x%7D", NO_TOPIC),
         ("a path that leaves the page's folder", "/-/page/../../streams.p", NO_PATH),
         ("the same path, escaped", "/-/page/%2e%2e/%2e%2e/streams.p", NO_PATH),
-        ("a system file: repeated slashes are merged", "/-/page/%2fetc%2fpasswd", "308"),
+        ("a system file", "/-/page/%2fetc%2fpasswd", NO_PATH),
         (".git/config", "/.git/config", NO_PATH),
     ),
 ]

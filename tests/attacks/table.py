@@ -26,7 +26,6 @@ stream or descriptor may be left, and the log may contain no traceback. `python 
 ANSWERS = {
     "200 stream": "the request is valid and the stream starts",
     "204": "the answer to OPTIONS, the same for all topics, without CORS headers for other origins",
-    "308": "a redirect to the path with merged slashes",
     "400 BadRequestError": "invalid HTTP or ambiguous framing; the connection is closed",
     "400 InvalidAssignmentError": "the event ID is not a valid position",
     "400 InvalidParameterError": "invalid query parameter or list of topics",

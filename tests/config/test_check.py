@@ -48,6 +48,11 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ("routes: {A-b: {path: /a, topics: [t]}}", "routes.A-b is not a valid name: a name consists of lower-case letters"),
         ("routes: {5: {path: /a, topics: [t]}}", "routes[5] is not a valid name"),
         (
+            'cors_credentials: true\ncors_origins: ["*"]',
+            "cors_credentials cannot be true while cors_origins contains *: list the origins instead.",
+        ),
+        ("cors_credentials: true\ncors_origins: ['null']", "cors_credentials cannot be true while cors_origins contains nu"),
+        (
             "routes: {a: {path: /a, topics: [t]}, b: {path: /a, topics: [u]}}",
             "routes.b.path is '/a', the path of routes.a as well: choose another path.",
         ),

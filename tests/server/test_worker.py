@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
@@ -15,6 +16,16 @@ from tests.support.server import Server
 
 APP = "tests.support.apps:in_memory()"
 WHILE_ONE_WORKER_STOPS = 100  # requests
+
+
+A, B = "https://a.example", "https://b.example"
+
+
+@pytest.fixture(scope="module")
+def origins(processes: None) -> Iterator[Server]:
+    """A server that allows pages of one origin to send credentials."""
+    with Server(APP, KAFKASSE_CORS_ORIGINS=A, KAFKASSE_CORS_CREDENTIALS="true") as server:
+        yield server
 
 
 @pytest.fixture
@@ -75,3 +86,45 @@ def test_answers_503_on_a_connection_that_was_accepted_before_it_stopped(start: 
     response = connection.getresponse()
 
     assert (503, "1") == (response.status, response.headers["Retry-After"])
+
+
+# Responses without the app.
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "fields"),
+    [
+        (414, "/t?" + "a" * 9_000, {}),
+        (414, "/t?" + "a" * 30_000, {}),
+        (431, "/t", {"X": "a" * 70_000}),
+        (431, "/t", {f"X-{n}": "a" for n in range(200)}),
+        (400, "/t", {"X": "a\tb\x01"}),
+    ],
+)
+def test_a_page_of_an_allowed_origin_can_read_a_refusal_by_the_worker(
+    origins: Server, status: int, path: str, fields: dict[str, str]
+) -> None:
+    """Otherwise the page would see a network error, and retry a request that can never succeed."""
+    seen = []
+    for origin in (A, B):
+        answer = fetch(origins.port, path, Origin=origin, **fields)
+        assert (status, "no-store", "nosniff") == (
+            answer.status,
+            answer.headers["cache-control"],
+            answer.headers["x-content-type-options"],
+        )
+        assert status == answer.json["status"]
+        assert "Origin" == answer.headers["vary"]
+        seen.append(
+            (answer.headers.get("access-control-allow-origin"), answer.headers.get("access-control-allow-credentials"))
+        )
+
+    assert [(A, "true"), (None, None)] == seen
+
+
+def test_a_refusal_by_the_worker_does_not_wait_for_a_header_that_never_ends(origins: Server) -> None:
+    """The client receives 414 although it sends no more bytes."""
+    with socket.create_connection(("127.0.0.1", origins.port), READ_TIMEOUT_S) as connection:
+        connection.sendall(b"GET /" + b"a" * 9_000)
+
+        assert connection.recv(12) == b"HTTP/1.1 414"

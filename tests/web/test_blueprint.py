@@ -248,27 +248,57 @@ def test_logs_a_configuration_that_fails_at_the_first_request(caplog: pytest.Log
 # CORS.
 
 
+A, B = "https://a.example", "https://b.example"
+
+
 @pytest.mark.parametrize(
-    ("allowed", "origin", "shown"),
+    ("allowed", "origin", "shown", "varies"),
     [
-        ([], "https://a.example", None),
-        (["https://a.example"], "https://a.example", "https://a.example"),
-        (["https://a.example"], "https://b.example", None),
-        (["https://a.example"], None, None),
-        (["*"], "https://b.example", "*"),
+        ([], A, None, False),
+        ([A], A, A, True),
+        ([A], B, None, True),
+        ([A], None, None, True),
+        (["*"], B, "*", False),
+        (["*"], None, "*", False),
     ],
 )
 def test_only_allowed_origins_may_read(
-    log: CountingLog, allowed: list[str], origin: str | None, shown: str | None
+    log: CountingLog, allowed: list[str], origin: str | None, shown: str | None, varies: bool
 ) -> None:
-    """Streams, refusals and preflight requests have CORS headers for allowed origins only."""
+    """Streams, refusals and preflight requests have CORS headers for allowed origins only, and Vary if that matters."""
     client = client_of(log, cors_origins=allowed)
     headers = {"Origin": origin} if origin else {}
 
     for method, path in (("HEAD", "/streams/t"), ("GET", "/streams/missing"), ("OPTIONS", "/streams/t")):
         response = client.open(path, method=method, headers=headers)
-        assert shown == response.headers.get("Access-Control-Allow-Origin")
-        assert (shown is not None) == ("Last-Event-ID" in response.headers.get("Access-Control-Allow-Headers", ""))
+        assert (shown, varies) == (response.headers.get("Access-Control-Allow-Origin"), "Origin" in response.vary)
+        assert "Access-Control-Allow-Credentials" not in response.headers
+        name = "Allow-Headers" if method == "OPTIONS" else "Expose-Headers"
+        assert (shown is not None) == (f"Access-Control-{name}" in response.headers)
+
+
+def test_a_preflight_request_allows_the_headers_of_a_stream(log: CountingLog) -> None:
+    """A page may send an event ID and a token."""
+    response = client_of(log, cors_origins=[A]).options("/streams/t", headers={"Origin": A})
+
+    assert {"Last-Event-ID", "Authorization"} <= set(response.headers["Access-Control-Allow-Headers"].split(", "))
+
+
+def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
+    """With cors_credentials, a browser sends cookies from these origins and no others, and lets the page read the answer."""
+    client = client_of(log, cors_origins=[A], cors_credentials=True)
+
+    for method in ("HEAD", "OPTIONS"):
+        answers = [client.open("/streams/t", method=method, headers={"Origin": origin}) for origin in (A, B)]
+        assert ["true", None] == [each.headers.get("Access-Control-Allow-Credentials") for each in answers]
+
+
+def test_a_page_can_read_retry_after(log: CountingLog) -> None:
+    """Browsers hide the header from pages of other origins unless the server exposes it."""
+    refused = client_of(UnavailableLog(), cors_origins=[A]).get("/streams/t", headers={"Origin": A})
+
+    assert "Retry-After" in refused.headers
+    assert "Retry-After" in refused.headers["Access-Control-Expose-Headers"]
 
 
 # Hooks.

@@ -1,0 +1,61 @@
+"""Response headers: protection against sniffing and caching, and CORS, which lets pages of other origins read the streams.
+
+The worker answers invalid HTTP before an app receives it. It uses the CORS policies of all blueprints in its process, so
+that a page can read these responses too: without CORS headers, the page would see a network error and retry forever. This
+module does not import Flask, because the worker imports it before it loads the app.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from weakref import WeakSet
+
+# Without nosniff, a browser could run a producer's data, or a name that an error message repeats, as a script or a page.
+NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
+DEFAULT_HEADERS = {"Cache-Control": "no-store", **NO_SNIFFING}
+STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
+ANY = "*"
+# A page cannot read other headers of our responses, and needs none of them.
+_EXPOSED = {"Access-Control-Expose-Headers": "Retry-After"}
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
+    "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization",
+    "Access-Control-Max-Age": "86400",
+}
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class CorsPolicy:
+    """The origins whose pages may read the streams of one blueprint.
+
+    Args:
+        origins: origins, or ANY.
+        credentials: whether browsers may send cookies and other credentials with these requests.
+    """
+
+    origins: tuple[str, ...]
+    credentials: bool = False
+
+    def __post_init__(self) -> None:
+        _policies.add(self)
+
+    def headers(self, origin: str | None, is_preflight: bool = False) -> Mapping[str, str]:
+        """Return the headers of a response. `Vary` is included if another origin would get other headers."""
+        if ANY in self.origins:
+            allowed = {"Access-Control-Allow-Origin": ANY}
+        elif origin in self.origins:
+            allowed = {"Access-Control-Allow-Origin": str(origin), "Vary": "Origin"}
+            if self.credentials:
+                allowed["Access-Control-Allow-Credentials"] = "true"
+        else:
+            return {"Vary": "Origin"} if self.origins else {}
+        return allowed | (_PREFLIGHT if is_preflight else _EXPOSED)
+
+
+_policies: WeakSet[CorsPolicy] = WeakSet()
+
+
+def headers_without_app(origin: str | None) -> Mapping[str, str]:
+    """Return the headers of a response that the worker sends itself: those of a blueprint that allows the origin."""
+    return max((policy.headers(origin) for policy in _policies), key=len, default={})

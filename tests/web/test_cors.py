@@ -1,0 +1,99 @@
+"""Pages of another origin in a real browser: which requests need a CORS preflight, and what a page can read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+APP = "tests.support.apps:in_memory()"
+SCRIPT_TIMEOUT_S = 30
+
+
+@pytest.fixture(scope="module")
+def page(processes: None) -> Iterator[str]:
+    """A document of another origin."""
+    with Server(APP) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The access log of the server."""
+    return tmp_path_factory.mktemp("log") / "access.log"
+
+
+@pytest.fixture(scope="module")
+def server(page: str, log: Path) -> Iterator[Server]:
+    """A server that allows pages of the origin to send credentials, and ends each stream soon."""
+    settings = {"CORS_ORIGINS": page, "CORS_CREDENTIALS": "true", "MAX_STREAM_AGE_S": "0.2", "RETRY_MS": "50"}
+    variables = {f"KAFKASSE_{name}": value for name, value in settings.items()}
+    with Server(APP, KAFKASSE_ACCESS_LOG=str(log), **variables) as server:
+        yield server
+
+
+def run(browser: webdriver.Chrome, page: str, script: str, *arguments: Any) -> Any:
+    """Run an asynchronous script in a document of the page's origin, and return what it passes to done()."""
+    browser.set_script_timeout(SCRIPT_TIMEOUT_S)
+    browser.get(f"{page}/-/health")
+    return browser.execute_async_script(f"const done = arguments[arguments.length - 1]; {script}", *arguments)
+
+
+def methods(log: Path, path: str) -> list[str]:
+    """Return the methods of the requests for a path, in the order in which they ended."""
+    return re.findall(rf'"(\w+) {re.escape(path)} HTTP', log.read_text())
+
+
+def test_an_event_source_resumes_without_a_preflight(
+    browser: webdriver.Chrome, page: str, server: Server, log: Path
+) -> None:
+    """With credentials, and with event IDs in JSON."""
+    path = "/t?event-source"
+    run(
+        browser,
+        page,
+        """const source = new EventSource(arguments[0], {withCredentials: true}); let opened = 0;
+        source.onopen = () => { if (++opened === 3) { source.close(); done(); } };""",
+        f"http://127.0.0.1:{server.port}{path}",
+    )
+
+    wait_until(lambda: len(methods(log, path)) == 3)
+    assert {"GET"} == set(methods(log, path))
+
+
+@pytest.mark.parametrize("last_id", ["~dCA6MA", '["t"]'])
+def test_fetch_sends_one_preflight_for_many_event_ids(
+    browser: webdriver.Chrome, page: str, server: Server, log: Path, last_id: str
+) -> None:
+    """The browser remembers the answer. The form of the ID makes no difference."""
+    path = f"/t?fetch={len(last_id)}"
+    run(
+        browser,
+        page,
+        """const read = () => fetch(arguments[0], {headers: {"Last-Event-ID": arguments[1]}}).then((each) => each.text());
+        read().then(read).then(done);""",
+        f"http://127.0.0.1:{server.port}{path}",
+        last_id,
+    )
+
+    wait_until(lambda: len(methods(log, path)) == 3)
+    assert ["OPTIONS", "GET", "GET"] == methods(log, path)
+
+
+def test_a_page_can_read_why_its_url_is_too_long(browser: webdriver.Chrome, page: str, server: Server) -> None:
+    """The worker answers 414 without the app."""
+    status = run(
+        browser,
+        page,
+        "fetch(arguments[0], {credentials: 'include'}).then((each) => done(each.status), (error) => done(`${error}`));",
+        f"http://127.0.0.1:{server.port}/t?lastEventId={'a' * 9_000}",
+    )
+
+    assert 414 == status
