@@ -56,7 +56,11 @@ def _topics(config: Config) -> Partitions:
     servers = settings["bootstrap_servers"]
     click.echo(f"Kafka at {servers if isinstance(servers, str) else ', '.join(servers)}")
     prefix = config.kafka.topic_prefix
-    return {name.removeprefix(prefix): len(each.partitions) for name, each in found.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): len(each.partitions)
+        for name, each in found.items()
+        if name.startswith(prefix) and not each.error_code
+    }
 
 
 @contextmanager

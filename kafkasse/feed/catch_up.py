@@ -14,7 +14,7 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
-from kafkasse.log import Batch, Cursor, Gap, Log, OffsetOutOfRange, known_offset_ranges
+from kafkasse.log import Batch, Cursor, Gap, Log, OffsetOutOfRange, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
 
 MAX_POLL_S = 0.25  # read() calls `until` at least this often
@@ -123,6 +123,8 @@ class CatchUp:
             self._batches.extend(self._cursor.poll(timeout_s))
         except OffsetOutOfRange as error:
             self._recover(error)
+        except PartitionsFailed as failed:
+            raise next(iter(failed.errors.values())) from failed
 
     def _recover(self, error: OffsetOutOfRange) -> None:
         """Continue at the next offset that the log holds, and report the lost records as a gap."""

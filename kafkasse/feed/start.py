@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafkasse.errors import InvalidPosition
+from kafkasse.errors import InvalidPosition, KafkaUnavailable
 from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
 from kafkasse.position import PartitionStart, Position
 from kafkasse.route import StartAt
@@ -70,7 +70,10 @@ def resolve(
     for name in position.topics:
         starts |= _starts(name, topics[name], position, since, name in recreated)
     held = log.offset_ranges(starts)
-    offsets = log.offsets_at(_timestamps_to_find(starts, recreated))
+    timestamps = _timestamps_to_find(starts, recreated)
+    offsets = log.offsets_at(timestamps)
+    if len(held) < len(starts) or len(offsets) < len(timestamps):
+        raise KafkaUnavailable("A partition of this stream has no leader now. Retry in a few seconds.")
     gaps: list[Gap] = []
     for partition, start in starts.items():
         if partition in offsets:

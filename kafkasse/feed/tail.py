@@ -11,7 +11,7 @@ from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.start import ResolvedPosition
 from kafkasse.feed.topic_watch import TopicWatch
-from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, known_offset_ranges
+from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 
 # While no records arrive, a tail checks this often whether to send heartbeats, refresh its topics or close.
 MAX_POLL_S = 1.0
@@ -116,6 +116,8 @@ class Tail:
             return self._cursor.poll(timeout_s)
         except OffsetOutOfRange as error:
             self._recover(error)
+        except PartitionsFailed as failed:
+            raise next(iter(failed.errors.values())) from failed
         except Unavailable:
             gevent.sleep(UNAVAILABLE_BACKOFF_S)  # streams stay open and receive heartbeats until Kafka answers again
         return []

@@ -72,6 +72,7 @@ class TopicWatch:
         if topics is None:
             return NO_CHANGES
         self._check_gone([name for name in topic_ids if name not in topics])
+        topics = {name: topic for name, topic in topics.items() if topic.error is None}
         if any(topic.topic_id != topic_ids[name] for name, topic in topics.items()):
             return TopicChanges([], recreated=True)
         partitions = (

@@ -73,27 +73,29 @@ class BrokerNode:
         # By the topic and partition that responses contain: the partition, and the offset that was requested last.
         self._requested: dict[tuple[bytes, int], tuple[PartitionState, int]] = {}
         self._forgotten: list[tuple[bytes, int]] = []  # to remove from the session
-        self._session = NEW_SESSION if use_session else NO_SESSION
+        self._without_topic_id: set[Partition] = set()  # their topics have no ID, so all requests contain names
+        self._session = NEW_SESSION if use_session else NO_SESSION  # of the next request
         self._connection: Connection | None = None
         self._is_fetching = False
-        self._version = 0  # of the request in flight
-        self._uses_names = False  # one of the topics has no ID
+        self._version = 0  # of the last request
         response_timeout_s = options.max_wait_ms / 1000 + timeout_s
         self._response_timer = get_hub().loop.timer(response_timeout_s, response_timeout_s)
 
     def add(self, state: PartitionState) -> None:
         """Read a partition that this broker leads."""
         self._partitions[state.partition] = self._changed[state.partition] = state
-        self._uses_names = self._uses_names or not (state.leader and state.leader.topic_id)
+        if state.leader is not None and not state.leader.topic_id:
+            self._without_topic_id.add(state.partition)
 
     def remove(self, state: PartitionState) -> None:
-        """Stop reading a partition."""
+        """Stop reading a partition. A response in flight to a request for it is ignored."""
         del self._partitions[state.partition]
         self._changed.pop(state.partition, None)
-        name = next((name for name, (each, _) in self._requested.items() if each is state), None)
-        if name is not None:
-            del self._requested[name]
-            self._forgotten.append(name)
+        self._without_topic_id.discard(state.partition)
+        if (entry := state.request(self._version)) is not None:
+            name = entry.topic, entry.partition
+            if self._requested.pop(name, None) is not None:
+                self._forgotten.append(name)
 
     def offset_changed(self, state: PartitionState) -> None:
         """Request a partition at its new offset from now on."""
@@ -125,6 +127,13 @@ class BrokerNode:
             state, offset = self._requested.get((data.topic, data.partition), (None, 0))
             if state is not None and state.offset == offset:
                 yield state, data
+
+    def restart_session(self) -> bool:
+        """Let the next request open a new session with all partitions. Return False if the last request did the same."""
+        was_open = self._session[1] > 0
+        if was_open:
+            self._session = NEW_SESSION
+        return was_open
 
     def close(self) -> Mapping[Partition, PartitionState]:
         """Stop reading, and return the partitions. May be called twice.
@@ -170,8 +179,14 @@ class BrokerNode:
             self._fail(error)
 
     def _send(self, connection: Connection) -> None:
-        self._version = BY_NAME if self._uses_names else connection.version
-        if self._session in (NEW_SESSION, NO_SESSION):
+        version = min(connection.version, BY_NAME) if self._without_topic_id else connection.version
+        session_id, epoch = self._session
+        if version != self._version and epoch > 0:
+            # A session cannot contain both names and topic IDs. Epoch 0 with an ID replaces the session.
+            epoch = 0
+            self._session = session_id, epoch
+        self._version = version
+        if epoch <= 0:
             self._changed, self._forgotten, self._requested = self._partitions, [], {}
         partitions = [entry for state in self._changed.values() if (entry := self._request(state)) is not None]
         # A partition that was removed and added again must not be in both lists: the protocol does not define the result.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -23,9 +24,11 @@ from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.record.default_records import DefaultRecordBatch
 
 from kafkasse.kafka.errors import PERMANENT_ERRORS, message, tls_error
+from kafkasse.log import UNKNOWN_EPOCH
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
 RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
@@ -35,6 +38,9 @@ MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
 
 _FETCH_API_KEY = 1
+_CONSUMER = -1  # in place of a replica's ID
+_NO_SUCH_TOPIC = (3, 17)  # the error codes of an unknown topic and of a name that no topic can have
+_LEADER_NOT_AVAILABLE = 5
 _TLS_ALERT = b"\x15\x03"
 # kafka-python checks some settings only when it connects, and fails with one of these.
 _SETTINGS_ERRORS = (AssertionError, ImportError, KeyError, TypeError, ValueError)
@@ -57,10 +63,11 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """A topic's ID (None if the cluster has no topic IDs) and its partitions."""
+    """A topic's ID (None if the cluster has no topic IDs) and its partitions, or Kafka's error code; 0 for success."""
 
     topic_id: UUID | None
     partitions: Sequence[PartitionMetadata]
+    error_code: int = 0
 
 
 class Client:
@@ -94,7 +101,7 @@ class Client:
         return str(self._settings["client_id"])
 
     def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
-        """Return those of `topics` that exist and that we may read. None means all topics.
+        """Return those of `topics` that exist, and those about which the cluster reports an error. None means all topics.
 
         Raises:
             kafka.errors.KafkaError: the cluster does not answer, or rejects us.
@@ -105,37 +112,76 @@ class Client:
         return {
             each["name"]: _topic_metadata(each, brokers)
             for each in found["topics"]
-            if each["error_code"] == 0 and each["partitions"]
+            if each["error_code"] not in _NO_SUCH_TOPIC
         }
 
     def list_offsets(
-        self, lookups: Iterable[Mapping[int, Mapping[TopicPartition, int]]], isolation_level: int
-    ) -> list[dict[TopicPartition, int]]:
-        """Look up offsets by timestamp or OffsetSpec. All requests are sent before the first response is awaited.
+        self, node_id: int, lookups: Iterable[Mapping[TopicPartition, int]], isolation_level: int
+    ) -> list[dict[TopicPartition, tuple[int, int]]]:
+        """Look up offsets of partitions that one broker leads. All requests are sent before the first response is awaited.
 
         Args:
-            lookups: each lookup maps the node ID of a leader to its partitions, with a timestamp or OffsetSpec for each.
+            node_id: the broker.
+            lookups: each maps partitions to a timestamp or OffsetSpec.
             isolation_level: 0 for read_uncommitted, 1 for read_committed.
 
         Returns:
-            For each lookup, the offset of each partition; -1 if there is none.
+            For each lookup, Kafka's error code and the offset of each partition; -1 if there is none.
 
         Raises:
-            kafka.errors.KafkaError: the cluster does not answer, or a broker is not the leader of a partition.
+            kafka.errors.KafkaError: the broker does not answer.
         """
         admin = self._bootstrapped()
-        build = admin._list_partition_offsets_request
-        requests = [[(node_id, build(times, isolation_level)) for node_id, times in each.items()] for each in lookups]
-
-        async def send() -> list[list[Any]]:
-            futures = [[admin._manager.send(request, node_id=node) for node, request in each] for each in requests]
-            return [[await future for future in each] for each in futures]
-
-        parse = admin._list_partition_offsets_process_response
+        requests = [admin._list_partition_offsets_request(each, isolation_level) for each in lookups]
         return [
-            {partition: found.offset for response in each for partition, found in parse(response).items()}
-            for each in admin._manager.run(send)
+            {
+                TopicPartition(topic.name, each.partition_index): (each.error_code, each.offset)
+                for topic in response.topics
+                for each in topic.partitions
+            }
+            for response in self._send(node_id, requests)
         ]
+
+    def epoch_ends(self, node_id: int, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Look up where leader epochs end, in partitions that one broker leads.
+
+        Args:
+            node_id: the broker.
+            epochs: the leader epoch to look up in each partition.
+
+        Returns:
+            For each partition, Kafka's error code and the end offset; -1 if the broker does not know it.
+
+        Raises:
+            kafka.errors.KafkaError: the broker does not answer, or does not support the request.
+        """
+        topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        topics = defaultdict(list)
+        for (topic, partition), epoch in epochs.items():
+            each = topic_class.OffsetForLeaderPartition(
+                partition=partition, current_leader_epoch=UNKNOWN_EPOCH, leader_epoch=epoch
+            )
+            topics[topic].append(each)
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER,
+            topics=[topic_class(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+        )
+        [response] = self._send(node_id, [request])
+        return {
+            TopicPartition(topic.topic, each.partition): (each.error_code, each.end_offset)
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    def _send(self, node_id: int, requests: Iterable[Any]) -> list[Any]:
+        manager = self._bootstrapped()._manager
+
+        async def send() -> list[Any]:
+            futures = [manager.send(request, node_id=node_id) for request in requests]
+            return [await future for future in futures]
+
+        responses: list[Any] = manager.run(send)
+        return responses
 
     def refresh_brokers(self) -> None:
         """Refresh kafka-python's list of brokers. Without this, it does not know a broker that has just returned."""
@@ -370,7 +416,9 @@ def _topic_metadata(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> 
         PartitionMetadata(each["partition_index"], brokers.get(each["leader_id"]), each["leader_epoch"])
         for each in topic["partitions"]
     ]
-    return TopicMetadata(topic_id if topic_id.int else None, partitions)
+    # A topic that is being created or deleted may have no partitions.
+    error_code = topic["error_code"] or (0 if partitions else _LEADER_NOT_AVAILABLE)
+    return TopicMetadata(topic_id if topic_id.int else None, partitions, error_code)
 
 
 async def _open_socket(

@@ -11,9 +11,10 @@ not know about clients, event IDs or frames.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 import gevent
@@ -21,25 +22,26 @@ from gevent.event import Event
 from kafka import errors as kafka_errors
 
 from kafkasse.errors import KafkasseError, Unavailable
+from kafkasse.event_loop import take_turn
 from kafkasse.kafka.batches import MAX_RUN_RECORDS, BatchTooLarge, RecordRun, decode
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
-from kafkasse.kafka.errors import PERMANENT_ERRORS, translate_errors
+from kafkasse.kafka.errors import PERMANENT_ERRORS, translate
 from kafkasse.kafka.fetch_protocol import FetchOptions, FetchResponse, PartitionData
 from kafkasse.kafka.partition_state import Leader, PartitionState
-from kafkasse.log import Batch, OffsetOutOfRange, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, PartitionsFailed
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
-MAX_BACKOFF_S = 1.0
 OUT_OF_RANGE_REPEAT_S = 0.5
 BATCH_TOO_LARGE = "too large when decompressed"
 
 _SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's error codes
+_SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does not accept its epoch or its topic IDs
 
-FindLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader]]
+FindLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader | KafkasseError]]
+KnownLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader]]
 
 
 class CursorOptions(NamedTuple):
@@ -70,24 +72,27 @@ class KafkaCursor:
     """Implements log.Cursor.
 
     Args:
-        find_leaders: returns the current leaders of those partitions that have one. Raises Unavailable if Kafka does not
-            answer.
+        known_leaders: returns the last known leaders of those partitions that have one. Does not block.
+        find_leaders: returns the current leaders of those partitions that have one, and an error for those that we may not
+            read. Raises Unavailable if Kafka does not answer.
         pool: provides connections.
         offsets: where to start.
-        leaders: the known leaders of these partitions. The cursor finds the others itself.
+        epochs: as for log.Cursor.seek().
         options: how to read.
         on_close: called once, by close().
     """
 
     def __init__(
         self,
+        known_leaders: KnownLeaders,
         find_leaders: FindLeaders,
         pool: ConnectionPool,
         offsets: Mapping[Partition, int],
-        leaders: Mapping[Partition, Leader],
+        epochs: Mapping[Partition, int] | None,
         options: CursorOptions,
         on_close: Callable[[], object],
     ) -> None:
+        self._known_leaders = known_leaders
         self._find_leaders = find_leaders
         self._pool = pool
         self._options = options
@@ -101,37 +106,43 @@ class KafkaCursor:
         self._nodes: dict[Broker, BrokerNode] = {}
         self._topic_ids: dict[str, bytes] = {}  # a topic that was recreated has another ID, and is not read
         self._responses: deque[tuple[BrokerNode, FetchResponse]] = deque()
-        self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()
-        self._error: Exception | None = None
+        self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()  # at most one of each partition
+        self._decoded: list[Batch] = []  # what poll() is about to return
+        self._error: KafkasseError | None = None  # ends the cursor
+        self._failed: dict[Partition, KafkasseError] = {}  # removed, and not reported yet
         self._raise_out_of_range_at = 0.0
         self._wakeup = Event()
         self._is_refreshing = False
-        self._failures = 0  # in a row
+        self._next_refresh_at = math.inf
         self._fetches_ahead = False
-        self.seek(offsets)
-        self._assign(leaders)
+        self.seek(offsets, epochs)
 
     # log.Cursor
 
-    def remove(self, partitions: Iterable[Partition]) -> None:
-        removed = set(partitions)
-        for partition in removed & self._partitions.keys():
-            state = self._partitions.pop(partition)
-            self._remove_leader(state)
-            del self._leaderless[partition]
-            self._stopped.pop(partition, None)
-        self._runs = deque(each for each in self._runs if each[0].partition not in removed)
-
     def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+        self._discard_records(offsets)
+        added = []
         for partition, offset in offsets.items():
-            state = self._partitions.setdefault(partition, PartitionState(partition))
-            state.seek(offset)
+            if partition not in self._partitions:
+                self._partitions[partition] = PartitionState(partition)
+                added.append(partition)
+            state = self._partitions[partition]
+            state.seek(offset, (epochs or {}).get(partition, UNKNOWN_EPOCH))
             self._stopped.pop(partition, None)
+            self._failed.pop(partition, None)
             if (node := self._nodes_of.get(partition)) is not None:
                 node.offset_changed(state)
             else:
-                self._leaderless[partition] = state
-        self._runs = deque(each for each in self._runs if each[0].partition not in offsets)
+                self._add_leaderless(state)
+        self._assign(self._known_leaders(added))
+        self._wakeup.set()
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        removed = set(partitions)
+        self._discard_records(removed)
+        self._forget(removed)
+        for partition in self._failed.keys() & removed:
+            del self._failed[partition]
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline_s = time.monotonic() + timeout_s
@@ -143,7 +154,7 @@ class KafkaCursor:
             self._raise_errors()
             self._wakeup.clear()
             self._fetch()
-            if not self._responses and not self._wakeup.wait(max(0.0, deadline_s - time.monotonic())):
+            if not self._responses and not self._wait(deadline_s):
                 return []
             while self._responses:
                 self._process(*self._responses.popleft())
@@ -156,47 +167,85 @@ class KafkaCursor:
         for node in self._nodes.values():
             node.close()
         # Break the reference cycles between cursor and nodes, so that records and buffers are freed at once.
-        for each in (self._nodes, self._nodes_of, self._responses, self._runs):
+        for each in (self._nodes, self._nodes_of, self._responses, self._runs, self._decoded):
             each.clear()
         self._wakeup.set()
         self._on_close()
 
+    def _wait(self, deadline_s: float) -> bool:
+        """Wait until there is something to do. Return False after the deadline."""
+        until_s = min(deadline_s, math.inf if self._is_refreshing else self._next_refresh_at)
+        return self._wakeup.wait(max(0.0, until_s - time.monotonic())) or time.monotonic() < deadline_s
+
     # Responses
 
     def _decode(self) -> list[Batch]:
-        """Decode the next records that were fetched, about MAX_RUN_RECORDS at a time."""
-        batches: list[Batch] = []
+        """Decode the next records that were fetched, about MAX_RUN_RECORDS at a time. The partitions take turns."""
+        self._decoded = []
         count = 0
         while self._runs and count < MAX_RUN_RECORDS:
-            state, runs = self._runs[0]
-            try:
-                run = next(runs, None)
-            except kafka_errors.CorruptRecordError as error:
-                self._error, run = error, None
-            except BatchTooLarge as error:
-                log.error(
-                    "%s/%d: the batch before offset %d is %s, so its records are skipped."
-                    " Increase max_decompressed_bytes to read such batches.",
-                    *state.partition,
-                    error.next_offset,
-                    BATCH_TOO_LARGE,
-                )
-                self._stop(state, _Stopped(unreadable=(error.next_offset, BATCH_TOO_LARGE)))
-                run = None
-            if run is None:
-                self._runs.popleft()
-            elif run.next_offset > state.offset:
-                state.advance(run)
-                batches.append(Batch(state.partition, run.records, run.next_offset))
+            take_turn(urgent=self._options.tail)
+            run = self._decode_run()
+            if run is not None:
+                self._decoded.append(run)
                 count += len(run.records)
-        return batches
+        decoded, self._decoded = self._decoded, []
+        return decoded
+
+    def _decode_run(self) -> Batch | None:
+        """Decode the next run of the first partition in the queue. Meanwhile other greenlets may call seek() or close()."""
+        if not self._runs:
+            return None
+        first = state, runs = self._runs[0]
+        try:
+            run = next(runs, None)
+        except (kafka_errors.CorruptRecordError, BatchTooLarge) as error:
+            if self._is_first(first):
+                self._stop_at_unreadable(state, error)
+            return None
+        if not self._is_first(first):
+            return None
+        if run is None:
+            self._runs.popleft()
+        elif run.next_offset > state.offset:
+            self._runs.rotate(-1)
+            state.advance(run)
+            return Batch(state.partition, run.records, run.next_offset, run.epoch)
+        return None
+
+    def _is_first(self, runs: tuple[PartitionState, Iterator[RecordRun]]) -> bool:
+        """Return whether these runs have not been discarded."""
+        return bool(self._runs) and self._runs[0] is runs
+
+    def _discard_records(self, partitions: Container[Partition]) -> None:
+        """Discard the records of these partitions that poll() has not returned."""
+        self._runs = deque(each for each in self._runs if each[0].partition not in partitions)
+        self._decoded[:] = [batch for batch in self._decoded if batch.partition not in partitions]
+
+    def _stop_at_unreadable(
+        self, state: PartitionState, error: kafka_errors.CorruptRecordError | BatchTooLarge
+    ) -> None:
+        if not isinstance(error, BatchTooLarge):
+            self._fail([state], error)
+            return
+        log.error(
+            "%s/%d: the batch before offset %d is %s, so its records are skipped."
+            " Increase max_decompressed_bytes to read such batches.",
+            *state.partition,
+            error.next_offset,
+            BATCH_TOO_LARGE,
+        )
+        self._runs.popleft()
+        self._stop(state, _Stopped(unreadable=(error.next_offset, BATCH_TOO_LARGE)))
 
     def _raise_errors(self) -> None:
-        """Raise the error that ends the cursor, or OffsetOutOfRange. poll() has returned all records before the error."""
+        """Raise the errors of the cursor or of partitions. poll() has returned all records before them."""
         if self._error is not None:
             error, self._error = self._error, None
-            with translate_errors():
-                raise error
+            raise error
+        if self._failed:
+            failed, self._failed = self._failed, {}
+            raise PartitionsFailed(failed)
         if self._stopped and time.monotonic() >= self._raise_out_of_range_at:
             # Raise it again after a while, because the caller may have failed to find an offset to continue at.
             self._raise_out_of_range_at = time.monotonic() + OUT_OF_RANGE_REPEAT_S
@@ -213,68 +262,83 @@ class KafkaCursor:
         node.finish_fetch()
         if response.error_code != _SUCCESS:
             log.info("broker %d rejects a fetch: %s", node.broker.node_id, kafka_errors.for_code(response.error_code))
-            self._abandon(node)
+            if response.error_code not in _SESSION_ERRORS or not node.restart_session():
+                self._abandon(node)
             return
         # After a large response there are probably more records. At the end of the log, do not fetch ahead: if no request is
         # in flight when the cursor is closed, its connection can be reused at once.
         record_bytes = sum(len(each.records) for each in response.partitions)
         self._fetches_ahead = not self._options.tail and record_bytes > self._options.fetch.max_bytes // 2
+        failed: defaultdict[tuple[str, type[kafka_errors.KafkaError]], list[PartitionState]] = defaultdict(list)
         for state, data in node.match(response):
             if data.error_code != _SUCCESS or data.diverging is not None:
-                self._handle_partition_error(state, data)
+                if (error := self._handle_partition_error(state, data)) is not None:
+                    failed[state.partition.topic, error].append(state)
             elif data.records:
-                if not self._leaderless:
-                    self._failures = 0
+                state.records_received()
                 self._runs.append((state, self._runs_of(data, state)))
                 node.records_received(state)
+        for (topic, error), states in failed.items():
+            self._fail(states, error(topic))
 
     def _runs_of(self, data: PartitionData, state: PartitionState) -> Iterator[RecordRun]:
         read_committed = bool(self._options.fetch.isolation_level)
         return decode(data, state.offset, read_committed, self._options.max_decompressed_bytes)
 
-    def _handle_partition_error(self, state: PartitionState, data: PartitionData) -> None:
-        error = kafka_errors.for_code(data.error_code)
+    def _handle_partition_error(
+        self, state: PartitionState, data: PartitionData
+    ) -> type[kafka_errors.KafkaError] | None:
+        """Return the error if the partition cannot be read any more. Otherwise stop it, or find its leader."""
+        error: type[kafka_errors.KafkaError] = kafka_errors.for_code(data.error_code)
         if data.diverging is not None:
             self._stop(state, _Stopped(diverged_at=state.diverged_at(*data.diverging)))
         elif data.error_code == _OFFSET_OUT_OF_RANGE:
             self._stop(state, _Stopped())
         elif error.retriable or data.error_code == _UNKNOWN_SERVER_ERROR:
             log.info("%s/%d cannot be read now: %s", *state.partition, error.__name__)
+            state.back_off(time.monotonic())
             self._remove_leader(state)
-            self._failures += 1
         else:
-            self._error = error(f"{state.partition.topic}/{state.partition.partition}")
+            return error
+        return None
 
     # Leaders
 
     def _fetch(self) -> None:
-        if self._leaderless and not self._is_refreshing:
+        if not self._is_refreshing and time.monotonic() >= self._next_refresh_at:
             self._is_refreshing = True
             gevent.spawn(self._refresh_leaders)
         for node in list(self._nodes.values()):
             node.fetch()
 
     def _refresh_leaders(self) -> None:
-        """After a backoff, find leaders for the partitions without one."""
+        """Find leaders for the partitions without one whose backoff is over."""
+        now = time.monotonic()
+        due = [partition for partition, state in self._leaderless.items() if state.retry_at <= now]
         try:
-            gevent.sleep(min(MAX_BACKOFF_S, BACKOFF_S * self._failures**2))
-            leaders = {} if self._closed else self._find_leaders(self._leaderless)
+            leaders = {} if self._closed else self._find_leaders(due)
             if not self._closed:
                 self._assign(leaders)
         except Unavailable:
-            pass  # poll() starts the next refresh
+            pass  # retry after the backoff
         except KafkasseError as error:
             self._error = error
         finally:
-            self._failures += bool(self._leaderless)
+            for partition in self._leaderless.keys() & due:
+                self._leaderless[partition].back_off(now)
+            self._next_refresh_at = min((each.retry_at for each in self._leaderless.values()), default=math.inf)
             self._is_refreshing = False
             self._wakeup.set()
 
-    def _assign(self, leaders: Mapping[Partition, Leader]) -> None:
+    def _assign(self, leaders: Mapping[Partition, Leader | KafkasseError]) -> None:
         """Give each partition without a leader to the node of its leader."""
         for state in list(self._leaderless.values()):
             partition = state.partition
             leader = leaders.get(partition)
+            if isinstance(leader, KafkasseError):
+                self._forget({partition})
+                self._failed[partition] = leader
+                continue
             if leader is None or leader.topic_id != (self._topic_ids.get(partition.topic) or leader.topic_id):
                 continue
             if state.leader is not None and leader.epoch < state.leader.epoch:
@@ -300,19 +364,42 @@ class KafkaCursor:
         self._stopped[state.partition] = why
         self._raise_out_of_range_at = 0.0
 
+    def _fail(self, states: Iterable[PartitionState], error: kafka_errors.KafkaError) -> None:
+        """Remove partitions that cannot be read any more, and let poll() report them."""
+        failed = dict.fromkeys((each.partition for each in states), translate(error))
+        self._forget(failed.keys())
+        self._failed |= failed
+
+    def _forget(self, partitions: Set[Partition]) -> None:
+        """Remove partitions. Records that poll() is about to return stay."""
+        removed = self._partitions.keys() & partitions
+        self._runs = deque(each for each in self._runs if each[0].partition not in removed)
+        for partition in removed:
+            self._remove_leader(self._partitions.pop(partition))
+            del self._leaderless[partition]
+            self._stopped.pop(partition, None)
+        for topic in {each.topic for each in removed} - {each.topic for each in self._partitions}:
+            self._topic_ids.pop(topic, None)
+
     def _remove_leader(self, state: PartitionState) -> None:
         if (node := self._nodes_of.pop(state.partition, None)) is not None:
             node.remove(state)
+        self._add_leaderless(state)
+
+    def _add_leaderless(self, state: PartitionState) -> None:
         self._leaderless[state.partition] = state
+        self._next_refresh_at = min(self._next_refresh_at, state.retry_at)
 
     def _abandon(self, node: BrokerNode, retry_now: bool = False) -> None:
-        """Close a node and find the current leaders of its partitions. The backoff grows unless `retry_now`."""
-        self._failures += not retry_now
+        """Close a node and find the current leaders of its partitions, at once if `retry_now`, else after a backoff."""
         if self._nodes.get(node.broker) is node:
             del self._nodes[node.broker]
+        now = time.monotonic()
         for partition, state in node.close().items():
             del self._nodes_of[partition]
-            self._leaderless[partition] = state
+            if not retry_now:
+                state.back_off(now)
+            self._add_leaderless(state)
         self._wakeup.set()
 
     # Callbacks of the nodes
@@ -324,6 +411,6 @@ class KafkaCursor:
 
     def _on_error(self, node: BrokerNode, error: Exception, retry_now: bool) -> None:
         if isinstance(error, PERMANENT_ERRORS):
-            self._error = error
+            self._error = translate(error)
         log.info("Connection to broker %d failed: %s: %s", node.broker.node_id, type(error).__name__, error)
         self._abandon(node, retry_now)

@@ -17,9 +17,10 @@ from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable,
 log = logging.getLogger(__name__)
 
 SETTINGS_DO_NOT_WORK = "The server cannot use Kafka with its current settings. The server's log gives the reason."
+TOPIC_NOT_AVAILABLE = "A topic of this stream no longer exists, or the server may no longer read it."
 
 # All of them result in the same response, so that a client cannot find out which topics exist.
-_TOPIC_NOT_AVAILABLE = (
+_TOPIC_ERRORS = (
     kafka_errors.UnknownTopicOrPartitionError,
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.InvalidTopicError,
@@ -43,35 +44,38 @@ _NOT_TLS = "WRONG_VERSION_NUMBER"
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise a KafkasseError in place of an error of kafka-python or of a socket.
+    """Raise translate()'s result in place of an error of kafka-python or of a socket."""
+    try:
+        yield
+    except (kafka_errors.KafkaError, OSError) as error:
+        raise translate(error) from error
 
-    Raises:
+
+def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
+    """Return the KafkasseError for an error of kafka-python or of a socket, and log the cause.
+
+    Returns:
         ConfigurationError: brokers reject the settings. Retrying cannot help.
         TopicNotAvailable: a topic does not exist, or we may not read it.
         KafkaUnavailable: the cluster does not answer now.
         KafkasseError: a record is damaged.
     """
-    try:
-        yield
-    except _TOPIC_NOT_AVAILABLE as error:
+    if isinstance(error, _TOPIC_ERRORS):
         log.warning(
             "Topic not available: %s: %s. Check that it exists and that the Kafka user may read it.",
             type(error).__name__,
             message(error),
         )
-        raise TopicNotAvailable(
-            "A topic of this stream no longer exists, or the server may no longer read it."
-        ) from error
-    except PERMANENT_ERRORS as error:
+        return TopicNotAvailable(TOPIC_NOT_AVAILABLE)
+    if isinstance(error, PERMANENT_ERRORS):
         advice = next(text for error_type, text in _ADVICE.items() if isinstance(error, error_type))
         log.error("The Kafka settings do not work. %s. %s", message(error), advice)
-        raise ConfigurationError(SETTINGS_DO_NOT_WORK) from error
-    except kafka_errors.CorruptRecordError as error:
+        return ConfigurationError(SETTINGS_DO_NOT_WORK)
+    if isinstance(error, kafka_errors.CorruptRecordError):
         log.error("Damaged records: %s. Streams that reach these records end with an error.", message(error))
-        raise KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.") from error
-    except (kafka_errors.KafkaError, OSError) as error:
-        log.warning("Kafka is unavailable. %s: %s", type(error).__name__, message(error))
-        raise KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.") from error
+        return KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.")
+    log.warning("Kafka is unavailable. %s: %s", type(error).__name__, message(error))
+    return KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.")
 
 
 def message(error: Exception) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from threading import BoundedSemaphore
 from typing import Any, TypeVar
@@ -23,12 +24,17 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.config.settings import KafkaSettings
-from kafkasse.errors import ConfigurationError, ServerFull
+from kafkasse.errors import ConfigurationError, KafkasseError, ServerFull, TopicNotAvailable, Unavailable
 from kafkasse.kafka import fetch_protocol
 from kafkasse.kafka.client import Client, PartitionMetadata, TopicMetadata, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
-from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, translate_errors
+from kafkasse.kafka.errors import (
+    PERMANENT_ERRORS,
+    SETTINGS_DO_NOT_WORK,
+    TOPIC_NOT_AVAILABLE,
+    translate_errors,
+)
 from kafkasse.kafka.fetch_protocol import FetchOptions
 from kafkasse.kafka.partition_state import Leader
 from kafkasse.log import OffsetRange, Partition, Topic
@@ -36,21 +42,20 @@ from kafkasse.log import OffsetRange, Partition, Topic
 log = logging.getLogger(__name__)
 
 TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a recreated topic from the old one
-TAIL_MAX_WAIT_MS = 500
+TAIL_MAX_WAIT_MS = 100  # a partition that a tail adds waits this long for its first request, if all others are idle
 CATCH_UP_MAX_WAIT_MS = 20  # short, because a closed cursor's connection cannot be reused until the broker has responded
 MAX_PARTITION_BYTES = 1_048_576
 CLIENT_SLOT_SHARE = 0.75  # of the cursor slots, for cursors that serve one client each
 RETRY_AFTER_S = 5
 MAX_TRANSIENT_ERRORS_S = 2.0
 TRANSIENT_ERROR_BACKOFF_S = 0.02
+MAX_LEADERLESS_S = 0.15  # how long a lookup of offsets waits for elections
+LEADERLESS_BACKOFF_S = 0.03
+MAX_STRAGGLER_S = 0.5  # how much later than others a broker may answer a lookup of offsets
 
-# kafka-python raises these while it connects to a broker, and brokers return them while leaders change.
-_TRANSIENT_ERRORS = (
-    kafka_errors.NodeNotReadyError,
-    kafka_errors.UnknownBrokerIdError,
-    kafka_errors.LeaderNotAvailableError,
-    kafka_errors.NotLeaderForPartitionError,
-)
+_TRANSIENT_ERRORS = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)  # while kafka-python connects
+_TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
+_UNREACHABLE = (*_TRANSIENT_ERRORS, *_TIMEOUTS, kafka_errors.KafkaConnectionError, OSError)  # errors of one broker
 
 Result = TypeVar("Result")
 
@@ -89,9 +94,13 @@ class KafkaLog:
         described = {}
         for name, topic in names.items():
             known = self._leaders.pop(topic, {})
-            if name in metadata:
-                self._leaders[topic] = _newest(known, _leaders_of(name, metadata[name]))
-                described[topic] = Topic(len(metadata[name].partitions), _short_topic_id(metadata[name].topic_id))
+            if (found := metadata.get(name)) is None:
+                continue
+            if found.error_code:
+                described[topic] = Topic(0, "", _topic_error(name, found.error_code))
+            else:
+                self._leaders[topic] = _newest(known, _leaders_of(name, found))
+                described[topic] = Topic(len(found.partitions), _short_topic_id(found.topic_id))
         return described
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
@@ -99,17 +108,31 @@ class KafkaLog:
         starts, ends = self._list_offsets(
             dict.fromkeys(wanted, OffsetSpec.EARLIEST), dict.fromkeys(wanted, OffsetSpec.LATEST)
         )
-        return {each: OffsetRange(starts[each], ends[each]) for each in wanted}
+        return {each: OffsetRange(starts[each], ends[each]) for each in wanted if each in starts}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         # Look up the ends first. Then a record that is written between the two lookups is found by its timestamp. In the
         # other order, it would be skipped, because it is before the end.
         (ends,) = self._list_offsets(dict.fromkeys(timestamps, OffsetSpec.LATEST))
-        (found,) = self._list_offsets(timestamps)
+        (found,) = self._list_offsets({each: timestamps[each] for each in ends})
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {}
+        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, int]:
+            try:
+                found = self._client.epoch_ends(node_id, {self._in_kafka(each): epochs[each] for each in partitions})
+            except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
+                return {}
+            return {self._from_kafka(each): end for each, (error, end) in found.items() if not error and end >= 0}
+
+        leaders = self._known_leaders(epochs)
+        with translate_errors():
+            if len(leaders) < len(epochs):
+                leaders = self._leaders_now(epochs)
+            found, error = self._ask_leaders(leaders, look_up)
+            if error is not None and not found:
+                raise error
+        return found
 
     def cursor(
         self,
@@ -122,11 +145,17 @@ class KafkaLog:
             for each in [self._slots] if shared else [self._client_slots, self._slots]:
                 self._acquire(each)
                 slots.callback(each.release)
-            leaders = self._known_leaders(offsets)
-            if len(leaders) < len(offsets):
-                leaders = self._find_leaders(offsets)
-            options = self._cursor_options(tail)
-            return KafkaCursor(self._find_leaders, self.pool, offsets, leaders, options, slots.pop_all().close)
+            if len(self._known_leaders(offsets)) < len(offsets):
+                self._find_leaders(offsets)
+            return KafkaCursor(
+                self._known_leaders,
+                self._find_leaders,
+                self.pool,
+                offsets,
+                epochs,
+                self._cursor_options(tail),
+                slots.pop_all().close,
+            )
 
     def close(self) -> None:
         self.pool.close()
@@ -152,15 +181,33 @@ class KafkaLog:
         )
         return CursorOptions(fetch, tail, settings.kafka_timeout_s, settings.max_decompressed_bytes)
 
-    def _find_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        """Refresh the metadata, and return the leaders of those partitions that have one."""
+    def _find_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader | KafkasseError]:
+        """Refresh the metadata. Return the leader of each partition that has one, or an error if we may not read it."""
         wanted = list(partitions)
-        self.describe({each.topic for each in wanted})
-        return self._known_leaders(wanted)
+        topics = self.describe({each.topic for each in wanted})
+        errors = {name: topic.error for name, topic in topics.items() if isinstance(topic.error, TopicNotAvailable)}
+        return {each: errors[each.topic] for each in wanted if each.topic in errors} | self._known_leaders(wanted)
 
     def _known_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
         known = {each: self._leaders.get(each.topic, {}).get(each.partition) for each in partitions}
         return {each: leader for each, leader in known.items() if leader is not None}
+
+    def _leaders_now(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
+        """Refresh the metadata, and return the leaders of those partitions that have one.
+
+        Raises:
+            UnknownTopicOrPartitionError: a partition does not exist.
+            TopicNotAvailable: we may not read a partition.
+        """
+        wanted = list(partitions)
+        topics = self.describe({each.topic for each in wanted})
+        for each in wanted:
+            topic = topics.get(each.topic)
+            if topic is not None and isinstance(topic.error, TopicNotAvailable):
+                raise topic.error
+            if topic is None or (topic.error is None and each.partition >= topic.partitions):
+                raise kafka_errors.UnknownTopicOrPartitionError(f"{each.topic}/{each.partition}")
+        return self._known_leaders(wanted)
 
     # Offsets
 
@@ -171,55 +218,82 @@ class KafkaLog:
             lookups: maps of the same partitions to a timestamp in milliseconds or an OffsetSpec.
 
         Returns:
-            For each lookup, the offset of each partition; -1 if no record has the timestamp or a later one.
+            For each lookup, the offset of each partition that has a leader; -1 if no record is late enough.
         """
-        if not lookups[0]:
-            return [{} for _ in lookups]
 
-        def look_up() -> list[dict[Partition, int]]:
-            leaders = self._known_leaders(lookups[0])
-            if len(leaders) == len(lookups[0]):
-                try:
-                    return self._list_offsets_of(leaders, lookups)
-                except kafka_errors.KafkaError as error:
-                    if not (getattr(error, "invalid_metadata", False) or isinstance(error, _TRANSIENT_ERRORS)):
-                        raise
-            return self._list_offsets_of(self._find_all_leaders(lookups[0]), lookups)
+        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, Sequence[int]]:
+            wanted = [{self._in_kafka(each): lookup[each] for each in partitions} for lookup in lookups]
+            answers = self._client.list_offsets(node_id, wanted, self._isolation_level)
+            return {each: offsets for each in partitions if (offsets := _offsets(self._in_kafka(each), answers))}
 
-        return self._with_retries(look_up)
+        found: dict[Partition, Sequence[int]] = {}
+        leaders = self._known_leaders(lookups[0])
+        deadline_s = math.inf
+        with translate_errors():
+            while True:
+                answers, error = self._ask_leaders(leaders, look_up, patient=not found)
+                found |= answers
+                missing = lookups[0].keys() - found.keys()
+                if not missing or time.monotonic() >= deadline_s:
+                    return [{each: offsets[index] for each, offsets in found.items()} for index in range(len(lookups))]
+                if not found and isinstance(error, _TIMEOUTS):
+                    raise error
+                if deadline_s == math.inf:  # the known leaders may be outdated
+                    deadline_s = time.monotonic() + MAX_LEADERLESS_S
+                else:
+                    gevent.sleep(LEADERLESS_BACKOFF_S)
+                leaders = self._leaders_now(missing)
 
-    def _list_offsets_of(
-        self, leaders: Mapping[Partition, Leader], lookups: Iterable[Mapping[Partition, int]]
-    ) -> list[dict[Partition, int]]:
-        prefix = self._settings.topic_prefix
-        requests = []
-        for lookup in lookups:
-            by_node: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
-            for each, time_or_spec in lookup.items():
-                topic = TopicPartition(prefix + each.topic, each.partition)
-                by_node[leaders[each].broker.node_id][topic] = time_or_spec
-            requests.append(by_node)
-        return [
-            {Partition(each.topic.removeprefix(prefix), each.partition): offset for each, offset in found.items()}
-            for found in self._client.list_offsets(requests, self._isolation_level)
-        ]
+    def _ask_leaders(
+        self,
+        leaders: Mapping[Partition, Leader],
+        ask: Callable[[int, Sequence[Partition]], dict[Partition, Result]],
+        patient: bool = True,
+    ) -> tuple[dict[Partition, Result], Exception | None]:
+        """Ask the leaders of partitions, all at the same time.
 
-    def _find_all_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        """Refresh the metadata, and return the leader of each partition.
+        If one broker has answered, wait at most MAX_STRAGGLER_S for the others.
 
-        Raises:
-            UnknownTopicOrPartitionError: a partition does not exist.
-            LeaderNotAvailableError: a partition has no leader now.
+        Args:
+            leaders: the partitions with their leaders.
+            ask: asks one broker, given its node ID, about its partitions.
+            patient: wait until one broker has answered. False: wait at most MAX_STRAGGLER_S.
+
+        Returns:
+            The answers, and an error of a broker that did not answer.
         """
-        wanted = list(partitions)
-        topics = self.describe({each.topic for each in wanted})
-        leaders = self._known_leaders(wanted)
-        for each in wanted:
-            if each.topic not in topics or each.partition >= topics[each.topic].partitions:
-                raise kafka_errors.UnknownTopicOrPartitionError(f"{each.topic}/{each.partition}")
-            if each not in leaders:
-                raise kafka_errors.LeaderNotAvailableError(f"{each.topic}/{each.partition}")
-        return leaders
+        partitions: defaultdict[int, list[Partition]] = defaultdict(list)
+        for partition, leader in leaders.items():
+            partitions[leader.broker.node_id].append(partition)
+
+        def answer(node_id: int) -> dict[Partition, Result] | Exception:
+            try:
+                return ask(node_id, partitions[node_id])
+            except Exception as error:  # noqa: BLE001 - raised below
+                return error
+
+        calls = [gevent.spawn(answer, node_id) for node_id in partitions]
+        if patient:
+            next((call for call in gevent.iwait(calls) if not isinstance(call.value, Exception)), None)
+        gevent.joinall(calls, timeout=MAX_STRAGGLER_S)
+        found: dict[Partition, Result] = {}
+        ignored: Exception | None = None
+        for call in calls:
+            if not isinstance(call.value, Exception):
+                found |= call.value or {}
+            elif isinstance(call.value, PERMANENT_ERRORS) or not isinstance(call.value, _UNREACHABLE):
+                raise call.value
+            else:
+                ignored = call.value
+        if isinstance(ignored, kafka_errors.UnknownBrokerIdError):
+            self._client.refresh_brokers()
+        return found, ignored
+
+    def _in_kafka(self, partition: Partition) -> TopicPartition:
+        return TopicPartition(self._settings.topic_prefix + partition.topic, partition.partition)
+
+    def _from_kafka(self, partition: TopicPartition) -> Partition:
+        return Partition(partition.topic.removeprefix(self._settings.topic_prefix), partition.partition)
 
     def _with_retries(self, call: Callable[[], Result]) -> Result:
         """Return `call()`. Retry it after transient errors, for a short time, and translate other errors."""
@@ -228,12 +302,32 @@ class KafkaLog:
             while True:
                 try:
                     return call()
-                except _TRANSIENT_ERRORS as error:
-                    if isinstance(error, kafka_errors.UnknownBrokerIdError):
-                        self._client.refresh_brokers()
+                except _TRANSIENT_ERRORS:
                     if time.monotonic() > deadline_s:
                         raise
                     gevent.sleep(TRANSIENT_ERROR_BACKOFF_S)
+
+
+def _offsets(partition: TopicPartition, answers: Iterable[Mapping[TopicPartition, tuple[int, int]]]) -> list[int]:
+    """Return the offset of a partition in each answer, or [] if its broker cannot answer now.
+
+    Raises:
+        kafka.errors.KafkaError: the broker rejects the request.
+    """
+    found = [answer[partition] for answer in answers if partition in answer]
+    for code, _ in found:
+        error = kafka_errors.for_code(code)
+        if code and not error.retriable:
+            raise error(f"{partition.topic}/{partition.partition}")
+    return [] if any(code for code, _ in found) else [offset for _, offset in found]
+
+
+def _topic_error(name: str, code: int) -> KafkasseError:
+    error = kafka_errors.for_code(code)
+    log.info("The cluster cannot describe the topic %s: %s", name, error.__name__)
+    if error is kafka_errors.TopicAuthorizationFailedError:
+        return TopicNotAvailable(TOPIC_NOT_AVAILABLE)
+    return Unavailable("Kafka cannot say whether a topic of this stream exists. Retry in a few seconds.")
 
 
 def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:

@@ -10,6 +10,9 @@ from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, UNKNOWN_EPOCH, FetchParti
 from kafkasse.log import Partition
 
 MAX_EPOCHS = 100  # remembered per partition; leaders change rarely
+BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
+MAX_BACKOFF_S = 1.0
+FAILURES_FORGOTTEN_S = 10.0  # a failure this long after the last one is the first in a row
 
 
 class Leader(NamedTuple):
@@ -28,20 +31,37 @@ class PartitionState:
         offset: the next offset to read.
         last_epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         leader: the last known leader, or None.
+        retry_at: if the partition has no leader: when to look for one again, in seconds as in time.monotonic().
     """
 
-    __slots__ = ("_epochs", "last_epoch", "leader", "offset", "partition")
+    __slots__ = ("_epochs", "_failed_at", "_failures", "last_epoch", "leader", "offset", "partition", "retry_at")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.offset = 0
         self.last_epoch = UNKNOWN_EPOCH
         self.leader: Leader | None = None
+        self.retry_at = 0.0
         self._epochs: list[tuple[int, int]] = []  # the epochs that were read, each with the first offset read in it
+        self._failures = 0  # in a row
+        self._failed_at = 0.0
 
-    def seek(self, offset: int) -> None:
-        """Continue at `offset`, and forget what was read before."""
-        self.offset, self.last_epoch, self._epochs = offset, UNKNOWN_EPOCH, []
+    def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
+        """Continue at `offset`, and forget what was read before. `epoch` is that of the record before `offset`."""
+        self.offset, self.last_epoch = offset, epoch
+        self._epochs = [(epoch, offset - 1)] if epoch != UNKNOWN_EPOCH else []
+
+    def back_off(self, now: float) -> None:
+        """Set `retry_at` after a failure. Each partition has its own backoff, so that no partition delays another."""
+        if now - self._failed_at > FAILURES_FORGOTTEN_S:
+            self._failures = 0
+        self.retry_at = now + min(MAX_BACKOFF_S, BACKOFF_S * self._failures**2)
+        self._failures += 1
+        self._failed_at = now
+
+    def records_received(self) -> None:
+        """End a series of failures."""
+        self._failures, self.retry_at = 0, 0.0
 
     def advance(self, run: RecordRun) -> None:
         """Move past a run.

@@ -15,7 +15,7 @@ from typing import Any
 from flask import Blueprint, Response, make_response, request
 
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError, KafkasseError, ServerStopping
+from kafkasse.errors import ConfigurationError, KafkasseError, ServerStopping, TopicNotAvailable
 from kafkasse.feed import Feeds
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
@@ -107,7 +107,10 @@ class StreamService:
         feeds = self._get_feeds()
         names = parsed.position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
-        route.check(names, found)
+        route.check(names, [name for name, topic in found.items() if not isinstance(topic.error, TopicNotAvailable)])
+        for topic in found.values():
+            if topic.error is not None:
+                raise topic.error
         if request.method == "HEAD":
             return self._stream_response(parsed, ())
         leave = self._limits.enter(request)

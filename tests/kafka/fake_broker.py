@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,14 @@ from uuid import UUID
 from gevent import socket
 from gevent.queue import Queue
 from gevent.server import StreamServer
-from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.record.memory_records import MemoryRecordsBuilder
 
@@ -26,17 +33,19 @@ HOST = "127.0.0.1"
 FETCH_TIMEOUT_S = 5.0
 NO_LEADER = -1
 EARLIEST = -2
+UNKNOWN_TOPIC_OR_PARTITION = 3
 SESSION_ID = 77
 TOPIC_ID = UUID(int=7)
 
-FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
+FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 1, 2, 3, 18, 23
 REQUESTS = {
     FETCH: FetchRequest,
     LIST_OFFSETS: ListOffsetsRequest,
     METADATA: MetadataRequest,
     API_VERSIONS: ApiVersionsRequest,
+    OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRequest,
 }
-VERSIONS = {FETCH: 13, LIST_OFFSETS: 7, METADATA: 12, API_VERSIONS: 3}
+VERSIONS = {FETCH: 13, LIST_OFFSETS: 7, METADATA: 12, API_VERSIONS: 3, OFFSET_FOR_LEADER_EPOCH: 4}
 
 TopicData = FetchResponse.FetchableTopicResponse
 PartitionData = TopicData.PartitionData
@@ -63,6 +72,8 @@ class FakeTopic:
         epochs: the leader epochs, by partition; 0 if absent.
         offset_range: log start offset and log end offset of each partition.
         list_offsets_error: the error code in each ListOffsets response.
+        epoch_ends: by partition, the error code and the end offset in each OffsetForLeaderEpoch response.
+        error: the error code in the metadata. With an error, the response contains no partitions.
     """
 
     leaders: list[int]
@@ -70,6 +81,8 @@ class FakeTopic:
     epochs: dict[int, int] = field(default_factory=dict)
     offset_range: tuple[int, int] = (0, 0)
     list_offsets_error: int = 0
+    epoch_ends: dict[int, tuple[int, int]] = field(default_factory=dict)
+    error: int = 0
 
 
 class PendingFetch:
@@ -80,6 +93,7 @@ class PendingFetch:
         sock: the connection that it came from.
         offsets: the fetch offset of each partition in the request.
         forgotten: the partitions to remove from the session.
+        topics: the names or topic IDs in the request.
     """
 
     def __init__(self, sock: socket.socket, request: FetchRequest) -> None:
@@ -87,12 +101,20 @@ class PendingFetch:
         self.request = request
         self.partitions = {each.partition: each for topic in request.topics for each in topic.partitions}
         self.offsets = {number: each.fetch_offset for number, each in self.partitions.items()}
+        self.topics = [topic.topic_id if request.API_VERSION >= 13 else topic.topic for topic in request.topics]
         self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
 
     def respond(self, *partitions: PartitionData, topic: UUID = TOPIC_ID, session: int = 0, **rest: Any) -> None:
         """Send a response with these partitions of one topic."""
-        name = {"topic_id": topic} if self.request.API_VERSION >= 13 else {"topic": "t"}
-        responses = [TopicData(**name, partitions=list(partitions))] if partitions else []
+        name = topic if self.request.API_VERSION >= 13 else "t"
+        self.respond_with({name: partitions} if partitions else {}, session, **rest)
+
+    def respond_with(self, topics: Mapping[UUID | str, Sequence[PartitionData]], session: int = 0, **rest: Any) -> None:
+        """Send a response with these partitions of each topic, which the request identifies by this name or topic ID."""
+        responses = []
+        for topic, partitions in topics.items():
+            name = {"topic_id": topic} if self.request.API_VERSION >= 13 else {"topic": topic}
+            responses.append(TopicData(**name, partitions=list(partitions)))
         rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
         _send(self.sock, self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
 
@@ -121,7 +143,12 @@ def partition_data(
 
 
 class FakeBroker:
-    """One broker of a FakeCluster."""
+    """One broker of a FakeCluster.
+
+    Attributes:
+        silent: the API keys of requests that get no response.
+        connections: the connections that sent a Fetch request.
+    """
 
     def __init__(self, cluster: FakeCluster, node_id: int, port: int = 0) -> None:
         self.node_id = node_id
@@ -130,7 +157,8 @@ class FakeBroker:
         self._server = StreamServer((HOST, port), self._serve)
         self._server.start()
         self.port = self._server.server_port
-        self.connections: list[socket.socket] = []  # those that sent a Fetch request
+        self.silent: set[int] = set()
+        self.connections: list[socket.socket] = []
 
     def next_fetch(self) -> PendingFetch:
         """Wait for the next Fetch request."""
@@ -160,8 +188,9 @@ class FakeBroker:
                 if sock not in self.connections:
                     self.connections.append(sock)
                 self._fetches.put(PendingFetch(sock, request))
-            else:
+            elif key not in self.silent:
                 _send(sock, request, self._cluster.respond(key, request))
+                self._cluster.on_request.get(key, lambda: None)()
 
 
 class FakeCluster:
@@ -170,11 +199,15 @@ class FakeCluster:
     Attributes:
         topics: by name. A test may change them at any time.
         requests: the number of requests that were received, by API key.
+        on_request: called after the response to each request, by API key.
+        versions: the highest version that the brokers support, by API key.
     """
 
     def __init__(self, brokers: int = 1) -> None:
         self.topics: dict[str, FakeTopic] = {}
         self.requests: Counter[int] = Counter()
+        self.on_request: dict[int, Callable[[], object]] = {}
+        self.versions = dict(VERSIONS)
         self.brokers = [FakeBroker(self, node_id) for node_id in range(brokers)]
 
     @property
@@ -191,8 +224,20 @@ class FakeCluster:
 
     def respond(self, key: int, request: Any) -> Any:
         if key == API_VERSIONS:
-            return _versions()
-        return self._metadata(request) if key == METADATA else self._list_offsets(request)
+            return self._versions()
+        respond = {
+            METADATA: self._metadata,
+            LIST_OFFSETS: self._list_offsets,
+            OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
+        }
+        return respond[key](request)
+
+    def _versions(self) -> ApiVersionsResponse:
+        keys = [
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=last)
+            for key, last in self.versions.items()
+        ]
+        return ApiVersionsResponse(version=0, error_code=0, api_keys=keys, throttle_time_ms=0)
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         names = [each.name for each in request.topics] if request.topics is not None else list(self.topics)
@@ -209,8 +254,9 @@ class FakeCluster:
         response_class = MetadataResponse.MetadataResponseTopic
         rest = {"name": name, "is_internal": False, "authorized_operations": set()}
         topic = self.topics.get(name)
-        if topic is None:
-            return response_class(error_code=3, topic_id=UUID(int=0), partitions=[], **rest)
+        if topic is None or topic.error:
+            error = topic.error if topic else UNKNOWN_TOPIC_OR_PARTITION
+            return response_class(error_code=error, topic_id=UUID(int=0), partitions=[], **rest)
         partitions = [
             response_class.MetadataResponsePartition(
                 error_code=5 if leader == NO_LEADER else 0, partition_index=number, leader_id=leader,
@@ -235,12 +281,20 @@ class FakeCluster:
             topics.append(response_class(name=requested.name, partitions=partitions))
         return ListOffsetsResponse(version=0, throttle_time_ms=0, topics=topics)
 
-
-def _versions() -> ApiVersionsResponse:
-    keys = [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=last) for key, last in VERSIONS.items()
-    ]
-    return ApiVersionsResponse(version=0, error_code=0, api_keys=keys, throttle_time_ms=0)
+    def _epoch_ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        response_class = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        topics = []
+        for requested in request.topics:
+            ends = self.topics[requested.topic].epoch_ends
+            partitions = [
+                response_class.EpochEndOffset(
+                    partition=each.partition, error_code=ends[each.partition][0], leader_epoch=each.leader_epoch,
+                    end_offset=ends[each.partition][1],
+                )
+                for each in requested.partitions
+            ]  # fmt: skip
+            topics.append(response_class(topic=requested.topic, partitions=partitions))
+        return OffsetForLeaderEpochResponse(version=0, throttle_time_ms=0, topics=topics)
 
 
 def _send(sock: socket.socket, request: Any, response: Any) -> None:

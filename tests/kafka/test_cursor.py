@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from uuid import UUID
@@ -12,12 +13,12 @@ import gevent
 import pytest
 from crc32c import crc32c
 
-from kafkasse.errors import KafkasseError
+from kafkasse.errors import KafkasseError, TopicNotAvailable
 from kafkasse.kafka import client
 from kafkasse.kafka.batches import MAX_RUN_RECORDS
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition
+from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed
 from tests.kafka import fake_broker
 from tests.kafka.fake_broker import (
     METADATA,
@@ -35,6 +36,7 @@ from tests.support.waiting import wait_until
 
 TIMEOUT_S = 0.5
 NOT_LEADER, OUT_OF_RANGE, FETCH_SESSION_ID_NOT_FOUND = 6, 1, 70
+NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR = 29, 100, 106
 POLL_TIMEOUT_S = 30.0
 TURNS, TURN_S = 20, 0.001  # gevent reads sockets only if a turn is longer than 0 s
 CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
@@ -82,7 +84,7 @@ def start_poll(cursor: KafkaCursor) -> gevent.Greenlet:
     def poll() -> list[Batch] | Exception:
         try:
             return cursor.poll(POLL_TIMEOUT_S)
-        except (KafkasseError, OffsetOutOfRange) as error:
+        except (KafkasseError, OffsetOutOfRange, PartitionsFailed) as error:
             return error
 
     return gevent.spawn(poll)
@@ -196,8 +198,9 @@ def test_returns_the_records_before_damaged_ones(cluster, opened):
     found = poll.get()
 
     assert ([0], [0]) == (offsets(found, 0), offsets(found, 1))
-    with pytest.raises(KafkasseError, match="damaged"):
+    with pytest.raises(PartitionsFailed, match="damaged") as failed:
         cursor.poll(POLL_TIMEOUT_S)
+    assert [at(0)] == list(failed.value.errors)
 
 
 def test_rejects_a_response_to_another_request(cluster, opened):
@@ -297,20 +300,23 @@ def test_session_requests_name_only_changed_partitions(cluster, opened):
     assert [0] == offsets(second.get(), 1)
 
 
-def test_starts_a_new_session_if_the_broker_evicted_it(cluster, opened):
-    """The first request of the new session names all partitions, at their current offsets."""
+@pytest.mark.parametrize("error", [FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR])
+def test_starts_a_new_session_if_the_broker_rejects_it(cluster, opened, error):
+    """The first request of the new session names all partitions, at their current offsets, on the same connection."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")), partition_data(1), session=SESSION_ID)
     first.get()
+    refreshes = cluster.requests[METADATA]
     second = start_poll(cursor)
-    broker.next_fetch().respond(error_code=FETCH_SESSION_ID_NOT_FOUND)
+    broker.next_fetch().respond(error_code=error)
 
     again = broker.next_fetch()
     again.respond(partition_data(0, batch(1, b"b")), partition_data(1), session=SESSION_ID)
 
-    assert ({0: 1, 1: 0}, 0) == (again.offsets, again.request.session_id)
+    assert ({0: 1, 1: 0}, 0, 0) == (again.offsets, again.request.session_id, again.request.session_epoch)
     assert [1] == offsets(second.get())
+    assert (1, refreshes) == (len(broker.connections), cluster.requests[METADATA])
 
 
 def test_follows_a_leader_that_moves_away_and_back(cluster, opened):
@@ -333,6 +339,201 @@ def test_follows_a_leader_that_moves_away_and_back(cluster, opened):
     assert ([0], {}) == (without.forgotten, without.offsets)
     assert ({0: 0}, []) == (back.offsets, back.forgotten)
     assert [0] == offsets(poll.get())
+
+
+def test_first_fetch_contains_the_epoch_of_the_last_record(cluster, opened):
+    """The broker notices that the log was truncated while nobody read it, although the log has grown past the offset."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, offset=100, tail=True)
+    cursor.seek({at(0): 100, at(1): 7}, {at(0): 5})
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    fetch.respond(partition_data(0, diverging=(4, 150)), partition_data(1), session=SESSION_ID)
+
+    gap = poll.get().gap(at(0), 100, OffsetRange(0, 160))
+
+    assert (5, -1) == tuple(fetch.partitions[number].last_fetched_epoch for number in (0, 1))
+    assert gap is not None
+    assert (100, 99) == (gap.start, gap.end)  # at least the last record was lost
+
+
+def test_batches_contain_their_leader_epoch(cluster, opened):
+    """The records of two epochs are in two batches."""
+    (broker, _), cursor = cluster.brokers, opened(0)
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a", epoch=4) + batch(1, b"b", epoch=5)))
+
+    assert [(1, 4), (2, 5)] == [(each.next_offset, each.leader_epoch) for each in poll.get()]
+
+
+# Several topics in one session
+
+
+def test_error_of_a_partition_does_not_affect_others(cluster, opened):
+    """poll() reports a partition that we may not read, and removes it. The other one is read as before."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, error=NOT_AUTHORIZED), partition_data(1), session=SESSION_ID)
+    failed = poll.get()
+    poll = start_poll(cursor)
+    without = broker.next_fetch()
+    without.respond(partition_data(1, batch(0, b"b")), session=SESSION_ID)
+
+    assert {at(0): TopicNotAvailable} == {each: type(error) for each, error in failed.errors.items()}
+    assert ([0], {}) == (without.forgotten, without.offsets)
+    assert [0] == offsets(poll.get(), 1)
+
+
+def test_reports_a_topic_without_access_in_the_metadata(cluster, opened):
+    """A partition that needs a leader while we may not describe its topic is reported like one that we may not read."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    cluster.topics["t"].error = NOT_AUTHORIZED
+    fetch.respond(partition_data(0, error=NOT_LEADER), partition_data(1), session=SESSION_ID)
+    broker.next_fetch().respond(session=SESSION_ID)
+
+    assert {at(0): TopicNotAvailable} == {each: type(error) for each, error in poll.get().errors.items()}
+
+
+def test_removed_partition_is_forgotten_by_the_session(cluster, opened):
+    """A response in flight for it is ignored. If it is added again, the request contains it."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    cursor.remove([at(0), at(9)])
+    fetch.respond(partition_data(0, batch(0, b"a")), partition_data(1, batch(0, b"b")), session=SESSION_ID)
+    found = poll.get()
+    poll = start_poll(cursor)
+    without = broker.next_fetch()
+    cursor.seek({at(0): 0})
+    without.respond(session=SESSION_ID)
+    back = broker.next_fetch()
+    back.respond(partition_data(0, batch(0, b"c")), session=SESSION_ID)
+
+    assert ([], [0]) == (offsets(found, 0), offsets(found, 1))
+    assert ([0], {1: 1}) == (without.forgotten, without.offsets)
+    assert ([], {0: 0}) == (back.forgotten, back.offsets)
+    assert [b"c"] == [record.value for each in poll.get() for record in each.records]
+
+
+def test_cursor_without_partitions_waits_for_seek(cluster, log, opened):
+    """seek() wakes poll(), and the first request contains the new partition."""
+    opened(0)
+    cursor = log.cursor({}, tail=True)
+    refreshes = cluster.requests[METADATA]
+    poll = start_poll(cursor)
+    run_event_loop()
+    cursor.seek({at(0): 3})
+
+    cluster.brokers[0].next_fetch().respond(partition_data(0, batch(3, b"a")), session=SESSION_ID)
+
+    assert [3] == offsets(poll.get())
+    assert refreshes == cluster.requests[METADATA]  # the leader was known
+    cursor.close()
+
+
+def test_one_session_reads_hundreds_of_topics(cluster, log):
+    """Topics are added and removed while the session is open. There is one connection."""
+    names = [f"t{number}" for number in range(400)]
+    ids = {name: UUID(int=1000 + number) for number, name in enumerate(names)}
+    for name, topic_id in ids.items():
+        cluster.topics[name] = FakeTopic([0, 0, 0], topic_id)
+    log.describe(names)
+    broker, cursor = cluster.brokers[0], log.cursor({}, tail=True)
+    poll = start_poll(cursor)
+    cursor.seek({Partition(name, number): 0 for name in names[:300] for number in range(3)})
+    opening = broker.next_fetch()
+    cursor.remove(Partition(name, number) for name in names[:100] for number in range(3))
+    cursor.seek({Partition(name, number): 0 for name in names[300:] for number in range(3)})
+    opening.respond(session=SESSION_ID)
+    changed = broker.next_fetch()
+    changed.respond_with(
+        {ids[name]: [partition_data(2, batch(0, b"a"))] for name in (names[0], names[100], names[300])},
+        session=SESSION_ID,
+    )
+
+    assert [ids[name] for name in names[:300]] == opening.topics
+    assert [ids[name] for name in names[300:]] == changed.topics
+    assert 300 == len(changed.forgotten)
+    assert {Partition(names[100], 2), Partition(names[300], 2)} == {each.partition for each in poll.get()}
+    assert 1 == len(broker.connections)
+    cursor.close()
+
+
+def test_one_session_contains_names_or_topic_ids(cluster, log):
+    """If one topic has no topic ID, a new session identifies all topics by name."""
+    cluster.topics |= {"with": FakeTopic([0], UUID(int=1)), "without": FakeTopic([0], UUID(int=0))}
+    log.describe(["with", "without"])
+    broker, cursor = cluster.brokers[0], log.cursor({Partition("with", 0): 0}, tail=True)
+    poll = start_poll(cursor)
+    by_id = broker.next_fetch()
+    cursor.seek({Partition("without", 0): 0})
+    by_id.respond(session=SESSION_ID)
+    by_name = broker.next_fetch()
+    cursor.remove([Partition("without", 0)])
+    by_name.respond(session=SESSION_ID + 1)
+    by_id_again = broker.next_fetch()
+    by_id_again.respond_with({UUID(int=1): [partition_data(0, batch(0, b"a"))]}, session=SESSION_ID)
+
+    assert ([UUID(int=1)], ["with", "without"], [UUID(int=1)]) == (by_id.topics, by_name.topics, by_id_again.topics)
+    assert (SESSION_ID, 0) == (by_name.request.session_id, by_name.request.session_epoch)  # replaces the session
+    assert [0] == [record.offset for each in poll.get() for record in each.records]
+    cursor.close()
+
+
+def test_unknown_topic_id_affects_only_its_topic(cluster, log):
+    """The cursor looks for the topic in the metadata, with a backoff, and continues to read the other one at once."""
+    cluster.topics |= {"gone": FakeTopic([0], UUID(int=1)), "busy": FakeTopic([0], UUID(int=2))}
+    log.describe(["gone", "busy"])
+    broker, cursor = cluster.brokers[0], log.cursor({Partition("gone", 0): 0, Partition("busy", 0): 0}, tail=True)
+    del cluster.topics["gone"]
+
+    def serve() -> None:
+        opening = broker.next_fetch()
+        unknown = {UUID(int=1): [partition_data(0, error=UNKNOWN_TOPIC_ID)]}
+        opening.respond_with(unknown | {UUID(int=2): [partition_data(0)]}, session=SESSION_ID)
+        for offset in range(100):
+            broker.next_fetch().respond_with(
+                {UUID(int=2): [partition_data(0, batch(offset, b"a"))]}, session=SESSION_ID
+            )
+
+    serving = gevent.spawn(serve)
+    refreshes = cluster.requests[METADATA]
+    found: list[int] = []
+    while len(found) < 100:
+        found += [record.offset for each in cursor.poll(POLL_TIMEOUT_S) for record in each.records]
+    serving.get()
+
+    assert list(range(100)) == found
+    assert 0 < cluster.requests[METADATA] - refreshes < 10
+    cursor.close()
+
+
+def test_leader_that_moves_is_found_although_another_partition_has_none(cluster, opened):
+    """Each partition has its own backoff: a leader that is missing for long does not delay a leader that has moved."""
+    (broker, other), cursor = cluster.brokers, opened(0, NO_LEADER, tail=True)
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    cursor._leaderless[at(1)].retry_at = cursor._next_refresh_at = time.monotonic() + POLL_TIMEOUT_S
+
+    cluster.topics["t"].leaders[0] = 1
+    fetch.respond(partition_data(0, error=NOT_LEADER), session=SESSION_ID)
+    other.next_fetch().respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
+
+    assert [0] == offsets(poll.get())
+
+
+def test_partitions_take_turns(cluster, opened):
+    """A busy partition does not delay the records of a quiet one in the same response."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    many = b"".join(batch(at, *[b"x"] * MAX_RUN_RECORDS) for at in range(0, 4 * MAX_RUN_RECORDS, MAX_RUN_RECORDS))
+    broker.next_fetch().respond(partition_data(0, many), partition_data(1, batch(0, b"a")), session=SESSION_ID)
+
+    found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
+
+    assert [0] == offsets(found, 1)
+    assert len(offsets(found, 0)) <= 2 * MAX_RUN_RECORDS
 
 
 # Reconnecting and leaders

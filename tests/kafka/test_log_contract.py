@@ -315,6 +315,34 @@ def test_seek_moves_and_adds_partitions(read: Callable[..., Cursor], writer: Wri
     assert [b"a1", b"a2"] == values(take(cursor, 2))
 
 
+def test_remove_stops_reading_a_partition(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """The other partition is read as before. seek() adds the removed partition again."""
+    cursor = read({Partition(topic, 0): 0, Partition(topic, 1): 0})
+    cursor.poll(0)
+    cursor.remove([Partition(topic, 0), Partition(topic, 9)])
+    writer.send(topic, b"a0", b"a1")
+    writer.send(topic, b"b0", partition=1)
+
+    without = take(cursor, 1)
+    cursor.seek({Partition(topic, 0): 1})
+
+    assert ([], [b"b0"]) == (values(without), values(without, 1))
+    assert [b"a1"] == values(take(cursor, 1))
+
+
+def test_cursor_without_partitions_waits_for_seek(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """A cursor may be opened before it is known what to read, and may lose all its partitions."""
+    writer.send(topic, b"a")
+    cursor = read({})
+    assert [] == cursor.poll(0.05)
+
+    cursor.seek({Partition(topic, 0): 0})
+    assert [b"a"] == values(take(cursor, 1))
+
+    cursor.remove([Partition(topic, 0)])
+    assert [] == cursor.poll(0.05)
+
+
 def test_reads_a_new_partition(log: Log, read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
     """A cursor can read a partition that was created after the cursor, from its first record."""
     cursor = read({Partition(topic, 0): 0, Partition(topic, 1): 0})
@@ -371,6 +399,22 @@ def test_cursors_are_independent(read: Callable[..., Cursor], writer: Writer, to
 
 
 # KafkaLog only
+
+
+def test_epoch_ends_at_the_end_of_the_log(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
+    """The epoch in a batch is that of the topic's only leader, so it ends where the log ends."""
+    cluster.create(fresh_name)
+    cluster.send(fresh_name, b"a", b"b")
+    partition = Partition(fresh_name, 0)
+
+    with closing(kafka_log.cursor({partition: 0})) as cursor:
+        epoch = take(cursor, 2)[0].leader_epoch
+
+    assert epoch >= 0
+    assert {partition: 2} == kafka_log.epoch_ends({partition: epoch})
+    with closing(kafka_log.cursor({partition: 2}, epochs={partition: epoch})) as cursor:
+        cluster.send(fresh_name, b"c")
+        assert [b"c"] == values(take(cursor, 1))
 
 
 @pytest.mark.usefixtures("both_decoders")

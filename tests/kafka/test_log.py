@@ -1,0 +1,139 @@
+"""KafkaLog with fake brokers: partitions without a leader, brokers that do not answer, and errors in the metadata."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kafkasse.errors import KafkaUnavailable, TopicNotAvailable, Unavailable
+from kafkasse.kafka.log import KafkaLog
+from kafkasse.log import OffsetRange, Partition
+from tests.kafka.fake_broker import (
+    LIST_OFFSETS,
+    NO_LEADER,
+    OFFSET_FOR_LEADER_EPOCH,
+    FakeCluster,
+    FakeTopic,
+)
+from tests.kafka.logs import open_log
+
+TIMEOUT_S = 2.0  # also the shortest request timeout
+SOON_S = 1.0
+NOT_LEADER, OFFSET_NOT_AVAILABLE, NOT_AUTHORIZED, LEADER_NOT_AVAILABLE = 6, 78, 29, 5
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    running = FakeCluster(brokers=3)
+    running.topics["t"] = FakeTopic([0, 1, 2], offset_range=(3, 7))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
+    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=TIMEOUT_S)) as opened:
+        opened.describe(["t"])
+        yield opened
+
+
+def at(number: int) -> Partition:
+    return Partition("t", number)
+
+
+ALL = [at(0), at(1), at(2)]
+
+
+def test_offsets_of_a_partition_without_a_leader_are_absent(cluster: FakeCluster, log: KafkaLog) -> None:
+    """The call does not wait long for a leader."""
+    cluster.topics["t"].leaders[1] = NO_LEADER
+    log.describe(["t"])
+    began_at = time.monotonic()
+
+    found = log.offset_ranges(ALL), log.offsets_at(dict.fromkeys(ALL, 5))
+
+    assert ({at(0): OffsetRange(3, 7), at(2): OffsetRange(3, 7)}, {at(0): 7, at(2): 7}) == found
+    assert {} == log.offset_ranges([at(1)])
+    assert time.monotonic() - began_at < SOON_S
+
+
+@pytest.mark.parametrize("error", [NOT_LEADER, OFFSET_NOT_AVAILABLE])
+def test_offsets_are_absent_while_the_leader_cannot_answer(cluster: FakeCluster, log: KafkaLog, error: int) -> None:
+    """A new leader may not know its offsets yet."""
+    cluster.topics["u"] = FakeTopic([0], list_offsets_error=error)
+    log.describe(["u"])
+
+    assert {at(0)} == log.offset_ranges([at(0), Partition("u", 0)]).keys()
+
+
+def test_offsets_after_an_election_are_found(cluster: FakeCluster, log: KafkaLog) -> None:
+    """The known leader is outdated, so the call refreshes the metadata."""
+    cluster.topics["t"].list_offsets_error = NOT_LEADER
+    cluster.topics["t"].leaders[0] = 1
+    cluster.on_request[LIST_OFFSETS] = lambda: setattr(cluster.topics["t"], "list_offsets_error", 0)
+
+    assert {at(0): OffsetRange(3, 7)} == log.offset_ranges([at(0)])
+
+
+def test_offsets_of_an_unreachable_broker_are_absent(cluster: FakeCluster, log: KafkaLog) -> None:
+    """A broker that has died is the leader in the metadata until its session times out."""
+    cluster.brokers[2].close()
+    began_at = time.monotonic()
+
+    assert {at(0), at(1)} == log.offset_ranges(ALL).keys()
+    assert time.monotonic() - began_at < SOON_S
+
+
+def test_offsets_do_not_wait_for_a_broker_that_hangs(cluster: FakeCluster, log: KafkaLog) -> None:
+    """The other brokers have answered. If no broker answers, the call raises an error after the timeout."""
+    cluster.brokers[2].silent.add(LIST_OFFSETS)
+    began_at = time.monotonic()
+
+    assert {at(0), at(1)} == log.offset_ranges(ALL).keys()
+    assert time.monotonic() - began_at < 2 * SOON_S
+    with pytest.raises(KafkaUnavailable):
+        log.offset_ranges([at(2)])
+
+
+def test_offsets_of_a_missing_partition_are_an_error(log: KafkaLog) -> None:
+    """Even if the other partitions exist."""
+    for missing in (at(3), Partition("missing", 0)):
+        with pytest.raises(TopicNotAvailable):
+            log.offset_ranges([at(0), missing])
+
+
+def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster: FakeCluster, log: KafkaLog) -> None:
+    """Only an unknown topic is absent."""
+    cluster.topics |= {
+        "denied": FakeTopic([0], error=NOT_AUTHORIZED),
+        "election": FakeTopic([0], error=LEADER_NOT_AVAILABLE),
+        "created": FakeTopic([]),
+    }
+
+    found = log.describe(["t", "denied", "election", "created", "missing"])
+
+    expected = {"t": None, "denied": TopicNotAvailable, "election": Unavailable, "created": Unavailable}
+    assert expected == {name: topic.error and type(topic.error) for name, topic in found.items()}
+    assert {0} == {found[name].partitions for name in ("denied", "election", "created")}
+    with pytest.raises(TopicNotAvailable):
+        log.offset_ranges([Partition("denied", 0)])
+    assert {} == log.offset_ranges([Partition("election", 0)])
+
+
+def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
+    """Partitions whose leader does not know the epoch, or cannot answer, are absent."""
+    cluster.topics["t"].epoch_ends = {0: (0, 42), 1: (0, -1), 2: (NOT_LEADER, -1)}
+
+    assert {at(0): 42} == log.epoch_ends(dict.fromkeys(ALL, 5))
+    assert {} == log.epoch_ends({})
+
+
+def test_epoch_ends_of_an_old_cluster_are_absent(cluster: FakeCluster) -> None:
+    """The request exists since Kafka 0.11."""
+    del cluster.versions[OFFSET_FOR_LEADER_EPOCH]
+
+    with closing(open_log(cluster.bootstrap_servers)) as log:
+        assert {} == log.epoch_ends({at(0): 5})
