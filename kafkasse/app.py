@@ -6,6 +6,7 @@ import json
 from functools import partial
 
 from flask import Blueprint, Flask, Response, request
+from gevent.monkey import is_module_patched
 from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
@@ -30,6 +31,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
     """
     config = config or Config.load()
     config.require_topics()
+    if log is None and is_module_patched("socket"):
+        import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s, for which the first request would block the event loop
     open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
     return streams_blueprint(config, open_log, name)
 
@@ -37,7 +40,7 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 def open_kafka_log(config: Config) -> Log:
     """Open the Kafka cluster that `config` names.
 
-    kafka-python is imported only here, because it hangs if it is imported before gevent patches the standard library.
+    kafka-python is not imported at the top, because it hangs if it is imported before gevent patches the standard library.
 
     Raises:
         ConfigurationError: gevent has not patched, or kafka-python does not have one of the settings.
