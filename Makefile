@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: help demo setup test test-fast lint bench soak chaos fuzz audit
+.PHONY: help demo setup test test-fast lint bench soak chaos attacks fuzz audit
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -43,6 +43,10 @@ soak: setup ## run the soak test for MINUTES
 SECONDS ?= 180
 chaos: setup ## inject random faults for SECONDS while many clients read
 	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# `make test` runs the same attacks with smaller sizes. See tests/attacks/sizes.py.
+attacks: setup ## run the attacks on memory and on the event loop in full size
+	@ATTACKS=full $(VENV)/bin/pytest -s --timeout 900 tests/attacks/test_stalls.py tests/attacks/test_isolation.py $(TEST)
 
 # The time is shared by all fuzz targets. See docs/security.md.
 fuzz: setup ## run the coverage-guided fuzzers for SECONDS

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 import yaml
 
 from kafkasse.broker import EmbeddedBroker
+from tests.attacks.meter import TURN_S_MAX, VARIABLE, Turn, turns
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -23,21 +29,96 @@ LARGE_RECORDS = 60  # of 100 kB: more than the socket buffers of a client that d
 HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests and records
 LISTENING = "0A"  # the state in /proc/net/tcp
 
+# Attacks that do not have the required outcome yet, with what was measured last.
+NOT_YET = {
+    "test_slow_readers_do_not_starve_catching_up": "the other clients get 503",
+    "test_a_partition_without_a_leader": "all topics get 503",
+    "test_many_topics": "52 connections",
+    "test_one_client_of_many_combinations_of_topics": "32 of 40 streams and the other client get 503",
+    "test_many_clients_with_ids_of_kafka_sse": "94 of 100 streams and the other client get 503",
+    "test_clients_that_resume_with_timestamps_share_the_feed": "three times the CPU time",
+    "test_lookups_of_unknown_topics": "8.2 s",
+    "test_one_live_client_of_a_batch_of_tiny_records": "a turn of 311 ms",
+    "test_ten_slow_clients_of_a_batch_of_tiny_records": "a turn of 636 ms, 318 MB",
+    "test_many_clients_join_the_ring_at_once": "a turn of 602 ms, 284 MB",
+    "test_a_snapshot_of_a_large_table": "no limit",
+    "test_many_clients_of_a_snapshot": "a turn of 639 ms",
+    "test_small_records_on_many_partitions": "no limit",
+    "test_many_records_that_are_not_json": "9.7 MB of log, a turn of 1,044 ms",
+}
+LONGEST_TURN_S = {"tests.attacks.test_bombs": 0.15}  # instead of TURN_S_MAX: 71 ms for a gzip bomb
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if measured := NOT_YET.get(getattr(item, "originalname", "")):
+            item.add_marker(pytest.mark.xfail(reason=measured, strict=False))
+
 
 @pytest.fixture(scope="module")
-def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Starts servers: serve(gunicorn_options, setting=value, …). They stop at the end of the module."""
+def serve(
+    request: pytest.FixtureRequest, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Attacked]]:
+    """Starts servers: serve(gunicorn_options, setting=value, …). They stop at the end of the module.
+
+    Then no turn of their event loops may have taken too long.
+    """
+    started: list[Attacked] = []
     with ExitStack() as servers:
 
-        def serve(gunicorn: str = "", **settings: Any) -> Server:
-            file = tmp_path_factory.mktemp("settings") / "kafkasse.yaml"
-            kafka = {"bootstrap_servers": broker.bootstrap_servers}
-            file.write_text(
-                yaml.safe_dump({"kafka": kafka, "allowed_topics": ["*"], "idle_feed_timeout_s": 0, **settings})
-            )
-            return servers.enter_context(Server(KAFKASSE_CONFIG=str(file), GUNICORN_CMD_ARGS=gunicorn))
+        def serve(gunicorn: str = "", **settings: Any) -> Attacked:
+            folder = tmp_path_factory.mktemp("server")
+            started.append(servers.enter_context(Attacked(folder, broker, gunicorn, settings)))
+            return started[-1]
 
         yield serve
+    longest_s = LONGEST_TURN_S.get(request.module.__name__, TURN_S_MAX)
+    assert [] == [str(turn) for server in started for turn in server.turns() if turn.cpu_s > longest_s]
+
+
+class Attacked(Server):
+    """A server that measures its event loop and its memory.
+
+    Args:
+        folder: for the configuration file and the results of the meter.
+        broker: the broker, unless the settings name another.
+        gunicorn: gunicorn's options.
+        settings: kafkasse's settings.
+    """
+
+    def __init__(self, folder: Path, broker: EmbeddedBroker, gunicorn: str, settings: Mapping[str, Any]) -> None:
+        self._meter_file = folder / "meter.jsonl"
+        file = folder / "kafkasse.yaml"
+        kafka = {"bootstrap_servers": broker.bootstrap_servers}
+        file.write_text(yaml.safe_dump({"kafka": kafka, "allowed_topics": ["*"], "idle_feed_timeout_s": 0, **settings}))
+        options = f"--worker-class tests.attacks.metered.Worker {gunicorn}"  # the last worker class counts
+        meter = {VARIABLE: str(self._meter_file)}
+        super().__init__(KAFKASSE_CONFIG=str(file), GUNICORN_CMD_ARGS=options, **meter)
+
+    def turns(self) -> list[Turn]:
+        """Return the longest turns of the worker's event loop so far, the longest first."""
+        return turns(self._meter_file)
+
+    def reset_peak(self) -> int:
+        """Return the memory of the worker now. peak_bytes() starts here."""
+        Path(f"/proc/{self.worker}/clear_refs").write_text("5")
+        return self.memory_bytes()
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that the worker has used since reset_peak()."""
+        status = Path(f"/proc/{self.worker}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the worker so far."""
+        after_name = Path(f"/proc/{self.worker}/stat").read_text().rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+    def connections_to(self, port: int) -> int:
+        """Return the number of the worker's connections to this port."""
+        held = {each[len("socket:[") : -1] for each in self.descriptors() if each.startswith("socket:")}
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return sum(int(row[2].split(":")[1], 16) == port and row[9] in held for row in rows)
 
 
 class Unharmed:
@@ -102,3 +183,79 @@ def unharmed(server: Server, cluster: Cluster, attacked: str) -> Iterator[Unharm
     unharmed = Unharmed(server, cluster, attacked)
     yield unharmed
     unharmed.holds()
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """The figures of an attack, which `pytest -s` shows."""
+    figures: dict[str, Any] = {}
+    yield figures
+    print(f"\n{request.node.name} {json.dumps(figures)}")
+
+
+class Attack:
+    """Measures one attack on one server.
+
+    Attributes:
+        server: the attacked server, which has served one client.
+    """
+
+    def __init__(self, server: Attacked, quiet: str, measured: dict[str, Any]) -> None:
+        self.server, self._measured = server, measured
+        with Client(server.port, f"/{quiet}") as client:
+            client.ready()
+        self._before = server.reset_peak()
+        self._cpu_s = server.cpu_s()
+
+    def is_bounded(self, more_bytes: int) -> None:
+        """No turn of the event loop was too long, and the worker has used at most this much more memory."""
+        turns, grown = self.server.turns(), self.server.peak_bytes() - self._before
+        longest = turns[0] if turns else Turn(0, 0, [])
+        self._measured |= {
+            "turn_ms": round(longest.cpu_s * 1000),
+            "wall_ms": round(longest.wall_s * 1000),
+            "grown_mb": round(grown / 1_000_000, 1),
+            "cpu_s": round(self.server.cpu_s() - self._cpu_s, 2),
+            "stacks": longest.stacks,
+        }
+        assert [] == [str(turn) for turn in turns if turn.cpu_s > TURN_S_MAX]
+        assert grown < more_bytes
+
+
+@pytest.fixture
+def attack(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, measured: dict[str, Any]
+) -> Iterator[Callable[..., Attack]]:
+    """Starts a server: attack(setting=value, …). It stops after the test. `quiet` names a topic that it has."""
+    with ExitStack() as servers:
+
+        def attack(quiet: str = "", **settings: Any) -> Attack:
+            folder = tmp_path / secrets.token_hex(4)
+            folder.mkdir()
+            quiet = quiet or cluster.create(f"quiet-{folder.name}")
+            limits = {"heartbeat_s": 5, "max_streams": 10_000, "trusted_proxies": 1}
+            server = servers.enter_context(Attacked(folder, broker, "", limits | settings))
+            return Attack(server, quiet, measured)
+
+        yield attack
+
+
+class Probe:
+    """Sends a record to a topic every 50 ms, and measures how late one client receives it."""
+
+    def __init__(self, cluster: Cluster, topic: str, client: Client) -> None:
+        self._cluster, self._topic, self._client = cluster, topic, client
+        self._delays_s: list[float] = []
+
+    def run(self) -> None:
+        while True:
+            sent = time.monotonic()
+            self._cluster.send(self._topic, b'{"n":1}')
+            self._client.events(1)
+            self._delays_s.append(time.monotonic() - sent)
+            gevent.sleep(0.05)
+
+    def summary(self) -> dict[str, int]:
+        """Return the delays in milliseconds."""
+        ordered = sorted(self._delays_s)
+        return {"median_ms": round(ordered[len(ordered) // 2] * 1000), "longest_ms": round(ordered[-1] * 1000)}

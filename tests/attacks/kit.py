@@ -38,8 +38,14 @@ class Case(NamedTuple):
     answers: tuple[str, ...]
 
 
-def connect(port: int) -> socket.socket:
-    return socket.create_connection((HOST, port), READ_TIMEOUT_S)
+def connect(port: int, receive_buffer: int = 0) -> socket.socket:
+    """Connect to the server. With `receive_buffer`, the system buffers about this many bytes for us."""
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.settimeout(READ_TIMEOUT_S)
+    connection.connect((HOST, port))
+    return connection
 
 
 def request(path: str | bytes = "/", *fields: str | bytes, method: str = "GET", body: bytes = b"") -> bytes:

@@ -37,7 +37,7 @@ def attacked(cluster: Cluster) -> str:
 def server(serve: Callable[..., Server]) -> Server:
     """A server that waits one second for a request and half a second until a response is read."""
     return serve(
-        "--keep-alive 1 --worker-class tests.attacks.impatient.Worker",
+        "--keep-alive 1 --worker-class tests.attacks.metered.Impatient",
         max_streams=STREAMS_MAX,
         max_streams_per_client=PER_CLIENT_MAX,
         trusted_proxies=1,

@@ -60,6 +60,10 @@ class Cluster:
         self._producer.flush()
         return [each.get().offset for each in sent]
 
+    def produce(self, topic: str, value: bytes, partition: int = 0) -> None:
+        """Append a record soon, without waiting for it."""
+        self._producer.send(topic, value, partition=partition)
+
     def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:
         """Append records in one transaction, and commit or abort it."""
         producer = KafkaProducer(**self._settings, transactional_id=f"{topic}-writer")

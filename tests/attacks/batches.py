@@ -1,0 +1,59 @@
+"""Writes record batches that no client library would write: one batch of very many records."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+import zstandard
+from kafka.record.util import calc_crc32c, encode_varint
+
+ZSTD = 4
+ANSWER_TIMEOUT_S = 60
+PRODUCE = 0
+VERSION = 7  # the first that may contain zstd
+
+
+def produce(
+    bootstrap_servers: str, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], partition: int = 0
+) -> None:
+    """Append records, each a key and a value, to a topic as one batch that is compressed with zstd."""
+    batch = _batch(records)
+    data = struct.pack(">ii", partition, len(batch)) + batch
+    name = topic.encode()
+    topics = struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", 1) + data
+    body = struct.pack(">hhihhhi", PRODUCE, VERSION, 1, -1, -1, 1, ANSWER_TIMEOUT_S * 1000) + topics
+    host, _, port = bootstrap_servers.partition(":")
+    with socket.create_connection((host, int(port)), ANSWER_TIMEOUT_S) as connection:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        response = connection.makefile("rb")
+        (size,) = struct.unpack(">i", response.read(4))
+        answer = response.read(size)
+    (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(name) + 4 + 4)
+    assert error == 0, f"Kafka rejected the batch with error {error}"
+
+
+def _batch(records: Sequence[tuple[bytes | None, bytes | None]]) -> bytes:
+    now_ms = time.time_ns() // 1_000_000
+    body = zstandard.compress(b"".join(_record(delta, *record) for delta, record in enumerate(records)), 1)
+    last = len(records) - 1
+    checked = struct.pack(">hiqqqhii", ZSTD, last, now_ms, now_ms, -1, -1, -1, len(records)) + body
+    head = struct.pack(">iBI", -1, 2, calc_crc32c(checked))
+    return struct.pack(">qi", 0, len(head) + len(checked)) + head + checked
+
+
+def _record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
+    body = b"".join((b"\0\0", _varint(delta), _field(key), _field(value), b"\0"))
+    return _varint(len(body)) + body
+
+
+def _field(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    encode_varint(value, written.append)
+    return bytes(written)

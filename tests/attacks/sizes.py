@@ -1,0 +1,71 @@
+"""The sizes of the attacks. `make attacks` runs them in full size; by default they only are as large as necessary."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+MB = 1_000_000
+
+
+class Sizes(NamedTuple):
+    """How much of everything."""
+
+    tiny_records: int
+    joining: int
+    table_mb: int
+    table_readers: int
+    keys: int
+    keys_readers: int
+    partitions: int
+    id_records: int
+    not_json: int
+    slow_readers: int
+    seconds: int
+    combinations: int
+    clients: int
+    sent: int
+    lookups: int
+    fleets: tuple[int, ...]
+    wait_s: int
+
+
+SMALL = Sizes(
+    tiny_records=120_000,
+    joining=60,
+    table_mb=40,
+    table_readers=4,
+    keys=30_000,
+    keys_readers=8,
+    partitions=400,
+    id_records=8_000,
+    not_json=60_000,
+    slow_readers=20,
+    seconds=3,
+    combinations=40,
+    clients=100,
+    sent=100,
+    lookups=200,
+    fleets=(400,),
+    wait_s=60,
+)
+FULL = Sizes(
+    tiny_records=900_000,
+    joining=200,
+    table_mb=200,
+    table_readers=8,
+    keys=100_000,
+    keys_readers=20,
+    partitions=1_000,
+    id_records=20_000,
+    not_json=300_000,
+    slow_readers=150,
+    seconds=10,
+    combinations=200,
+    clients=150,
+    sent=200,
+    lookups=400,
+    fleets=(1_000, 3_000),
+    wait_s=300,
+)
+SIZES = FULL if os.environ.get("ATTACKS") == "full" else SMALL

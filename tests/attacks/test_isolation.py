@@ -1,0 +1,319 @@
+"""Loads of one topic or one client that delayed or rejected all others. Each attack has a server of its own."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import gevent
+import pytest
+
+from kafkasse.broker import EmbeddedBroker
+from tests.attacks.conftest import Attack, Probe
+from tests.attacks.crowd import Crowd, Visitor
+from tests.attacks.sizes import FULL, MB, SIZES
+from tests.chaos.cluster import EmbeddedCluster
+from tests.chaos.network import HOST, Conditions, Network
+from tests.support.client import Client
+from tests.support.kafka import Cluster
+from tests.support.waiting import wait_until
+
+CATCH_UPS = 8  # the server's max_catch_ups: few, so that few clients can use them all up
+CONNECTIONS_MAX = 3  # to one broker: for data, metadata, and the bootstrap
+DISTANCE_S = 0.015  # one way
+TOPICS = 8
+
+
+def records(count: int, size: int = 100) -> list[bytes]:
+    return [b'{"n":%d,"x":"%b"}' % (n, b"x" * size) for n in range(count)]
+
+
+def broker_port(broker: EmbeddedBroker) -> int:
+    return int(broker.bootstrap_servers.rpartition(":")[2])
+
+
+def complete(count: int) -> Callable[[Visitor], bool]:
+    return lambda client: client.events >= count
+
+
+# Readers that hold their slots.
+
+
+def test_slow_readers_do_not_starve_catching_up(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """Readers that take 4 KB per 15 s do not keep a client with another address from catching up."""
+    topic = cluster.create(fresh_name)
+    values = records(3_000, 1_000)
+    cluster.send(topic, *values)
+    worker = attack(max_catch_ups=CATCH_UPS, write_timeout_s=120)
+    path, port = f"/{topic}?timestamp=0", worker.server.port
+    with ExitStack() as stack:
+        slow = stack.enter_context(
+            Crowd(port, [path] * SIZES.slow_readers, reads=False, receive_buffer=4096, distinct=True)
+        )
+        dripping = [gevent.spawn(_drip_4_kb, each) for each in slow.clients]
+        gevent.sleep(2)
+        began = time.monotonic()
+        normal = stack.enter_context(Crowd(port, [path] * 5, "X-Forwarded-For: 192.0.2.1"))
+        normal.wait(complete(len(values)), 60)
+        measured |= {"statuses": normal.statuses(), "caught_up_after_s": round(time.monotonic() - began, 1)}
+        measured["complete"] = sum(each.events == len(values) for each in normal.clients)
+        gevent.killall(dripping)
+        worker.is_bounded(SIZES.slow_readers * MB)
+    assert 5 == measured["complete"]
+
+
+def _drip_4_kb(client: Visitor) -> None:
+    while client.read(4096):
+        gevent.sleep(15)
+
+
+# Partitions without a leader.
+
+
+@pytest.fixture(scope="module")
+def nodes(processes: None) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as nodes:
+        yield nodes
+
+
+def test_a_partition_without_a_leader(
+    nodes: EmbeddedCluster, attack: Callable[..., Attack], fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """Its topic opens, and delivers the records of its other partitions. Topics that are opened meanwhile open at once."""
+    dark, lit = f"{fresh_name}-dark", [f"{fresh_name}-{n}" for n in range(10)]
+    placed = {0: [3]} | {n: [1 + n % 2] for n in range(1, 12)}
+    on_one = {topic: {"assignments": {0: [1]}, "configs": {"min.insync.replicas": "1"}} for topic in lit}
+    nodes.admin.create_topics(
+        on_one | {dark: {"assignments": placed, "configs": {"min.insync.replicas": "1"}}}, wait_for_metadata=True
+    )
+    worker = attack(quiet=lit.pop(), kafka={"bootstrap_servers": nodes.bootstrap_servers[:2]})
+    nodes.nodes[3].kill()
+    wait_until(lambda: nodes.leader(dark) == -1)
+    port = worker.server.port
+    with Crowd(port, [f"/{dark}"]) as unlucky:
+        blocked = [gevent.spawn(_retry_forever, port, dark) for _ in range(3)]
+        began = time.monotonic()
+        with Crowd(port, [f"/{topic}" for topic in lit]) as others:
+            others.wait(lambda client: client.opened_after_s, 30)
+            measured["others"] = others.statuses()
+            measured["others_open_after_s"] = round(time.monotonic() - began, 2)
+        unlucky.wait(lambda client: client.opened_after_s, 30)
+        measured["own"] = unlucky.statuses()
+        producer = Cluster(nodes.bootstrap_servers[:2])
+        if measured["own"] == {200: 1}:
+            producer.send(dark, b'{"n":1}', partition=1)
+            unlucky.wait(complete(1), 30)
+        producer.close()
+        measured["own_events"] = unlucky.clients[0].events
+        gevent.killall(blocked)
+    nodes.start(3)
+    worker.is_bounded(30 * MB)
+    assert {200: len(lit)} == measured["others"]
+    assert ({200: 1}, 1) == (measured["own"], measured["own_events"])
+
+
+def _retry_forever(port: int, topic: str) -> None:
+    while True:
+        with Client(port, f"/{topic}"):
+            pass
+        gevent.sleep(0.1)
+
+
+# Many topics, and many combinations.
+
+
+def test_many_topics(
+    attack: Callable[..., Attack],
+    broker: EmbeddedBroker,
+    cluster: Cluster,
+    fresh_name: str,
+    measured: dict[str, Any],
+) -> None:
+    """50 live topics use one connection for data, and their records arrive without delay."""
+    topics = [cluster.create(f"{fresh_name}-{n}") for n in range(50)]
+    worker = attack()
+    with ExitStack() as stack:
+        crowd = stack.enter_context(Crowd(worker.server.port, [f"/{topic}" for topic in topics]))
+        crowd.wait(lambda client: client.opened_after_s, 30)
+        one = stack.enter_context(Client(worker.server.port, f"/{topics[0]}"))
+        probe = Probe(cluster, topics[0], one.ready())
+        probing = gevent.spawn(probe.run)
+        sent, began = 0, time.monotonic()
+        while time.monotonic() < began + SIZES.seconds:
+            for topic in topics:
+                cluster.produce(topic, b'{"n":1}')
+            sent += 1
+            gevent.sleep(max(0.0, began + sent / 10 - time.monotonic()))  # 500 records/s
+        crowd.wait(complete(sent), 30)
+        probing.kill()
+        measured["connections"] = worker.server.connections_to(broker_port(broker))
+        measured["complete"] = sum(each.events >= sent for each in crowd.clients)
+    measured |= probe.summary()
+    worker.is_bounded(60 * MB)
+    assert measured["connections"] <= CONNECTIONS_MAX
+    assert len(topics) == measured["complete"]
+
+
+def test_one_client_of_many_combinations_of_topics(
+    attack: Callable[..., Attack],
+    broker: EmbeddedBroker,
+    cluster: Cluster,
+    fresh_name: str,
+    measured: dict[str, Any],
+) -> None:
+    """Every combination is served, and another client can still catch up."""
+    topics = [cluster.create(f"{fresh_name}-{n}") for n in range(TOPICS)]
+    values = records(100)
+    cluster.send(topics[0], *values)
+    combinations = [
+        f"/{','.join(each)}" for size in range(1, TOPICS + 1) for each in itertools.combinations(topics, size)
+    ][: SIZES.combinations]
+    worker = attack(max_catch_ups=CATCH_UPS)
+    with Crowd(worker.server.port, combinations) as crowd:
+        crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
+        measured["statuses"] = crowd.statuses()
+        with Crowd(worker.server.port, [f"/{topics[0]}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
+            other.wait(lambda client: complete(len(values))(client) or client.ended, 30)
+            measured |= {"other": other.statuses(), "other_events": other.clients[0].events}
+        measured["connections"] = worker.server.connections_to(broker_port(broker))
+        worker.is_bounded(60 * MB)
+    assert {200: len(combinations)} == measured["statuses"]
+    assert len(values) == measured["other_events"]
+    assert measured["connections"] <= CONNECTIONS_MAX + 4  # idle connections that the worker keeps
+
+
+# Event IDs that did not join the shared feed.
+
+
+def kafka_sse_id(topic: str, ends: list[int]) -> str:
+    entries = ",".join(
+        f'{{"topic":"{topic}","partition":{partition},"offset":{end}}}' for partition, end in enumerate(ends)
+    )
+    return f"Last-Event-ID: [{entries}]"
+
+
+def test_many_clients_with_ids_of_kafka_sse(
+    attack: Callable[..., Attack],
+    broker: EmbeddedBroker,
+    cluster: Cluster,
+    fresh_name: str,
+    measured: dict[str, Any],
+) -> None:
+    """They share the feed: another client can still catch up."""
+    topic = cluster.create(fresh_name, 2)
+    values = records(100)
+    cluster.send(topic, *values)
+    worker = attack(max_catch_ups=CATCH_UPS)
+    with Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, kafka_sse_id(topic, [100, 0])) as crowd:
+        crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
+        measured["statuses"] = crowd.statuses()
+        with Crowd(worker.server.port, [f"/{topic}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
+            other.wait(lambda client: complete(len(values))(client) or client.ended, 30)
+            measured |= {"other": other.statuses(), "other_events": other.clients[0].events}
+        cluster.send(topic, *records(10))
+        crowd.wait(complete(10), 30)
+        measured["connections"] = worker.server.connections_to(broker_port(broker))
+        measured["complete"] = sum(each.events == 10 for each in crowd.clients)
+        worker.is_bounded(60 * MB)
+    assert {200: SIZES.clients} == measured["statuses"]
+    assert len(values) == measured["other_events"]
+    assert SIZES.clients == measured["complete"]
+    assert measured["connections"] <= CONNECTIONS_MAX + 4
+
+
+@pytest.mark.parametrize("id_type", ["both", "timestamp"])
+def test_clients_that_resume_with_timestamps_share_the_feed(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
+) -> None:
+    """Records to clients that have resumed cost the same CPU time as records to new clients."""
+    topic = cluster.create(fresh_name, 3)
+    with Client(attack(id_type=id_type).server.port, f"/{topic}") as client:
+        client.ready()
+        cluster.send(topic, *records(3), partition=1)
+        client.events(3)
+        last_id = client.last_id
+    worker = attack(id_type=id_type, idle_feed_timeout_s=60)
+    costs = {}
+    for name, fields in {"new": (), "resumed": (f"Last-Event-ID: {last_id}",)}.items():
+        with Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, *fields) as crowd:
+            crowd.wait(lambda client: client.opened_after_s or client.ended, 30)
+            before = [client.events for client in crowd.clients]
+            gevent.sleep(0.5)
+            began = worker.server.cpu_s()
+            for value in records(SIZES.sent):
+                cluster.send(topic, value, partition=2)
+            crowd.wait(complete(max(before) + SIZES.sent), 30)
+            costs[name] = worker.server.cpu_s() - began
+            measured[f"{name}_cpu_s"] = round(costs[name], 2)
+    worker.is_bounded(60 * MB)
+    assert costs["resumed"] < 2 * costs["new"] + 0.1
+
+
+# Lookups.
+
+
+@pytest.fixture
+def far_away(processes: None) -> Iterator[tuple[EmbeddedBroker, Network]]:
+    """A broker, and the network through which everybody connects to it."""
+    with ExitStack() as stack:
+        reserved = stack.enter_context(gevent.socket.create_server((HOST, 0)))
+        port = reserved.getsockname()[1]
+        reserved.close()
+        network = Network(port)
+        stack.callback(network.close)
+        address = {"advertised.listeners": f"PLAINTEXT://{HOST}:{network.port}"}
+        yield stack.enter_context(EmbeddedBroker(port, settings=address)), network
+
+
+def test_lookups_of_unknown_topics(
+    far_away: tuple[EmbeddedBroker, Network], attack: Callable[..., Attack], fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """While Kafka is 30 ms away, hundreds of requests for random names do not delay the opening of an existing topic."""
+    broker, network = far_away
+    cluster = Cluster(broker.bootstrap_servers)
+    quiet, topic = cluster.create(f"quiet-{fresh_name}"), cluster.create(fresh_name)
+    cluster.close()
+    worker = attack(quiet=quiet, kafka={"bootstrap_servers": broker.bootstrap_servers})
+    network.conditions = Conditions(latency_s=DISTANCE_S)
+    names = [f"/{secrets.token_hex(8)}" for _ in range(SIZES.lookups)]
+    with Crowd(worker.server.port, names) as unknown:
+        gevent.sleep(0.1)
+        with Crowd(worker.server.port, [f"/{topic}"]) as existing:
+            existing.wait(lambda client: client.opened_after_s or client.ended, 60)
+            measured |= {"existing": existing.statuses(), "open_after_s": round(existing.clients[0].opened_after_s, 2)}
+        unknown.wait(lambda client: client.status, 60)
+        measured["unknown"] = unknown.statuses()
+    worker.is_bounded(60 * MB)
+    assert {200: 1} == measured["existing"]
+    assert measured["open_after_s"] < 2
+    assert {404: len(names)} == measured["unknown"]
+
+
+# The return of a whole fleet.
+
+
+@pytest.mark.parametrize("fleet", SIZES.fleets)
+def test_a_fleet_returns_to_an_empty_ring(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], fleet: int
+) -> None:
+    """Each client missed some records while the server restarted. Each receives them; none gets 503."""
+    topic, missed = cluster.create(fresh_name, 3), 30
+    limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS}
+    with Client(attack().server.port, f"/{topic}") as client:
+        last_id = client.ready().last_id
+    cluster.send(topic, *records(missed, 1_000))
+    worker = attack(**limit)
+    began = time.monotonic()
+    with Crowd(worker.server.port, [f"/{topic}"] * fleet, f"Last-Event-ID: {last_id}", distinct=True) as crowd:
+        crowd.wait(lambda client: complete(missed)(client) or client.ended, 60)
+        measured |= {"statuses": crowd.statuses(), "all_after_s": round(time.monotonic() - began, 1)}
+        measured["complete"] = sum(each.events == missed for each in crowd.clients)
+        worker.is_bounded(60 * MB + fleet * 100_000)
+    assert {200: fleet} == measured["statuses"]
+    assert fleet == measured["complete"]

@@ -1,0 +1,193 @@
+"""Loads that stalled a worker's event loop or filled its memory. Each attack has a server of its own.
+
+`make attacks` runs them in full size; by default they are as small as they can be while they still find the defects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from tests.attacks.batches import produce
+from tests.attacks.conftest import Attack, Probe
+from tests.attacks.crowd import Crowd
+from tests.attacks.sizes import MB, SIZES
+from tests.support.client import Client
+from tests.support.kafka import Cluster
+
+
+def tiny(count: int) -> list[tuple[None, bytes]]:
+    return [(None, b'{"n":1}')] * count
+
+
+@pytest.fixture(scope="module")
+def tiny_topic(cluster: Cluster) -> str:
+    """A topic with one batch of very many tiny records."""
+    topic = cluster.create("tiny", max_message_bytes="20000000")
+    produce(cluster.bootstrap_servers, topic, tiny(SIZES.tiny_records))
+    return topic
+
+
+# A batch of very many tiny records.
+
+
+def test_one_live_client_of_a_batch_of_tiny_records(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """The client receives all records."""
+    topic = cluster.create(fresh_name, max_message_bytes="20000000")
+    worker = attack()
+    with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
+        crowd.wait(lambda client: client.opened_after_s, 30)
+        produce(cluster.bootstrap_servers, topic, tiny(SIZES.tiny_records))
+        crowd.wait(lambda client: client.events >= SIZES.tiny_records, SIZES.wait_s)
+
+        measured["events"] = crowd.clients[0].events
+        worker.is_bounded(120 * MB)
+        assert SIZES.tiny_records == crowd.clients[0].events
+
+
+def test_ten_slow_clients_of_a_batch_of_tiny_records(
+    attack: Callable[..., Attack], tiny_topic: str, measured: dict[str, Any]
+) -> None:
+    """Each reads from the start. A fast client beside them receives all records."""
+    worker = attack()
+    with (
+        Crowd(worker.server.port, [f"/{tiny_topic}?timestamp=0"] * 10, reads=False, receive_buffer=4096) as slow,
+        Crowd(worker.server.port, [f"/{tiny_topic}?timestamp=0"]) as fast,
+    ):
+        dripping = [gevent.spawn(_drip, client) for client in slow.clients]
+        fast.wait(lambda client: client.events >= SIZES.tiny_records, SIZES.wait_s)
+
+        measured["events"] = fast.clients[0].events
+        worker.is_bounded(200 * MB)
+        assert SIZES.tiny_records == fast.clients[0].events
+        gevent.killall(dripping)
+
+
+def _drip(client: Any) -> None:
+    while client.read(4096):
+        gevent.sleep(0.05)
+
+
+# Clients that join the ring.
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["reading", "not-reading"])
+def test_many_clients_join_the_ring_at_once(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], reads: bool
+) -> None:
+    """All start at the oldest record of a full ring."""
+    topic = cluster.create(fresh_name)
+    worker = attack(max_ring_bytes=8 * MB, write_timeout_s=60)
+    values = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000) for n in range(3500)]
+    with Client(worker.server.port, f"/{topic}") as keeper:
+        first = keeper.ready().last_id
+        cluster.send(topic, *values)
+        keeper.events(len(values))
+        before = worker.server.memory_bytes()
+        with Crowd(worker.server.port, [f"/{topic}"] * SIZES.joining, f"Last-Event-ID: {first}", reads=reads) as crowd:
+            if reads:
+                crowd.wait(lambda client: client.events >= len(values), SIZES.wait_s)
+                measured["complete"] = sum(client.events == len(values) for client in crowd.clients)
+            else:
+                gevent.sleep(3)
+            measured["ring_mb"] = round(before / MB)
+            worker.is_bounded(40 * MB + SIZES.joining * MB // 2)
+            assert not reads or SIZES.joining == measured["complete"]
+
+
+# Snapshots.
+
+
+def table(keys: int, value_bytes: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield batches with one record for each key."""
+    step = 4 * MB // value_bytes
+    for start in range(0, keys, step):
+        numbers = range(start, min(keys, start + step))
+        yield [(b"k%d" % n, b'{"n":%d,"x":"%b"}' % (n, b"x" * value_bytes)) for n in numbers]
+
+
+def test_a_snapshot_of_a_large_table(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """Readers of a table that is larger than max_snapshot_bytes get an error that names the setting."""
+    topic = cluster.create(fresh_name, max_message_bytes="20000000")
+    for batch in table(SIZES.table_mb * 100, 10_000):
+        produce(cluster.bootstrap_servers, topic, batch)
+    worker = attack(
+        max_snapshot_bytes=16 * MB, routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}}
+    )
+    with Crowd(worker.server.port, ["/table"] * SIZES.table_readers) as crowd:
+        crowd.wait(lambda client: client.ended or client.events >= SIZES.table_mb * 100, SIZES.wait_s)
+
+        measured["statuses"] = crowd.statuses()
+        worker.is_bounded(16 * MB + 60 * MB)
+        assert all(b"max_snapshot_bytes" in client.head for client in crowd.clients)
+
+
+def test_many_clients_of_a_snapshot(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """They share the snapshot, and the records of another topic arrive without delay."""
+    topic, other = cluster.create(fresh_name, max_message_bytes="20000000"), cluster.create(f"{fresh_name}-other")
+    for batch in table(SIZES.keys, 100):
+        produce(cluster.bootstrap_servers, topic, batch)
+    worker = attack(routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}})
+    with Client(worker.server.port, f"/{other}") as client:
+        client.ready()
+        probe = Probe(cluster, other, client)
+        probing = gevent.spawn(probe.run)
+        with Crowd(worker.server.port, ["/table"] * SIZES.keys_readers) as crowd:
+            crowd.wait(lambda client: client.events >= SIZES.keys, SIZES.wait_s)
+            measured["complete"] = sum(client.events == SIZES.keys for client in crowd.clients)
+        probing.kill()
+    measured |= probe.summary()
+    worker.is_bounded(120 * MB)
+    assert SIZES.keys_readers == measured["complete"]
+
+
+# Rings.
+
+
+@pytest.mark.parametrize("id_type", ["timestamp", "both"])
+def test_small_records_on_many_partitions(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
+) -> None:
+    """The event IDs count against max_ring_bytes."""
+    topic = cluster.create(fresh_name, SIZES.partitions)
+    worker = attack(max_ring_bytes=4 * MB, id_type=id_type)
+    with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
+        crowd.wait(lambda client: client.opened_after_s, 30)
+        for n in range(SIZES.id_records):
+            cluster.produce(topic, b'{"n":1}', n % SIZES.partitions)
+        crowd.wait(lambda client: client.events >= SIZES.id_records, SIZES.wait_s)
+
+        measured["events"] = crowd.clients[0].events
+        worker.is_bounded(60 * MB)
+        assert SIZES.id_records == crowd.clients[0].events
+
+
+# Records that are not JSON.
+
+
+def test_many_records_that_are_not_json(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """One request that reads them all writes little to the log."""
+    topic = cluster.create(fresh_name, max_message_bytes="20000000")
+    for _ in range(10):
+        produce(cluster.bootstrap_servers, topic, [(None, b"not json")] * (SIZES.not_json // 10))
+    produce(cluster.bootstrap_servers, topic, tiny(1))
+    worker = attack()
+    log_bytes = len(worker.server.log)
+    with Crowd(worker.server.port, [f"/{topic}?timestamp=0"]) as crowd:
+        crowd.wait(lambda client: client.events, SIZES.wait_s)
+
+        measured["log_bytes"] = len(worker.server.log) - log_bytes
+        worker.is_bounded(60 * MB)
+        assert measured["log_bytes"] < 10_000
+        assert 1 == crowd.clients[0].events
