@@ -10,6 +10,7 @@
     ├── RequestTooLarge            414   the request line is too long
     │   └── HeaderTooLarge         431   a header field is too long
     ├── TooManyStreams             429   this client has reached its limit; has Retry-After
+    ├── TooManyRejections          429   too many requests of this client were rejected; has Retry-After
     ├── ConfigurationError         500   the configuration is invalid
     ├── FilterError                500   a filterer raised an exception
     ├── Unavailable                503   temporary; has Retry-After
@@ -151,6 +152,12 @@ class TooManyStreams(_WithRetryAfter):
     status = 429
     title = "Too many streams"
     name = "TooManyStreamsError"
+
+
+class TooManyRejections(_WithRetryAfter):
+    status = 429
+    title = "Too many rejected requests"
+    name = "TooManyRejectionsError"
 
 
 class Unavailable(_WithRetryAfter):

@@ -47,6 +47,7 @@ class WebSettings:
     write_timeout_s: float
     max_streams: int
     max_streams_per_client: int
+    max_rejections_per_s: float
     max_topics_per_stream: int
     max_last_event_id_bytes: int
     max_last_event_id_entries: int

@@ -15,7 +15,7 @@ from typing import Any
 from flask import Blueprint, Response, make_response, request
 
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError, KafkasseError, ServerStopping, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkasseError, ServerStopping, TooManyRejections, TopicNotAvailable
 from kafkasse.feed import Feeds
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
@@ -26,6 +26,7 @@ from kafkasse.web.limits import StreamLimits
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.stream import Stream
+from kafkasse.web.throttle import RejectionThrottle
 
 # The methods that we refuse are listed too, because Flask's own 405 response does not have our JSON body.
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
@@ -76,6 +77,7 @@ class StreamService:
         self._encoders: dict[tuple[str, type[Wire]], Encoder] = {}
         web = config.web
         self._cors = CorsPolicy(web.cors_origins, web.cors_credentials)
+        self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
 
     def view(self, route: Route) -> Callable[..., Any]:
@@ -85,7 +87,7 @@ class StreamService:
             try:
                 return self.respond(route, topics)
             except KafkasseError as error:
-                return self._refuse(error)
+                return self._refuse(self._throttled(error))
             except Exception:
                 self.config.hooks.logger.exception("A request failed unexpectedly.")
                 return self._refuse(KafkasseError("Internal error. The server's log has the details."))
@@ -136,6 +138,15 @@ class StreamService:
     def _stream_response(self, parsed: StreamRequest, body: Any) -> Response:
         response = Response(body, headers=STREAM_HEADERS, content_type=parsed.content_type, direct_passthrough=True)
         return self._with_cors(response)
+
+    def _throttled(self, error: KafkasseError) -> KafkasseError:
+        """Return the error to send. Wait before that if the client's requests are rejected again and again."""
+        if error.status < 500:  # other errors are ours
+            try:
+                self._throttle.delay(self._limits.client(request))
+            except TooManyRejections as too_many:
+                return too_many
+        return error
 
     def _refuse(self, error: KafkasseError) -> Any:
         self.metrics.count("requests_refused", status=str(error.status))

@@ -90,7 +90,8 @@ class Attacked(Server):
         self._meter_file = folder / "meter.jsonl"
         file = folder / "kafkasse.yaml"
         kafka = {"bootstrap_servers": broker.bootstrap_servers}
-        file.write_text(yaml.safe_dump({"kafka": kafka, "allowed_topics": ["*"], "idle_feed_timeout_s": 0, **settings}))
+        defaults = {"kafka": kafka, "allowed_topics": ["*"], "idle_feed_timeout_s": 0, "max_rejections_per_s": 0}
+        file.write_text(yaml.safe_dump(defaults | settings))
         options = f"--worker-class tests.attacks.metered.Worker {gunicorn}"  # the last worker class counts
         meter = {VARIABLE: str(self._meter_file)}
         super().__init__(KAFKASSE_CONFIG=str(file), GUNICORN_CMD_ARGS=options, **meter)

@@ -19,7 +19,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("heartbeat_s: 0", "heartbeat_s must be a number above 0 and at most 300, not 0. Example: heartbeat_s: 15"),
+        ("heartbeat_s: 0", "heartbeat_s must be a number above 0 and at most 300, not 0. Example: heartbeat_s: 4"),
         ("heartbeat_s: .nan", "heartbeat_s must be a number above 0 and at most 300, not NaN."),
         ("heartbeat_s: .inf", "heartbeat_s must be a number above 0 and at most 300, not Infinity."),
         ("max_streams: many", "max_streams must be a whole number from 1 to 1000000, not 'many'. Example: max_str"),
@@ -70,7 +70,7 @@ def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem:
 @pytest.mark.parametrize(
     ("variable", "text", "problem"),
     [
-        ("HEARTBEAT_S", "soon", " must be a number above 0 and at most 300, not 'soon'. Example: KAFKASSE_HEARTBEAT_S=15"),
+        ("HEARTBEAT_S", "soon", " must be a number above 0 and at most 300, not 'soon'. Example: KAFKASSE_HEARTBEAT_S=4"),
         ("HEARTBEAT_S", "", " must be a number above 0 and at most 300, not ''."),
         ("HEARTBEAT_S", "nan", " must be a number above 0 and at most 300, not 'nan'."),
         ("MAX_TOPICS_PER_STREAM", "2.5", " must be a whole number from 1 to 1000, not '2.5'."),

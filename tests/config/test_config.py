@@ -45,6 +45,11 @@ def settings_of(config: Config) -> dict[str, Any]:
 # The schema and the typed objects.
 
 
+def test_the_default_heartbeat_keeps_clients_that_disconnect_after_5_s() -> None:
+    """okhttp-eventsource and LaunchDarkly's client on Node disconnect after 5 s without data."""
+    assert Config().web.heartbeat_s <= 4
+
+
 def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
     """Every setting of the schema is an attribute of a typed object, and every attribute is a setting of the schema."""
     attributes = {name for settings_class in TYPED for name in typing.get_type_hints(settings_class)}
@@ -122,7 +127,7 @@ def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
     assert ("/a", f"{file}, line 6") == sources["routes.a.path"]
     assert (True, "KAFKASSE_PAGES") == sources["pages"]
     assert (5, "the argument max_streams") == sources["max_streams"]
-    assert (15, "default") == sources["heartbeat_s"]
+    assert (4, "default") == sources["heartbeat_s"]
 
 
 def test_kafka_is_on_this_machine_by_default() -> None:

@@ -22,7 +22,12 @@ from tests.support.server import Server
 
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
-    return serve(allowed_topics=["t-*", "missing"], max_last_event_id_bytes=32_768, cors_origins=["https://a.example"])
+    return serve(
+        allowed_topics=["t-*", "missing"],
+        max_last_event_id_bytes=32_768,
+        max_rejections_per_s=0,
+        cors_origins=["https://a.example"],
+    )
 
 
 @pytest.fixture(scope="module")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 
+import gevent
 import pytest
 
+from kafkasse.config import Config
+from kafkasse.web.throttle import BURST
 from tests.support.client import READ_TIMEOUT_S, Client, fetch
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 APP = "tests.support.apps:in_memory()"
 WHILE_ONE_WORKER_STOPS = 100  # requests
+LOOP_S = 2.0
 
 
 A, B = "https://a.example", "https://b.example"
@@ -86,6 +92,31 @@ def test_answers_503_on_a_connection_that_was_accepted_before_it_stopped(start: 
     response = connection.getresponse()
 
     assert (503, "1") == (response.status, response.headers["Retry-After"])
+
+
+# Clients whose requests are rejected.
+
+
+def test_slows_down_a_client_that_repeats_a_rejected_request(start: Callable[..., Server]) -> None:
+    """Meanwhile, other requests of the same address succeed at once."""
+    server = start()
+    statuses: list[int] = []
+
+    def repeat() -> None:
+        while True:
+            statuses.append(fetch(server.port, "/missing").status)
+
+    looping = gevent.spawn(repeat)
+    wait_until(lambda: len(statuses) >= BURST)
+    gevent.sleep(LOOP_S)
+    began_at = time.monotonic()
+    fetch(server.port, "/t", "HEAD")
+    took_s = time.monotonic() - began_at
+    looping.kill()
+
+    assert {404} == set(statuses)
+    assert len(statuses) <= BURST + LOOP_S * Config().web.max_rejections_per_s + 1
+    assert took_s < 1 / Config().web.max_rejections_per_s
 
 
 # Responses without the app.

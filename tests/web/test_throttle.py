@@ -1,0 +1,114 @@
+"""Clients whose requests are rejected again and again are slowed down; all others are not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from kafkasse.errors import TooManyRejections
+from kafkasse.web import throttle
+from kafkasse.web.throttle import BURST, MAX_ADDRESSES, MAX_DELAY_S, MAX_DELAYED, RejectionThrottle
+
+PER_S = 2.0
+
+
+class Time:
+    """A clock that a test moves, and the delays so far."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.delays: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, delay_s: float) -> None:
+        """Other clients are served during a delay, so time does not pass."""
+        self.delays.append(delay_s)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def rejections(time: Time) -> RejectionThrottle:
+    return RejectionThrottle(PER_S, time.clock, time.sleep)
+
+
+def test_delays_a_client_that_ignores_rejections(time: Time, rejections: RejectionThrottle) -> None:
+    """The first rejections are sent at once. A client that then repeats its request in a loop gets PER_S per second."""
+    for _ in range(BURST):
+        rejections.delay("a")
+    assert [] == time.delays
+
+    for _ in range(5):
+        rejections.delay("a")
+        time.now += time.delays[-1]
+
+    assert [1 / PER_S] * 5 == time.delays
+
+
+def test_does_not_delay_a_client_that_waits(time: Time, rejections: RejectionThrottle) -> None:
+    """A client that retries as seldom as it should is never delayed."""
+    for _ in range(BURST * 10):
+        rejections.delay("a")
+        time.now += 1 / PER_S
+
+    assert [] == time.delays
+
+
+def test_does_not_delay_other_addresses(time: Time, rejections: RejectionThrottle) -> None:
+    """Each address has its own bucket."""
+    for _ in range(BURST + 1):
+        rejections.delay("a")
+    del time.delays[:]
+
+    rejections.delay("b")
+
+    assert [] == time.delays
+
+
+def test_answers_429_if_a_client_sends_requests_in_parallel(time: Time, rejections: RejectionThrottle) -> None:
+    """At most PER_S * MAX_DELAY_S requests of one address wait at the same time."""
+    for _ in range(BURST + int(PER_S * MAX_DELAY_S)):
+        rejections.delay("a")
+
+    with pytest.raises(TooManyRejections) as refused:
+        rejections.delay("a")
+
+    assert int(PER_S * MAX_DELAY_S) == len(time.delays)
+    assert {"Retry-After": "5"} == refused.value.headers
+
+
+def test_forgets_the_address_whose_last_rejection_is_the_oldest(time: Time, rejections: RejectionThrottle) -> None:
+    """The table has a maximum size, whatever clients send."""
+    for n in range(MAX_ADDRESSES + 1):
+        rejections.delay(f"{n}")
+        with suppress(TooManyRejections):
+            rejections.delay("busy")
+
+    assert MAX_ADDRESSES == len(rejections._buckets)
+    assert "busy" in rejections._buckets
+    assert "0" not in rejections._buckets
+
+
+def test_the_number_of_delayed_responses_is_limited(
+    time: Time, rejections: RejectionThrottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit, rejections are sent at once: each delayed response takes a greenlet and a connection."""
+    monkeypatch.setattr(throttle, "BURST", 0)
+    waiting = []
+
+    def sleep_while_the_next_client_is_rejected(delay_s: float) -> None:
+        waiting.append(delay_s)
+        if len(waiting) < 50:
+            nested.delay(f"{len(waiting)}")
+
+    nested = RejectionThrottle(PER_S, time.clock, sleep_while_the_next_client_is_rejected)
+    monkeypatch.setattr(throttle, "MAX_DELAYED", 10)
+    nested.delay("first")
+
+    assert 10 == len(waiting) < MAX_DELAYED
