@@ -70,6 +70,7 @@ class RandomFaults:
         self.cluster = scene.cluster
         self.order = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._log = log
+        self._faults = 0
         self._names: dict[str, str] = {}
 
     def prepare(self, prefix: str, clients: int) -> None:
@@ -90,7 +91,9 @@ class RandomFaults:
         while time.monotonic() < until:
             fault = self.order.choice(faults or FAULTS)
             self._log(f"{until - time.monotonic():4.0f} s left: {fault.__name__.replace('_', ' ')}")
-            fault(self)
+            self._faults += 1
+            with self.scene.outage():
+                fault(self)
             self._rest(PAUSE_S)
         watcher.kill()
         self.cluster.heal()
@@ -100,7 +103,7 @@ class RandomFaults:
     def violations(self) -> list[str]:
         """Return the violations in what the clients received."""
         lossy = [self._names[TRUNCATED], self._names[COMPACTED]]
-        return self.scene.violations({503}, excused=lossy, compacted=[self._names[COMPACTED]])
+        return self.scene.violations({503}, self._faults, excused=lossy, compacted=[self._names[COMPACTED]])
 
     def _witness_compacted(self) -> None:
         while True:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Network
 from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
-from tests.history.cluster import Witness, Writer
+from tests.history.cluster import Watch, Witness, Writer
 from tests.history.recorder import Recorder
 from tests.history.wire import Partition, parse_id
 from tests.support.kafka import Cluster, retry
@@ -36,6 +37,8 @@ READ_TIMEOUT_S = 5.0  # heartbeats come every 0.3 s; a client that receives noth
 RETRY_MS_MAX = 300
 READING_S_MAX = 10.0
 RECORDS_PER_TURN = 4
+DELAY_S_MAX = 10.0  # of a record, without the outages that a test declares; generous, because tests share the cores
+BEHIND_S_MAX = 2.0  # of a server's tail, without the outages
 TAIL_BYTES = 16_384  # usually contains a whole event; parsing a long stream for its last event ID is slow
 # By default a producer takes several seconds to notice that a node stopped or started.
 PRODUCER_SETTINGS = {
@@ -200,9 +203,9 @@ class Client:
             for partition in (*wanted, *parsed.entries)
         )
 
-    def history(self, statuses: frozenset[int]) -> History:
+    def history(self, **promises: Any) -> History:
         """Return everything that it received, for the checker."""
-        return History(self.name, self.topics, self._recorder.connections, **{"statuses": statuses, **self.about})
+        return History(self.name, self.topics, self._recorder.connections, **{**promises, **self.about})
 
 
 class Scene:
@@ -218,6 +221,8 @@ class Scene:
     Attributes:
         stored: the records that witnesses have read so far.
         networks: the networks between clients and servers, in the order of the servers.
+        delay_s_max: how long after its acknowledgment a client may receive a record.
+        outages: the times, as begin and end, in which the test prevents clients from receiving records.
     """
 
     def __init__(
@@ -231,7 +236,8 @@ class Scene:
         self.networks: list[Network] = []
         self.stored: dict[tuple[Any, ...], StoredRecord] = {}
         self._acknowledged: list[Acknowledged] = []
-        self._firsts: dict[Partition, int] = {}
+        self.delay_s_max = DELAY_S_MAX
+        self.outages: list[tuple[float, float]] = []
         self._versions: dict[str, tuple[int, int]] = {}
         self._count = servers
         self._file = directory / "kafkasse.yaml"
@@ -242,6 +248,7 @@ class Scene:
         self._file.write_text(yaml.safe_dump(self._settings))
         with self._stack as stack:
             self.kafka = stack.enter_context(closing(Cluster(self.cluster.bootstrap_servers)))
+            self._watch = stack.enter_context(closing(Watch(self.cluster.bootstrap_servers, [])))
             for _ in range(self._count):
                 self.servers.append(self.serve())
                 self.networks.append(stack.enter_context(closing(Network(self.servers[-1].port))))
@@ -277,6 +284,9 @@ class Scene:
         """Create a topic and start a producer for it. Return its name."""
         self.kafka.create(name, partitions, replicas, **configs)
         self._versions[name] = 0, 0
+        if name not in self._watch.topics:
+            self._watch.topics.append(name)
+        retry(self._watch.now)
         self.start_producer(name, partitions, producer, per_s)
         return name
 
@@ -343,13 +353,14 @@ class Scene:
 
     def _witness(self, topic: str) -> dict[Partition, int]:
         # kafka-python's consumer may wait forever for a response if a leader has just changed.
+        began = time.monotonic()
         with (
             gevent.Timeout(READING_S_MAX, KafkaTimeoutError),
             closing(Witness(self.cluster.bootstrap_servers, [topic], *self._versions[topic])) as witness,
         ):
             ends = witness.read()
-            self._firsts |= witness.firsts()
-        self.stored |= {(*each[:3], *each[-2:]): each for each in witness.stored}
+        found = (each._replace(seen=began) for each in witness.stored)
+        self.stored |= {(*each[:3], each.topic_id, each.epoch): each for each in found}
         return ends
 
     def count_records(self, topic: str) -> int:
@@ -365,11 +376,19 @@ class Scene:
 
     # The result.
 
-    def violations(self, statuses: Iterable[int] = (), **about: Any) -> list[str]:
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Declare that the test prevents clients from receiving records until the block ends."""
+        began = time.monotonic()
+        yield
+        self.outages.append((began, time.monotonic()))
+
+    def violations(self, statuses: Iterable[int] = (), ended_max: int = 0, **about: Any) -> list[str]:
         """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
             statuses: the statuses that responses may have in addition to 200.
+            ended_max: how many streams of each client a server may end.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
         for topic in list(self.producers):
@@ -381,12 +400,19 @@ class Scene:
             f"{each.name}: did not reach the end: {each.last_id}" for each in self.clients if not each.has_reached(ends)
         ]
         gevent.joinall([gevent.spawn(each.close) for each in self.clients])
+        retry(self._watch.now)
+        out_s = sum(end - begin for begin, end in self.outages)
+        refused_max = ceil((self.delay_s_max + out_s) * 1000 / RETRY_MS_MAX)  # clients wait between attempts
+        promises = {"statuses": frozenset(statuses), "refused_max": refused_max, "ended_max": ended_max}
         return late + violations(
-            [each.history(frozenset(statuses)) for each in self.clients],
+            [each.history(**promises) for each in self.clients],
             list(self.stored.values()),
             acknowledged=self._acknowledged,
             reached=ends,
-            firsts=self._firsts,
+            bounds=self._watch.bounds,
+            delay_s_max=self.delay_s_max,
+            outages=self.outages,
+            behind_s_max=BEHIND_S_MAX + out_s,
             **about,
         )
 

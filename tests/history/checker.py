@@ -11,21 +11,26 @@ client's position in every partition:
 
 A position may differ only by offsets that hold no visible record: transaction markers, and compacted, aborted or filtered
 records.
+
+All times are in seconds of one monotonic clock. The bounds of the log, the acknowledgments and the bytes that a client
+received have times, so the checker knows what the log held when the server sent an event, and how late a record was.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
 from typing import Any, NamedTuple
 
 from tests.history.payloads import ExpectedEvent, StoredRecord, expected_event, expected_line
 from tests.history.wire import Block, EventId, Partition, blocks, last_id, lines, parse_id, schema_error
 
-__all__ = ["Acknowledged", "Connection", "History", "StoredRecord", "last_id", "violations"]
+__all__ = ["Acknowledged", "Bounds", "Connection", "History", "StoredRecord", "last_id", "violations"]
 
 VIOLATIONS_PER_CLIENT_MAX = 10  # one fault causes many violations; the first ones identify it
 FOREVER = 2**63
@@ -35,7 +40,7 @@ LogVersion = tuple[int, int]  # how often the topic was recreated, how often the
 
 
 class Acknowledged(NamedTuple):
-    """A record that a broker acknowledged to its producer. In a transaction, only after the commit."""
+    """A record that a broker acknowledged to its producer, and when. In a transaction, only after the commit."""
 
     topic: str
     partition: int
@@ -43,6 +48,19 @@ class Acknowledged(NamedTuple):
     key: bytes | None
     value: bytes | None
     topic_id: int = 0
+    at: float = -inf
+
+
+class Bounds(NamedTuple):
+    """The bounds of a partition's log, `[first, end)`, as Kafka reported them between the times `asked` and `answered`.
+
+    Readers may not read beyond `end`: it is the last stable offset if transactions are open.
+    """
+
+    asked: float
+    answered: float
+    first: int
+    end: int
 
 
 class Connection(NamedTuple):
@@ -53,12 +71,21 @@ class Connection(NamedTuple):
         status: the status of the response; 0 if there was no response.
         body: the bytes of the body, without HTTP's chunk framing.
         cut: True if the connection broke; False if the server ended the response.
+        began: when the client connected.
+        arrivals: when the client had received how many bytes of the body, in order.
     """
 
     sent_id: str | None
     status: int
     body: bytes
     cut: bool = True
+    began: float = 0.0
+    arrivals: Sequence[tuple[int, float]] = ()
+
+    def time_of(self, size: int) -> float:
+        """Return when the client had received `size` bytes of the body."""
+        at = bisect_left(self.arrivals, size, key=lambda each: each[0])
+        return self.arrivals[at][1] if at < len(self.arrivals) else self.began
 
 
 @dataclass(frozen=True)
@@ -74,10 +101,10 @@ class History:
         id_type: offset, timestamp or both.
         id_frequency: "event", or "run" if only the last event of a run has an ID.
         start: where a client without an ID starts: latest, earliest, snapshot, or a timestamp in milliseconds.
-        ends: for each partition, the log end before the client connected and the log end after it got its response.
-            The client started between the two.
-        wire: sse, or lines for newline-delimited JSON, which has no IDs.
+        wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records.
         statuses: the statuses that a response or an error event may have in addition to 200.
+        refused_max: how many connections in a row may bring no stream.
+        ended_max: how many streams the server may end.
     """
 
     client: str
@@ -88,9 +115,10 @@ class History:
     id_type: str = "offset"
     id_frequency: str = "event"
     start: str | int = "latest"
-    ends: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
     wire: str = "sse"
     statuses: frozenset[int] = frozenset()
+    refused_max: int = 0
+    ended_max: int = 0
 
 
 def violations(
@@ -99,10 +127,13 @@ def violations(
     *,
     acknowledged: Iterable[Acknowledged] = (),
     reached: Mapping[Partition, int] | None = None,
-    firsts: Mapping[Partition, int] | None = None,
+    bounds: Mapping[Partition, Sequence[Bounds]] | None = None,
     excused: Iterable[str] = (),
     compacted: Iterable[str] = (),
     first_at: Callable[[Partition, int], int | None] | None = None,
+    delay_s_max: float = inf,
+    outages: Sequence[tuple[float, float]] = (),
+    behind_s_max: float = 0.0,
 ) -> list[str]:
     """Return the violations in these histories; an empty list if there are none.
 
@@ -111,17 +142,24 @@ def violations(
         stored: every record that the independent consumer read, including those that retention has removed since.
         acknowledged: records that must be among `stored`.
         reached: for each partition, the end that every client of its topic must have reached.
-        firsts: for each partition, the offset below which retention removed all records. A gap may extend up to it.
+        bounds: for each partition, the bounds of its log in the order of their times. A client must start at the end
+            that the log had then, and a gap may only cover what the log had lost then.
         excused: topics that may lose acknowledged records: because of an unclean election, of compaction, or because
             retention removed records before the independent consumer read them.
-        compacted: topics that may lack a tombstone, or a record whose key has a newer record.
+        compacted: topics of which a client may lack a tombstone, or a record whose key has a newer record, if the
+            independent consumer has not read this record since.
         first_at: returns Kafka's first offset of a partition at or after a timestamp, or None if there is none. Kafka
             also counts transaction markers, which no consumer sees. Without it, the records of `stored` decide.
+        delay_s_max: how long after its acknowledgment, or after the client first connected, a record may arrive.
+        outages: the times, as begin and end, that do not count as a delay.
+        behind_s_max: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
     """
-    logs = _StoredLogs(stored, firsts or {}, frozenset(compacted), first_at)
+    acknowledged = list(acknowledged)
+    logs = _StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, behind_s_max)
+    delays = _Delays(acknowledged, delay_s_max, outages)
     found = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
-        found += _Client(history, logs, reached or {}).violations()
+        found += _Client(history, logs, reached or {}, delays).violations()
     return found
 
 
@@ -130,13 +168,27 @@ class _Visible(NamedTuple):
 
     Attributes:
         offsets: the offsets that the client may receive, in ascending order.
-        required: those that it must receive.
         expected: the event that it must receive for each offset.
+        replaced: the offsets that compaction may have removed, and until when the log certainly held them.
     """
 
     offsets: list[int]
-    required: list[int]
     expected: dict[int, ExpectedEvent]
+    replaced: dict[int, float]
+
+    def between(self, start: int, to: int) -> list[int]:
+        """Return the offsets in `[start, to)`."""
+        return self.offsets[bisect_left(self.offsets, start) : bisect_left(self.offsets, to)]
+
+    def required(self, start: int, to: int, time: float) -> list[int]:
+        """Return the offsets in `[start, to)` that a client must have received if it skips them at this time."""
+        found = self.between(start, to)
+        return [at for at in found if self.replaced.get(at, inf) >= time] if self.replaced else found
+
+    def first_required(self, start: int, time: float) -> int:
+        """Return the first offset from `start` on that a client may not skip at this time; FOREVER if there is none."""
+        rest = islice(self.offsets, bisect_left(self.offsets, start), None)
+        return next((at for at in rest if self.replaced.get(at, inf) >= time), FOREVER)
 
 
 class _Log:
@@ -146,7 +198,7 @@ class _Log:
         self.records = {each.offset: each for each in sorted(records, key=lambda each: each.offset)}
         newest = {each.key: at for at, each in self.records.items()}
         replaced = (at for at, each in self.records.items() if each.value is None or newest[each.key] != at)
-        self._optional = frozenset(replaced if compacted else ())
+        self._replaced = {at: self.records[at].seen for at in replaced} if compacted else {}
         self._visible: dict[tuple[str, str, Any], _Visible] = {}
 
     def visible(self, history: History) -> _Visible:
@@ -156,7 +208,7 @@ class _Log:
             expect = expected_event if history.wire == "sse" else expected_line
             events = {at: expect(each, history.format) for at, each in self.records.items()}
             seen = {at: each for at, each in events.items() if each is not None and history.keeps(self.records[at])}
-            self._visible[view] = _Visible(list(seen), [at for at in seen if at not in self._optional], seen)
+            self._visible[view] = _Visible(list(seen), seen, self._replaced)
         return self._visible[view]
 
     def at_time(self, timestamp: int) -> int | None:
@@ -180,9 +232,10 @@ class _StoredLogs:
     def __init__(
         self,
         stored: Iterable[StoredRecord],
-        firsts: Mapping[Partition, int],
+        bounds: Mapping[Partition, Sequence[Bounds]],
         compacted: frozenset[str],
         first_at: Callable[[Partition, int], int | None] | None,
+        behind_s_max: float,
     ) -> None:
         versions: dict[Partition, dict[LogVersion, list[StoredRecord]]] = defaultdict(lambda: defaultdict(list))
         for each in stored:
@@ -191,13 +244,21 @@ class _StoredLogs:
             partition: {version: _Log(found[version], partition[0] in compacted) for version in sorted(found)}
             for partition, found in versions.items()
         }
-        self.firsts = firsts
+        self.bounds = bounds
+        self.behind_s_max = behind_s_max
         self._first_at = first_at
         self._nothing = {(0, 0): _Log(())}
         self._differs: dict[tuple[Partition, LogVersion, LogVersion], int] = {}
 
     def versions(self, partition: Partition) -> dict[LogVersion, _Log]:
         return self.logs.get(partition, self._nothing)
+
+    def between(self, partition: Partition, since: float, until: float) -> Sequence[Bounds]:
+        """Return the bounds from the last ones known at `since` to the first ones known to be newer than `until`."""
+        known = self.bounds.get(partition, ())
+        start = bisect_right(known, since, key=lambda each: each.answered) - 1
+        end = bisect_left(known, until, key=lambda each: each.asked) + 1
+        return [*([] if start >= 0 else [Bounds(since, since, 0, 0)]), *known[max(0, start) : end]] if known else []
 
     def at_time(self, partition: Partition, versions: Iterable[LogVersion], timestamp: int) -> tuple[int, int]:
         """Return the first offset at or after a timestamp, among all records ever stored and according to Kafka now.
@@ -228,6 +289,23 @@ class _StoredLogs:
                 yield f"producer: {each.topic}/{each.partition} offset {each.offset} was acknowledged but not stored"
 
 
+class _Delays:
+    """When records were acknowledged, and how late a client may receive them."""
+
+    def __init__(
+        self, acknowledged: Iterable[Acknowledged], max_s: float, outages: Sequence[tuple[float, float]]
+    ) -> None:
+        self.max_s = max_s
+        self._outages = outages
+        self._at = {(each.topic, each.partition, each.offset, each.topic_id): each.at for each in acknowledged}
+
+    def delay_s(self, partition: Partition, offset: int, topic_id: int, connected: float, arrived: float) -> float:
+        """Return how long a client that connected first at `connected` waited for a record, without the outages."""
+        since = max(connected, self._at.get((*partition, offset, topic_id), arrived))
+        out = sum(max(0.0, min(end, arrived) - max(begin, since)) for begin, end in self._outages)
+        return arrived - since - out
+
+
 @dataclass(frozen=True)
 class _Position:
     """A client's position in one partition.
@@ -251,10 +329,13 @@ class _TooManyViolations(Exception):
 class _Client:
     """Replays the history of one client."""
 
-    def __init__(self, history: History, logs: _StoredLogs, reached: Mapping[Partition, int]) -> None:
+    def __init__(self, history: History, logs: _StoredLogs, reached: Mapping[Partition, int], delays: _Delays) -> None:
         self._history = history
         self._stored = logs
         self._reached = reached
+        self._delays = delays
+        self._connected = history.connections[0].began if history.connections else 0.0
+        self._began = self._opened = self._now = 0.0  # of the connection, of its first ID or line, of the block
         self._found: list[str] = []
         self._positions: dict[Partition, _Position] | None = None  # None until the start is known
         self._at_last_id: dict[Partition, _Position] | None = None  # at the last event ID received
@@ -270,6 +351,7 @@ class _Client:
                 self._where = f"connection {number}"
                 self._follow(connection)
             self._where = "at the end"
+            self._check_availability()
             self._check_reached()
         except _TooManyViolations:
             pass
@@ -280,6 +362,20 @@ class _Client:
         if len(self._found) >= VIOLATIONS_PER_CLIENT_MAX:
             raise _TooManyViolations
 
+    def _check_availability(self) -> None:
+        """Check how often the server refused a connection or ended a stream."""
+        refused = in_a_row = 0
+        for each in self._history.connections:
+            in_a_row = in_a_row + 1 if each.status != 200 else 0
+            refused = max(refused, in_a_row)
+        if refused > self._history.refused_max:
+            self._report(
+                f"{refused} connections in a row brought no stream, expected at most {self._history.refused_max}"
+            )
+        ended = sum(each.status == 200 and not each.cut for each in self._history.connections)
+        if ended > self._history.ended_max:
+            self._report(f"the server ended {ended} streams, expected at most {self._history.ended_max}")
+
     # One connection.
 
     def _follow(self, connection: Connection) -> None:
@@ -287,13 +383,19 @@ class _Client:
             if connection.status not in self._history.statuses and connection.status != 0:
                 self._report(f"the response was {connection.status}")
             return
+        received = blocks(connection.body) if self._is_sse else lines(connection.body)
+        self._began = self._now = connection.began
+        opening = (
+            next((each.end for each in received if each.id is not None), len(connection.body)) if self._is_sse else 1
+        )
+        self._opened = connection.time_of(opening)
         self._begin(connection.sent_id)
-        received = blocks(connection.body) if self._history.wire == "sse" else lines(connection.body)
         connection_at = self._where
         failed = False
         id_received = False
         for block in received:
             self._where = f"{connection_at}, byte {block.start}"
+            self._now = connection.time_of(block.end)
             if failed:
                 self._report("an event follows the error that ended the stream")
             if block.id is not None and not id_received:
@@ -318,13 +420,23 @@ class _Client:
         if sent_id is None:
             self._positions = None if self._is_sse else self._from_route()
             self._snapshot = [] if self._history.start == "snapshot" else None
-        elif first or not self._is_sse or sent_id != self._last_id:
+        elif not self._is_sse and self._positions is not None:
+            self._check_own_id(parse_id(sent_id))
+        elif first or sent_id != self._last_id:
             self._positions = self._from_foreign_id(parse_id(sent_id))
         elif self._at_last_id is not None:
             self._positions = {
                 partition: self._resumed(partition, position) for partition, position in self._at_last_id.items()
             }
         self._last_id = sent_id
+
+    def _check_own_id(self, parsed: EventId) -> None:
+        """Check the ID that a client of JSON lines made from the lines that it received."""
+        positions = self._positions or {}
+        for partition, (offset, _) in parsed.entries.items():
+            position = positions.get(partition)
+            if position is None or (offset is not None and not position.low <= offset <= position.high):
+                self._report(f"{_label(partition)}: reconnected at {offset}, but the position was {position}")
 
     def _resumed(self, partition: Partition, position: _Position) -> _Position:
         if self._history.id_type != "timestamp" or position.timestamp is None:
@@ -357,20 +469,26 @@ class _Client:
         return positions
 
     def _since(self, partition: Partition, timestamp: int) -> _Position:
-        ends = self._history.ends.get(partition)
-        return self._by_time(partition, self._versions(partition), timestamp, ends[0] if ends else None)
+        ends = self._ends(partition)
+        return self._by_time(partition, self._versions(partition), timestamp, min(ends, default=None))
+
+    def _ends(self, partition: Partition) -> list[int]:
+        """Return the ends of the log at which a client without a position may start."""
+        since = self._began - self._stored.behind_s_max
+        return [each.end for each in self._stored.between(partition, since, self._opened)]
 
     def _versions(self, partition: Partition) -> tuple[LogVersion, ...]:
         return tuple(self._stored.versions(partition))
 
     def _partitions(self) -> list[Partition]:
         """Return all known partitions of the stream's topics."""
-        known = {*self._stored.logs, *self._reached, *self._history.ends}
+        known = {*self._stored.logs, *self._reached, *self._stored.bounds}
         return sorted(partition for partition in known if partition[0] in self._history.topics)
 
     def _added(self, partition: Partition) -> _Position:
-        """Return the start of a partition that an event ID lacks because the partition was added later."""
-        return _Position(0, self._stored.firsts.get(partition, 0), self._versions(partition))
+        """Return the first offset of a partition: the start of a partition that was added since the event ID."""
+        firsts = [each.first for each in self._stored.between(partition, self._began, self._opened)]
+        return _Position(min(firsts, default=0), max(firsts, default=0), self._versions(partition))
 
     def _route_start(self, partition: Partition) -> _Position:
         """Return where the route starts in a partition that the client did not name."""
@@ -379,8 +497,11 @@ class _Client:
             return self._since(partition, start)
         if start != "latest":
             return self._added(partition)
-        low, high = self._history.ends.get(partition, (0, FOREVER))
-        return _Position(low, high, self._versions(partition))
+        ends = self._ends(partition)
+        if not ends:
+            self._report(f"{_label(partition)}: the end of the log was not recorded, so the start cannot be checked")
+        low = ends[0] if ends and ends == sorted(ends) else 0  # a truncated or recreated log may have had any end
+        return _Position(low, max(ends, default=FOREVER), self._versions(partition))
 
     def _from_route(self) -> dict[Partition, _Position]:
         return {partition: self._route_start(partition) for partition in self._partitions()}
@@ -397,6 +518,9 @@ class _Client:
             return True
         if block.event == "gap" and self._is_sse:
             self._take_gap(gap)
+        elif block.event == "position" and self._is_sse and block.id is not None:
+            if block.data != "{}":
+                self._report(f"a position event has data: {_short(block)}")
         elif block.event and self._snapshot is not None:
             self._snapshot.append(block)
         elif block.event:
@@ -420,6 +544,11 @@ class _Client:
         if at is not None:
             partition, offset, versions = at
             record = self._stored.versions(partition)[versions[0]].records[offset]
+            delay_s = self._delays.delay_s(partition, offset, versions[0][0], self._connected, self._now)
+            if delay_s > self._delays.max_s:
+                self._report(
+                    f"{_label(partition)}: offset {offset} came {delay_s:.1f} s late, not {self._delays.max_s} s"
+                )
             self._positions[partition] = _Position(offset + 1, offset + 1, versions, self._time_after(record))
 
     def _next_record(self, block: Block) -> tuple[Partition, int, tuple[LogVersion, ...]] | None:
@@ -441,10 +570,8 @@ class _Client:
 
     def _next_offsets(self, partition: Partition, version: LogVersion, position: _Position) -> list[int]:
         """Return the offsets that may come next: one, unless the client's first record is not known."""
-        offsets, required, _ = self._visible(partition, version)
-        due = bisect_left(required, position.high)
-        last = required[due] if due < len(required) else FOREVER
-        return offsets[bisect_left(offsets, position.low) : bisect_left(offsets, last + 1)]
+        visible = self._visible(partition, version)
+        return visible.between(position.low, visible.first_required(position.high, self._now) + 1)
 
     def _may_read(self, partition: Partition, position: _Position) -> list[LogVersion]:
         """Return the log versions that the client may be reading, and later ones that are equal so far."""
@@ -463,11 +590,7 @@ class _Client:
 
     def _all_optional(self, partition: Partition, version: LogVersion, start: int, to: int) -> bool:
         """Return whether no record in `[start, to)` is required."""
-        return not self._between(self._visible(partition, version).required, start, to)
-
-    @staticmethod
-    def _between(offsets: list[int], start: int, to: int) -> list[int]:
-        return offsets[bisect_left(offsets, start) : bisect_left(offsets, to)]
+        return not self._visible(partition, version).required(start, to, self._now)
 
     def _diagnose(
         self, block: Block, gap: dict[str, Any] | None
@@ -489,7 +612,7 @@ class _Client:
     def _explain_offset(self, partition: Partition, version: LogVersion, position: _Position, offset: int) -> str:
         if offset < position.low:
             return f"offset {offset} was repeated or is out of order: the position was {position.low}"
-        lost = self._between(self._visible(partition, version).required, position.high, offset)
+        lost = self._visible(partition, version).required(position.high, offset, self._now)
         return f"offset {offset} came, but {len(lost)} records before it did not, and no gap covers them: {lost[:20]}"
 
     # Gaps.
@@ -521,13 +644,14 @@ class _Client:
         self, partition: Partition, versions: Iterable[LogVersion], version: LogVersion, start: int, to: int
     ) -> bool:
         """Return whether a client at `start` had to continue at `to` in this version of the log."""
-        if version in versions and start < to <= self._stored.firsts.get(partition, 0):
+        first = max((each.first for each in self._stored.between(partition, self._now, self._now)), default=0)
+        if version in versions and start < to <= first:
             return True
         earlier = [each for each in versions if each < version]
         recreated = any(each[0] != version[0] for each in earlier) and self._all_optional(partition, version, 0, to)
-        truncated = any(
-            each[0] == version[0] and to <= self._stored.differs(partition, each, version) for each in earlier
-        )
+        diverged = [self._stored.differs(partition, each, version) for each in earlier if each[0] == version[0]]
+        visible = self._visible(partition, version)
+        truncated = any(to <= max(each, first) and not visible.between(to, each) for each in diverged)
         return recreated or truncated
 
     # Event IDs.
@@ -589,7 +713,7 @@ class _Client:
 
     def _is_at(self, partition: Partition, version: LogVersion, position: _Position, offset: int) -> bool:
         """Return whether a client that resumes at `offset` loses and repeats nothing."""
-        repeated = self._between(self._visible(partition, version).offsets, offset, position.low)
+        repeated = self._visible(partition, version).between(offset, position.low)
         return self._all_optional(partition, version, position.high, offset) and not repeated
 
     def _describe_offset(
@@ -597,7 +721,7 @@ class _Client:
     ) -> str:
         actual = f"{position.low}" if position.low == position.high else f"between {position.low} and {position.high}"
         low, high = (position.high, offset) if offset > position.high else (offset, position.low)
-        wrong = self._between(self._visible(partition, versions[0]).offsets, low, high)
+        wrong = self._visible(partition, versions[0]).between(low, high)
         return f"but the position is {actual}: {wrong[:20]} would be {'lost' if offset > position.high else 'repeated'}"
 
     def _versions_of_id(self, partition: Partition, position: _Position, parsed: EventId) -> tuple[LogVersion, ...]:
@@ -631,10 +755,9 @@ class _Client:
     def _hidden_times(self, partition: Partition, position: _Position) -> list[int]:
         """Return the timestamps that an ID may have after each hidden record that follows."""
         log = self._stored.versions(partition)[position.versions[0]]
-        _, required, expected = self._visible(partition, position.versions[0])
-        due = bisect_left(required, position.high)
-        end = required[due] if due < len(required) else FOREVER
-        hidden = (each for at, each in log.records.items() if position.low <= at < end and at not in expected)
+        visible = self._visible(partition, position.versions[0])
+        end = visible.first_required(position.high, self._now)
+        hidden = (each for at, each in log.records.items() if position.low <= at < end and at not in visible.expected)
         return [self._time_after(each) for each in hidden]
 
     def _time_after(self, record: StoredRecord) -> int:
@@ -695,7 +818,7 @@ class _Client:
             position = self._positions.get(partition) or self._added(partition)
             versions = self._may_read(partition, position)
             if not any(self._all_optional(partition, version, position.high, end) for version in versions):
-                rest = self._between(self._visible(partition, versions[-1]).required, position.high, end)
+                rest = self._visible(partition, versions[-1]).required(position.high, end, self._now)
                 missing = f"{len(rest)} records never came: {rest[:20]}"
                 self._report(f"{_label(partition)}: the position is {position.high} of {end}, {missing}")
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import gevent
+from gevent.lock import RLock
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, KafkaTimeoutError
 
-from tests.history.checker import Acknowledged, StoredRecord
+from tests.history.checker import Acknowledged, Bounds, StoredRecord
 from tests.history.wire import Partition
 
 POLL_MS = 200
 POLLS_WITHOUT_PROGRESS_MAX = 100
+WATCH_EVERY_S = 0.05
+WATCH_TIMEOUT_S = 2.0
+METADATA_MAX_AGE_MS = 200  # so that a watch sees new partitions
 
 
 class Writer:
@@ -71,7 +80,8 @@ class Writer:
                 self.failed += 1
             elif committed:
                 sent_to = future.value
-                self.acknowledged.append(Acknowledged(sent_to.topic, sent_to.partition, sent_to.offset, key, value))
+                where = sent_to.topic, sent_to.partition, sent_to.offset
+                self.acknowledged.append(Acknowledged(*where, key, value, at=time.monotonic()))
 
 
 class Witness:
@@ -79,7 +89,7 @@ class Witness:
 
     Args:
         bootstrap_servers: the cluster.
-        topics: the topics to read.
+        topics: the topics to read. More may be added to this list.
         topic_id, epoch: the version under which it stores the records; see StoredRecord.
         isolation_level: read_committed or read_uncommitted.
 
@@ -89,8 +99,8 @@ class Witness:
 
     def __init__(
         self,
-        bootstrap_servers: str,
-        topics: Iterable[str],
+        bootstrap_servers: str | list[str],
+        topics: Sequence[str],
         topic_id: int = 0,
         epoch: int = 0,
         isolation_level: str = "read_committed",
@@ -98,13 +108,14 @@ class Witness:
         self.stored: list[StoredRecord] = []
         self._version = topic_id, epoch
         self._times: dict[tuple[Partition, int], int | None] = {}
-        self._topics = list(topics)
+        self._topics = topics
         self._consumer = KafkaConsumer(
             bootstrap_servers=bootstrap_servers,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             isolation_level=isolation_level,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
 
     def read(self) -> dict[Partition, int]:
@@ -155,3 +166,55 @@ class Witness:
     def _stored_record(self, record: Any) -> StoredRecord:
         where = record.topic, record.partition, record.offset, record.timestamp
         return StoredRecord(*where, record.key, record.value, tuple(record.headers), *self._version)
+
+
+class Watch:
+    """Records the bounds of topics until it is closed. While Kafka does not answer, it records nothing.
+
+    Attributes:
+        topics: the topics. Those that do not exist are ignored.
+        bounds: what it has recorded, by partition.
+    """
+
+    def __init__(self, bootstrap_servers: str | list[str], topics: Sequence[str]) -> None:
+        self.topics = list(topics)
+        self.bounds: defaultdict[Partition, list[Bounds]] = defaultdict(list)
+        self._bootstrap_servers = bootstrap_servers
+        self._witness: Witness | None = None
+        self._lock = RLock()
+        self._watching = gevent.spawn(self._watch)
+
+    def now(self) -> None:
+        """Record the bounds now.
+
+        Raises:
+            KafkaError: Kafka does not answer.
+        """
+        with self._lock, gevent.Timeout(WATCH_TIMEOUT_S, KafkaTimeoutError):
+            try:
+                self._record()
+            except KafkaError:
+                self._forget_witness()
+                raise
+
+    def close(self) -> None:
+        self._watching.kill()
+        self._forget_witness()
+
+    def _watch(self) -> None:
+        while True:
+            with suppress(KafkaError):
+                self.now()
+            gevent.sleep(WATCH_EVERY_S)
+
+    def _record(self) -> None:
+        self._witness = witness = self._witness or Witness(self._bootstrap_servers, self.topics)
+        asked = time.monotonic()
+        firsts, ends = witness.firsts(), witness.ends()
+        for partition in firsts.keys() & ends.keys():
+            self.bounds[partition].append(Bounds(asked, time.monotonic(), firsts[partition], ends[partition]))
+
+    def _forget_witness(self) -> None:
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            witness.close()

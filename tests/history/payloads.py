@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
@@ -26,6 +27,7 @@ class StoredRecord(NamedTuple):
 
     `timestamp` is in milliseconds. `topic_id` counts how often the topic was recreated. `epoch` counts how often the
     partition's log was truncated. After each change the consumer reads the whole partition again under the new number.
+    `seen` is the time until which the log certainly held the record: infinite, unless compaction may have removed it.
     """
 
     topic: str
@@ -37,6 +39,7 @@ class StoredRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
     topic_id: int = 0
     epoch: int = 0
+    seen: float = inf
 
 
 class ExpectedEvent(NamedTuple):

@@ -1,19 +1,21 @@
 """A client that records every byte it receives, can be cut at any byte, and reconnects as a browser does.
 
 It implements HTTP/1.1 itself, so that no library stands between the socket and the recorded bytes. It imports nothing from
-kafkasse. Each client runs in its own greenlet; a test can run hundreds of them.
+kafkasse. Each client runs in its own greenlet; a test can run hundreds of them. JSON lines have no event IDs: a client of
+JSON lines makes an ID from the offsets in its lines, as docs/wire.md describes.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tests.history.checker import Connection, last_id
-from tests.history.wire import blocks
+from tests.history.checker import Connection
+from tests.history.wire import Partition, blocks, last_id, next_offsets
 
 READ_TIMEOUT_S = 30.0  # a silent connection is dead after this time; heartbeats come more often
 READ_BYTES_MAX = 65_536
@@ -33,6 +35,8 @@ class Response:
         status: the status of the response.
         headers: the response headers, with names in lower case.
         body: the bytes of the body so far.
+        began: when the request was sent.
+        arrivals: when `body` had how many bytes.
         ended: whether the server ended the body correctly. A broken connection does not set it.
 
     Raises:
@@ -41,6 +45,8 @@ class Response:
 
     def __init__(self, address: Address, path: str, headers: dict[str, str], silence_s: float = READ_TIMEOUT_S) -> None:
         self.body = bytearray()
+        self.began = time.monotonic()
+        self.arrivals: list[tuple[int, float]] = []
         self.ended = False
         self._raw = b""
         try:
@@ -76,6 +82,7 @@ class Response:
         taken, self._raw = self._raw[: self._left], self._raw[self._left :]
         self._left -= len(taken)
         self.body += taken
+        self.arrivals.append((len(self.body), time.monotonic()))
         if self._left == 0 and self._chunked and self._until(b"\r\n"):
             raise Broken("a chunk is longer than its size")
         return taken
@@ -125,6 +132,7 @@ class Recorder:
         last_id: the Last-Event-ID of the first connection.
         retry_ms_max: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
         silence_s: how long a silent connection is kept.
+        lines_of: the topics of a stream of JSON lines; None for Server-Sent Events.
 
     Attributes:
         connections: the connections that have ended.
@@ -140,6 +148,7 @@ class Recorder:
         last_id: str | None = None,
         retry_ms_max: int = 20,
         silence_s: float = READ_TIMEOUT_S,
+        lines_of: Sequence[str] | None = None,
     ) -> None:
         self.connections: list[Connection] = []
         self.errors: list[str] = []
@@ -149,6 +158,8 @@ class Recorder:
         self._accept = accept
         self._retry_ms_max = retry_ms_max
         self._silence_s = silence_s
+        self._lines_of = lines_of
+        self._next_offsets: dict[Partition, int] = {}
         self._retry_ms = retry_ms_max
         self._response: Response | None = None
         self._sent_id: str | None = None
@@ -178,10 +189,12 @@ class Recorder:
         if self.last_id is not None:
             headers["Last-Event-ID"] = self.last_id
         self._sent_id = self.last_id
+        began = time.monotonic()
         try:
             self._response = Response(self._address(), self._path, headers, self._silence_s)
         except Broken as broken:
-            self._over(broken)
+            self.errors.append(str(broken))
+            self.connections.append(Connection(self._sent_id, 0, b"", began=began))
             return False
         if self._response.status == 200:
             return True
@@ -216,22 +229,31 @@ class Recorder:
 
     def _over(self, broken: Broken | None) -> None:
         response, self._response = self._response, None
+        assert response is not None
         if broken is not None:
             self.errors.append(str(broken))
-        if response is None:
-            self.connections.append(Connection(self._sent_id, 0, b""))
-            return
         response.close(abruptly=broken is not None)
-        self.connections.append(
-            Connection(self._sent_id, response.status, bytes(response.body), cut=broken is not None)
-        )
+        what = self._sent_id, response.status, bytes(response.body), broken is not None
+        self.connections.append(Connection(*what, response.began, tuple(response.arrivals)))
         if response.status == 200:
             self._learn(bytes(response.body))
 
     def _learn(self, body: bytes) -> None:
+        if self._lines_of is not None:
+            self._next_offsets |= next_offsets(body)
+            self.last_id = _own_id(self._lines_of, self._next_offsets)
+            return
         self.last_id = last_id(body, self._sent_id)
         retries = [each.retry_ms for each in blocks(body) if each.retry_ms is not None]
         self._retry_ms = retries[-1] if retries else self._retry_ms
 
     def _wait(self) -> None:
         time.sleep(min(self._retry_ms, self._retry_ms_max) / 1000)
+
+
+def _own_id(topics: Sequence[str], offsets: dict[Partition, int]) -> str | None:
+    """Return an ID with the next offset of each partition. The names of the topics stand for all other partitions."""
+    if not offsets:
+        return None
+    entries = [{"topic": topic, "partition": at, "offset": offset} for (topic, at), offset in offsets.items()]
+    return json.dumps([*topics, *entries])

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import random
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from gevent.event import Event
 
 from tests.history.app import HIDDEN, MUTANT_VARIABLE
 from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
-from tests.history.cluster import Witness, Writer
+from tests.history.cluster import Watch, Witness, Writer
 from tests.history.payloads import is_json
 from tests.history.recorder import Recorder, Response
 from tests.history.wire import Partition
@@ -34,6 +36,8 @@ HEARTBEATS_ENOUGH = 4  # in a row after the last write; then an impatient client
 TIMEOUT_S = 60.0  # a client that hangs fails the test after this time
 COMPACTION_S_MAX = 20.0
 CUTS_MAX = 6
+DELAY_S_MAX = 20.0  # of a record; generous, because all clients and servers share the cores
+BEHIND_S_MAX = 2.0  # of a server's tail
 CONNECTIONS_MAX = 25  # of an impatient client: a broken server may end every stream
 LINES = "application/x-ndjson"
 
@@ -79,13 +83,16 @@ def client_types(topic: str, table: str) -> list[ClientType]:
         ClientType("sparse and live", "sparse", f"/{topic}", {"id_frequency": "run"}),
         ClientType("table", "plain", "/table", table_of),
         ClientType("two topics", "plain", f"/{topic},{table}", {"topics": [topic, table], "start": 0}, "?timestamp=0"),
-        ClientType(
-            "lines", "plain", "/envelope", {"format": "envelope", "wire": "lines", **earliest}, "", LINES, False
-        ),
-        ClientType(
-            "values in lines", "plain", "/value", {"format": "value", "wire": "lines", **earliest}, "", LINES, False
-        ),
+        lines("lines", "envelope"),
+        lines("cloudevents in lines", "cloudevents"),
+        lines("values in lines", "value", is_cut=False),  # a value does not contain its offset
     ]
+
+
+def lines(name: str, format: str, is_cut: bool = True) -> ClientType:
+    """Return a client that reads JSON lines."""
+    promises = {"format": format, "wire": "lines", "start": "earliest"}
+    return ClientType(name, "plain", f"/{format}", promises, "", LINES, is_cut)
 
 
 def routes(topic: str, table: str) -> dict[str, Any]:
@@ -155,6 +162,9 @@ class Scenario:
         self._ends = 0
         self._bootstrap = cluster.bootstrap_servers
         self._witness = Witness(self._bootstrap, [self.topic, self.table])
+        self._watch = Watch(self._bootstrap, [self.topic, self.table])
+        self._watch.now()
+        self._seen: dict[int, float] = {}  # by offset of the table: when a consumer last read the record
         self._file = directory / f"{self.topic}.yaml"
         defaults = {
             "heartbeat_s": HEARTBEAT_S,
@@ -188,6 +198,7 @@ class Scenario:
         return Server("tests.history.app:create()", **environment)
 
     def close(self) -> None:
+        self._watch.close()
         self._witness.close()
 
     # Writers.
@@ -236,8 +247,10 @@ class Scenario:
         self.read()  # compaction may later remove records that clients receive
 
     def _has_holes(self) -> bool:
+        began = time.monotonic()
         with closing(Witness(self._bootstrap, [self.table])) as witness:
             end = witness.read()[self.table, 0]
+            self._seen |= {each.offset: began for each in witness.stored}
             return len(witness.stored) < end
 
     def end(self) -> None:
@@ -269,10 +282,14 @@ class Scenario:
         the last records. A client that starts with `known_id` has already received the bytes `received`.
         """
         rng = random.Random(f"{self._seed} {client_type.name} {copy}")  # noqa: S311
-        recorder = Recorder(
-            lambda: ("127.0.0.1", rng.choice(servers).port), client_type.url(), client_type.accept, known_id
-        )
         promised = {"topics": [self.topic], **client_type.promises}
+        recorder = Recorder(
+            lambda: ("127.0.0.1", rng.choice(servers).port),
+            client_type.url(),
+            client_type.accept,
+            known_id,
+            lines_of=promised["topics"] if client_type.accept == LINES else None,
+        )
         cuts = rng.randrange(CUTS_MAX) if client_type.is_cut else 0
 
         def cut_after() -> int | None:
@@ -345,12 +362,20 @@ class Scenario:
 
     def violations(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
         """Return what the checker reports."""
+        self._watch.now()
+        self._has_holes()
+        stored = [
+            each._replace(seen=self._seen.get(each.offset, -inf)) if each.topic == self.table else each
+            for each in self._witness.stored
+        ]
         return violations(
             histories,
-            self._witness.stored,
+            stored,
             acknowledged=self.acknowledged,
             reached=reached,
-            firsts=self._witness.firsts(),
+            bounds=self._watch.bounds,
+            delay_s_max=DELAY_S_MAX,
+            behind_s_max=BEHIND_S_MAX,
             compacted=[self.table],
             first_at=self._witness.first_at,
         )

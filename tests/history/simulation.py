@@ -16,15 +16,18 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
+from kafkasse.log import Partition as LogPartition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
-from tests.history.checker import Connection, History, StoredRecord, last_id, violations
+from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import is_json
+from tests.history.wire import Partition
 
 TOPIC = "t"
 PARTITIONS = 3
 HIDDEN = 3  # the filter drops one record in three
+TURNS_TO_THE_END = PARTITIONS + 1  # a client that starts at the end starts at the tail
 SETTLING_READS_MAX = 400
 
 
@@ -62,11 +65,24 @@ class Client:
         self.body = b""
         self.sent_id: str | None = None
         self.reader: Any = None
+        self._began = 0
+        self._arrivals: list[tuple[int, float]] = []
+
+    def connect(self, reader: Any, now: int) -> None:
+        """Begin a connection."""
+        self.reader, self._began = reader, now
+        self.receive(reader.begin(), now)
+
+    def receive(self, data: bytes, now: int) -> None:
+        """Receive bytes at the time `now`."""
+        self.body += data
+        self._arrivals.append((len(self.body), now))
 
     def disconnect(self, received: int | None = None) -> None:
         """End the connection after its first `received` bytes."""
-        self.connections.append(Connection(self.sent_id, 200, self.body[:received]))
-        self.sent_id, self.body = last_id(self.body[:received], self.sent_id), b""
+        what = self.sent_id, 200, self.body[:received], True, self._began, self._arrivals
+        self.connections.append(Connection(*what))
+        self.sent_id, self.body, self._arrivals = last_id(self.body[:received], self.sent_id), b"", []
 
 
 class Simulation:
@@ -91,6 +107,8 @@ class Simulation:
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.firsts = dict.fromkeys(range(PARTITIONS), 0)
         self.clients: list[Client] = []
+        self.now = 0  # the number of the step
+        self._bounds: dict[Partition, list[Bounds]] = {(TOPIC, each): [] for each in range(PARTITIONS)}
         self._tails: list[Tail] = []
         ring = self.rng.choice([1, 3, 8])
         config = Config(max_ring_records=ring, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
@@ -103,12 +121,19 @@ class Simulation:
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
         for _ in range(steps):
+            self._tick()
             self.rng.choice(moves)()
         self.settle()
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
-        firsts = {(TOPIC, partition): first for partition, first in self.firsts.items()}
         reached = {(TOPIC, partition): end for partition, end in self.ends.items()}
-        return violations(histories, self.stored, reached=reached, firsts=firsts)
+        return violations(histories, self.stored, reached=reached, bounds=self._bounds)
+
+    def _tick(self) -> None:
+        """Begin the next step. During a step, writers may append, but nothing is removed."""
+        self.now += 1
+        for (_, partition), bounds in self._bounds.items():
+            held = self.log.offset_ranges([LogPartition(TOPIC, partition)])[LogPartition(TOPIC, partition)]
+            bounds.append(Bounds(self.now, self.now, held.start, held.end))
 
     # Steps.
 
@@ -137,16 +162,18 @@ class Simulation:
 
     def open(self) -> None:
         if len(self.clients) < 6:
+            for _ in range(TURNS_TO_THE_END):
+                self.turn()
             self.clients.append(Client())
             self._connect(self.clients[-1])
 
     def read(self) -> None:
         for client in self._some():
-            client.body += client.reader.read(0)
+            client.receive(client.reader.read(0), self.now)
 
     def heartbeat(self) -> None:
         for client in self._some():
-            client.body += client.reader.id_if_moved()
+            client.receive(client.reader.id_if_moved(), self.now)
 
     def cut(self) -> None:
         for client in self._some():
@@ -160,6 +187,7 @@ class Simulation:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise new records would never stop
         for _ in range(4):
+            self._tick()
             self.turn()
             for client in self.clients:
                 self._read_all(client)
@@ -170,7 +198,7 @@ class Simulation:
         for _ in range(SETTLING_READS_MAX):
             before = client.body
             try:
-                client.body += client.reader.read(0)
+                client.receive(client.reader.read(0), self.now)
             except KafkasseError:
                 return
             if client.body == before and client.reader.state is ReaderState.LIVE:
@@ -196,8 +224,8 @@ class Simulation:
 
     def _connect(self, client: Client) -> None:
         position = parse(client.sent_id) if client.sent_id else of_topics([TOPIC])
-        client.reader = self._feeds.open(self._route, position, self.log.describe([TOPIC]), self._encoder)
-        client.body += client.reader.begin()
+        reader = self._feeds.open(self._route, position, self.log.describe([TOPIC]), self._encoder)
+        client.connect(reader, self.now)
 
     def _history(self, number: int, client: Client) -> History:
         keeps = {"keeps": _keeps} if self.filtered else {}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.history.checker import Acknowledged, Connection, History, StoredRecord, last_id, violations
+from tests.history.checker import Acknowledged, Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import expected_event
 from tests.history.wire import Block, Partition, blocks, lines, parse_id
 from tests.support.examples import examples
@@ -52,7 +53,7 @@ class CorrectHistory:
     def __init__(self, rng: random.Random, sparse: bool = False) -> None:
         self.stored = [record(0, offset) for offset in range(12) if offset != 7]
         self.stored += [record(1, offset) for offset in range(8)]
-        self.firsts: dict[Partition, int] = {(TOPIC, 0): FIRST[0]}
+        self.bounds: dict[Partition, list[Bounds]] = {(TOPIC, 0): [Bounds(0, 0, 0, 0), Bounds(2, 2, FIRST[0], 12)]}
         self.sparse = sparse
         at = {0: 0, 1: 0}
         self.opening = b":ok\n\nretry: 1\n\n" + f"id: {id_at(at)}\n\n".encode()
@@ -75,14 +76,16 @@ class CorrectHistory:
     def violations(self, frames: list[Frame], cut_at: int | None = None) -> list[str]:
         """Return what the checker reports for these frames, cut after `cut_at` bytes and resumed with the last event ID."""
         body = self.opening + b"".join(frames)
-        connections = [Connection(None, 200, body[:cut_at])]
+        times = [(len(self.opening), 1.0), (len(body), 2.0)]
+        connections = [Connection(None, 200, body[:cut_at], arrivals=times)]
         if cut_at is not None:
             kept = last_id(body[:cut_at])
             received = max((block.end for block in blocks(body[:cut_at]) if block.id is not None), default=0)
-            connections.append(Connection(kept, 200, (b":ok\n\n" if kept else b"") + body[received:]))
+            rest = (b":ok\n\n" if kept else b"") + body[received:]
+            connections.append(Connection(kept, 200, rest, arrivals=[(len(rest), 2.0)] if kept else times))
         every = "run" if self.sparse else "event"
         history = History("c", [TOPIC], connections, start="earliest", id_frequency=every)
-        return violations([history], self.stored, reached=self.ends, firsts=self.firsts)
+        return violations([history], self.stored, reached=self.ends, bounds=self.bounds)
 
 
 def with_id(frame: Frame, by: int) -> Frame:
@@ -198,8 +201,9 @@ def test_reports_unexpected_statuses() -> None:
     refused = Connection(None, 503, b"{}")
     failed = Connection(None, 200, stream() + event("error", None, '{"status":410}'))
 
-    assert ["c, connection 0: the response was 503"] == check(refused, Connection(None, 200, stream()))
-    assert [] == check(refused, Connection(None, 200, stream()), statuses=frozenset({503}))
+    found = check(refused, Connection(None, 200, stream()), refused_max=1)
+    assert ["c, connection 0: the response was 503"] == found
+    assert [] == check(refused, Connection(None, 200, stream()), statuses=frozenset({503}), refused_max=1)
     assert "410" in check(failed)[0]
     assert [] == check(failed, statuses=frozenset({410}))
     assert check(failed._replace(body=failed.body + event("message", None, "{}")), statuses=frozenset({410}))
@@ -215,20 +219,95 @@ def test_reports_a_reconnect_with_another_id() -> None:
 
 def test_reports_a_stream_that_ends_within_an_event() -> None:
     """A stream that the server ends must end with a complete event."""
-    assert [] == check(Connection(None, 200, stream(), cut=False))
-    assert check(Connection(None, 200, stream() + b"event: mess", cut=False))
+    assert [] == check(Connection(None, 200, stream(), cut=False), ended_max=1)
+    assert check(Connection(None, 200, stream() + b"event: mess", cut=False), ended_max=1)
     assert [] == check(Connection(None, 200, stream() + b"event: mess"))
 
 
-def test_reports_a_gap_over_records_that_exist() -> None:
-    """A gap that covers records the log still holds is a loss."""
-    gap = {"topic": TOPIC, "partition": 1, "from": 0, "to": 1, "reason": "no reason"}
-    announced = event("gap", id_at({1: 1}), json.dumps(gap))
-    body = stream(0) + announced + stream(3, start=1).split(b"\n\n", 2)[2]
-    history = History("c", [TOPIC], [Connection(None, 200, body)], start="earliest")
+def latest(start: int, bounds: dict[Partition, list[Bounds]] | None = None) -> list[str]:
+    """Return what the checker reports for a client that starts at the end, whose first ID has this offset."""
+    connection = Connection(None, 200, stream(start=start), began=1.0, arrivals=[(10_000, 2.0)])
+    history = History("c", [TOPIC], [connection])
+    return violations([history], stored_records(), reached={(TOPIC, 1): 3}, bounds=bounds)
 
-    assert "the log did not lose these offsets" in violations([history], stored_records())[0]
-    assert [] == violations([history], stored_records(), firsts={(TOPIC, 1): 1})
+
+def test_a_client_without_an_id_starts_at_the_end() -> None:
+    """The first ID is the end of the log at some time between the request and the arrival of the ID."""
+    at_1 = {(TOPIC, 1): [Bounds(0.1, 0.2, 0, 0), Bounds(0.3, 0.4, 0, 1), Bounds(2.1, 2.2, 0, 1), Bounds(3, 3, 0, 3)]}
+    from_0_to_2 = {(TOPIC, 1): [Bounds(0.1, 0.2, 0, 0), Bounds(0.9, 1.1, 0, 1), Bounds(2.1, 2.2, 0, 2)]}
+
+    assert [] == latest(1, at_1) == latest(0, from_0_to_2) == latest(1, from_0_to_2) == latest(2, from_0_to_2)
+    assert "would be repeated" in latest(0, at_1)[0]
+    assert "would be lost" in latest(2, at_1)[0]
+    assert "would be lost" in latest(3, from_0_to_2)[0]
+    assert "the end of the log was not recorded" in latest(1)[0]
+
+
+def test_reports_a_gap_before_retention() -> None:
+    """A gap over records that the log still held when the client received the gap is a loss."""
+    gap = {"topic": TOPIC, "partition": 1, "from": 0, "to": 1, "reason": "removed by retention"}
+    body = stream(0) + event("gap", id_at({1: 1}), json.dumps(gap)) + stream(3, start=1).split(b"\n\n", 2)[2]
+
+    def found(removed_at: float) -> list[str]:
+        connection = Connection(None, 200, body, began=1.0, arrivals=[(10_000, 2.0)])
+        bounds = [Bounds(at, at, int(at >= removed_at), 3) for at in (0.0, 1.5, 2.5, 3.0)]
+        history = History("c", [TOPIC], [connection], start="earliest")
+        return violations([history], stored_records(), bounds={(TOPIC, 1): bounds})
+
+    assert [] == found(removed_at=1.5)
+    assert "the log did not lose these offsets" in found(removed_at=3.0)[0]
+
+
+def test_reports_refused_connections() -> None:
+    """A server that refuses more connections in a row than expected is not available."""
+    refused = [Connection(None, 0, b"")] * 1000
+
+    assert [] == check(*refused[:5], Connection(None, 200, stream()), refused_max=5)
+    assert ["c, at the end: 1000 connections in a row brought no stream, expected at most 5"] == check(
+        *refused, Connection(None, 200, stream()), refused_max=5
+    )
+
+
+def test_reports_streams_that_the_server_ends() -> None:
+    """A server that ends the stream after every record is not available, even though clients lose nothing."""
+    one_by_one = [
+        Connection(id_at({1: at}) if at else None, 200, stream(at + 1, start=at), cut=False) for at in range(3)
+    ]
+
+    assert [] == check(*one_by_one, ended_max=3)
+    assert ["c, at the end: the server ended 3 streams, expected at most 0"] == check(*one_by_one)
+
+
+def test_reports_late_records() -> None:
+    """A record that arrives too late is reported. Outages, and the time before the client connected, do not count."""
+    acknowledged = [Acknowledged(*each[:3], *each[4:6], at=10.0) for each in stored_records()]
+
+    def found(arrived: float, began: float = 0.0, outages: Sequence[tuple[float, float]] = ()) -> int:
+        connection = Connection(None, 200, stream(), began=began, arrivals=[(10_000, arrived)])
+        history = History("c", [TOPIC], [connection], start="earliest")
+        limits = {"delay_s_max": 5.0, "outages": outages}
+        return sum(
+            "s late" in each for each in violations([history], stored_records(), acknowledged=acknowledged, **limits)
+        )
+
+    assert 0 == found(15.0) == found(25.0, began=20.0) == found(25.0, outages=[(5.0, 18.0), (19.0, 21.0)])
+    assert 3 == found(15.1) == found(25.1, began=20.0) == found(25.1, outages=[(5.0, 18.0), (19.0, 21.0)])
+
+
+def test_a_client_of_json_lines_resumes_after_its_last_line() -> None:
+    """A client of JSON lines makes an ID from the lines that it received. A line that was cut off is sent again."""
+    every = [frame_of(each, None).partition(b"data: ")[2][:-1] for each in stored_records()]
+    body = b"".join(every)
+
+    def found(cut_at: int, resumed_from: int) -> list[str]:
+        own_id = json.dumps([TOPIC, {"topic": TOPIC, "partition": 1, "offset": resumed_from}])
+        connections = [Connection(None, 200, body[:cut_at]), Connection(own_id, 200, b"".join(every[resumed_from:]))]
+        history = History("c", [TOPIC], connections, start="earliest", wire="lines")
+        return violations([history], stored_records(), reached={(TOPIC, 1): 3})
+
+    assert [] == found(len(every[0]), 1) == found(len(body) - 1, 2) == found(len(body), 3)
+    assert found(len(every[0]), 2)
+    assert found(len(body), 2)
 
 
 def test_a_recreated_topic_needs_a_gap() -> None:
@@ -263,6 +342,7 @@ def test_a_truncated_log_needs_a_gap() -> None:
 
     assert [] == found(1)
     assert found(2)
+    assert "the log did not lose these offsets" in found(0)[0]
 
 
 def test_compaction_may_remove_replaced_records() -> None:
@@ -270,13 +350,17 @@ def test_compaction_may_remove_replaced_records() -> None:
     records = [stored_records()[0], stored_records()[1]._replace(key=b"k0"), stored_records()[2]]
     frames = [frame_of(each, id_at({1: each.offset + 1})) for each in records]
 
-    def found(*kept: int) -> list[str]:
+    def found(*kept: int, seen: float = -inf) -> list[str]:
         body = stream(0) + b"".join(frames[each] for each in kept)
         history = History("c", [TOPIC], [Connection(None, 200, body)], start="earliest")
-        return violations([history], records, reached={(TOPIC, 1): 3}, compacted=[TOPIC])
+        stored = [each._replace(seen=seen) for each in records]
+        return violations([history], stored, reached={(TOPIC, 1): 3}, compacted=[TOPIC])
 
     assert [] == found(0, 1, 2) == found(1, 2)
     assert found(0, 2)
+    assert ["offset 1 came, but 1 records before it did not, and no gap covers them: [0]"] == [
+        each.partition("t/1: ")[2] for each in found(1, 2, seen=5.0)
+    ]
 
 
 # The independent parsers.

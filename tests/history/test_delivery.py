@@ -67,7 +67,8 @@ def test_resumes_after_a_cut_at_any_byte(scenario: Scenario) -> None:
 def every_cut(scenario: Scenario, client_type: ClientType, first: Server, second: Server) -> list[History]:
     """Return one history for each byte at which a stream of `first` may be cut; `second` resumes from each event ID."""
     whole = scenario.client([first], client_type)
-    body = whole.connections[-1].body
+    connection = whole.connections[-1]
+    body = connection.body
     received = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
     resumed = {
         each: gevent.spawn(scenario.client, [second], client_type, known_id=each, received=body[:end])
@@ -75,7 +76,7 @@ def every_cut(scenario: Scenario, client_type: ClientType, first: Server, second
     }
     rests = {each: history.get().connections for each, history in resumed.items()}
     cuts = range(len(body) + 1)
-    cut = {at: [Connection(None, 200, body[:at]), *rests[last_id(body[:at])]] for at in cuts}
+    cut = {at: [connection._replace(body=body[:at]), *rests[last_id(body[:at])]] for at in cuts}
     return [replace(whole, client=f"{client_type.name}, cut at {at}", connections=cut[at]) for at in cuts]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,31 @@ def lines(stream: bytes) -> list[Block]:
             found.append(Block(at, end + 1, "message", line.decode("utf-8", "replace"), None, None))
         at = end + 1
     return found
+
+
+def next_offsets(stream: bytes) -> dict[Partition, int]:
+    """Return the offset after the last record or gap of each partition in a stream of JSON lines, as a client can.
+
+    The formats `kafkasse`, `envelope` and `cloudevents` contain the offset; in `kafkasse` only objects do.
+    """
+    found: dict[Partition, int] = {}
+    for line in lines(stream):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # the checker reports a line that is not valid
+            topic, partition, offset = _next_offset(json.loads(line.data))
+            found[topic, partition] = offset
+    return found
+
+
+def _next_offset(members: dict[str, Any]) -> tuple[str, int, int]:
+    if members.get("event") == "gap":
+        return members["topic"], members["partition"], members["to"]
+    if members.get("event") == "message":
+        members = members["data"]
+    if "specversion" in members:
+        topic, partition, offset = members["id"].rsplit("/", 2)
+        return topic, int(partition), int(offset) + 1
+    origin = members.get("_kafka", members)
+    return origin["topic"], origin["partition"], origin["offset"] + 1
 
 
 def last_id(stream: bytes, before: str | None = None) -> str | None:
