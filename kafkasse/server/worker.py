@@ -27,6 +27,7 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
+from kafkasse.event_loop import take_turn
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
 from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
@@ -114,6 +115,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Handle one request, then yield to other greenlets, because the next request may have been pipelined."""
+        take_turn()  # a hundred clients may connect at once
         sock.settimeout(self.write_timeout_s)
         try:
             super().handle_request(listener_name, req, sock, addr)
@@ -173,6 +175,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             body = app(environ, start_response)
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
+            take_turn()  # hundreds of streams may have waited for the same answer of Kafka
             response = start_response.__self__
             response.force_close()
 

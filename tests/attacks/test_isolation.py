@@ -317,3 +317,16 @@ def test_a_fleet_returns_to_an_empty_ring(
         worker.is_bounded(60 * MB + fleet * 100_000)
     assert {200: fleet} == measured["statuses"]
     assert fleet == measured["complete"]
+
+
+def test_hundreds_of_clients_connect_at_once(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """The requests are handled over several turns of the event loop."""
+    topic = cluster.create(fresh_name)
+    worker = attack()
+    with Crowd(worker.server.port, [f"/{topic}"] * 500) as crowd:
+        crowd.wait(lambda client: client.opened_after_s, 30)
+        measured["statuses"] = crowd.statuses()
+    worker.is_bounded(60 * MB)
+    assert {200: 500} == measured["statuses"]
