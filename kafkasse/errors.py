@@ -30,6 +30,8 @@ from typing import Any, ClassVar
 
 ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
 
+UNEXPECTED = "Internal error. The server's log has the details."
+
 
 class KafkasseError(Exception):
     """The base class of all errors.
@@ -134,8 +136,17 @@ class ConfigurationError(KafkasseError):
 
 
 class FilterError(KafkasseError):
+    """A filterer raised an exception, which is the cause of this error.
+
+    Attributes:
+        record: the topic, partition and offset of the record.
+        is_logged: the cause is in the log. The streams of a feed share one error.
+    """
+
     title = "Filter failed"
     name = "FilterError"
+    record = ""
+    is_logged = False
 
 
 class _WithRetryAfter(KafkasseError):

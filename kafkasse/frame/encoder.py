@@ -203,7 +203,8 @@ class Encoder:
         if self._deserializer is None and self._filterer is None:
             return self._format(topic, partition, record)
         message = self._message(topic, partition, record)
-        if self._filterer is not None and not hooks.accepts(self._filterer, message):
+        where = f"{topic}/{partition} offset {record.offset}"
+        if self._filterer is not None and not hooks.accepts(self._filterer, message, where):
             return None
         if self._deserializer is None or record.value is None:
             return self._format(topic, partition, record)

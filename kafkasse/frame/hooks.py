@@ -44,8 +44,8 @@ def deserialize(deserializer: Deserializer, topic: str, partition: int, record: 
     return message
 
 
-def accepts(filterer: Filterer, message: Any) -> bool:
-    """Return whether the filterer accepts a message.
+def accepts(filterer: Filterer, message: Any, record: str) -> bool:
+    """Return whether the filterer accepts a message. `record` says where the message comes from.
 
     Raises:
         FilterError: the filterer raised an exception. The client does not see the text of that exception.
@@ -53,4 +53,6 @@ def accepts(filterer: Filterer, message: Any) -> bool:
     try:
         return bool(filterer(message))
     except Exception as error:
-        raise FilterError("The filter of this stream failed, so the server ended the stream.") from error
+        failure = FilterError("The filter of this stream failed, so the server ended the stream.")
+        failure.record = record
+        raise failure from error

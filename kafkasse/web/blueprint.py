@@ -13,10 +13,19 @@ from threading import Lock
 from typing import Any
 
 from flask import Blueprint, Response, make_response, request
+from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError, KafkasseError, ServerStopping, TooManyRejections, TopicNotAvailable
+from kafkasse.errors import (
+    UNEXPECTED,
+    ConfigurationError,
+    KafkasseError,
+    ServerStopping,
+    TooManyRejections,
+    TopicNotAvailable,
+)
 from kafkasse.feed import Feeds
+from kafkasse.feed.start import resolve
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
@@ -90,7 +99,7 @@ class StreamService:
                 return self._refuse(self._throttled(error))
             except Exception:
                 self.config.hooks.logger.exception("A request failed unexpectedly.")
-                return self._refuse(KafkasseError("Internal error. The server's log has the details."))
+                return self._refuse(KafkasseError(UNEXPECTED))
 
         return view
 
@@ -113,9 +122,13 @@ class StreamService:
         for topic in found.values():
             if topic.error is not None:
                 raise topic.error
-        if request.method == "HEAD":
-            return self._stream_response(parsed, ())
         leave = self._limits.enter(request)
+        if request.method == "HEAD":
+            try:
+                resolve(feeds.log, parsed.position, found, route.start, parsed.since)  # to reject what GET rejects
+            finally:
+                leave()
+            return self._stream_response(parsed, ())
         try:
             encoder = self._encoder(route, parsed.wire)
             reader = feeds.open(route, parsed.position, found, encoder, parsed.since)
@@ -154,17 +167,31 @@ class StreamService:
             self._call_handler("event.error", error)
         if isinstance(error, ConfigurationError) and error.__cause__ is None:  # the Kafka adapter logs its own causes
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
-        if self.config.hooks.on_connect_error is not None:
-            response = self.config.hooks.on_connect_error(error)
-            if response is not None:
-                return make_response(response)
+        if (response := self._response_of_hook(error)) is not None:
+            return response
         body = json.dumps(error.problem(), ensure_ascii=False) + "\n"
         response = Response(body, error.status, error.headers, content_type="application/problem+json")
         response.headers.update(DEFAULT_HEADERS)
         return self._with_cors(response)
 
+    def _response_of_hook(self, error: KafkasseError) -> Response | None:
+        """Return the response of the application's hook, or None if there is no hook, or if it returns None or fails."""
+        hook = self.config.hooks.on_connect_error
+        if hook is None:
+            return None
+        try:
+            result = hook(error)
+            return None if result is None else self._with_cors(make_response(result))
+        except HTTPException:  # from flask.abort()
+            raise
+        except Exception:
+            self.config.hooks.logger.exception("The hook on_connect_error failed.")
+            return None
+
     def _with_cors(self, response: Response) -> Response:
-        headers = self._cors.headers(request.headers.get("Origin"), is_preflight=request.method == "OPTIONS")
+        headers = dict(self._cors.headers(request.headers.get("Origin"), is_preflight=request.method == "OPTIONS"))
+        if headers.pop("Vary", None):
+            response.vary.add("Origin")  # the response of a hook may vary by another header too
         response.headers.update(headers)
         return response
 

@@ -14,15 +14,17 @@ import random
 import socket
 import ssl
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import gevent
 from gevent import get_hub, spawn
 
 from kafkasse import frame
 from kafkasse.config.settings import WebSettings
-from kafkasse.errors import KafkasseError
+from kafkasse.errors import UNEXPECTED, FilterError, KafkasseError
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket
@@ -165,14 +167,17 @@ class Stream:
 
     def _generate(self) -> Iterator[bytes | None]:
         """Yield the parts of the body, which may be b"", and None whenever the client can be parked."""
+        opening = self._wire.opening + self._wire.retry(self._retry_ms())
         try:
             self._prepare_client()
-            yield self._wire.opening + self._wire.retry(self._retry_ms()) + self._reader.begin()
+            opening += self._reader.begin()
+            yield opening
+            opening = b""
             yield from self._frames()
             if self._reader.stop_reason is StopReason.ENDED:
                 yield self._wire.retry(self._retry_ms()) + self._reader.id_if_moved()
-        except KafkasseError as error:
-            yield frame.error(self._wire, error, self._reader.position_id)
+        except (Exception, gevent.Timeout) as error:  # noqa: BLE001 - logged; a hook may let a Timeout escape
+            yield opening + self._error_frame(error)
 
     def _frames(self) -> Iterator[bytes | None]:
         reader, heartbeat_s = self._reader, self._settings.heartbeat_s
@@ -192,6 +197,32 @@ class Stream:
                 heartbeat_at = time.monotonic() + heartbeat_s
             if now >= self._deadline:
                 self.end()
+
+    def _error_frame(self, error: BaseException) -> bytes:
+        """Return the last event of a stream that failed, and log the failure unless it is the client's or Kafka's."""
+        if isinstance(error, FilterError):
+            self._log_filter_error(error)
+        elif not isinstance(error, KafkasseError):
+            self._logger.error("A stream failed.", exc_info=error)
+        position_id = ""  # if the reader failed, the client keeps the last ID that it received
+        with suppress(Exception):
+            position_id = self._reader.position_id
+        shown = error if isinstance(error, KafkasseError) else KafkasseError(UNEXPECTED)
+        return frame.error(self._wire, shown, position_id)
+
+    def _log_filter_error(self, error: FilterError) -> None:
+        """Log where the filter failed. The text of its exception may contain the record's data, so it is left out."""
+        cause = error.__cause__
+        if cause is not None and not error.is_logged:
+            error.is_logged = True
+            line = traceback.extract_tb(cause.__traceback__)[-1]
+            self._logger.error(
+                "The filter failed at %s: %s in %s, line %s.",
+                error.record,
+                type(cause).__name__,
+                line.filename,
+                line.lineno,
+            )
 
     def _retry_ms(self) -> int:
         return int(self._settings.retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311 - no secret
@@ -213,8 +244,9 @@ class Stream:
             client.send_all(LAST_CHUNK)
         except ClientGone:
             pass
-        except Exception:
-            self._logger.exception("A stream failed.")
+        except Exception as error:  # noqa: BLE001 - logged; from parking, because _generate() raises no exception
+            with suppress(ClientGone):
+                client.send_all(to_chunk(self._error_frame(error)) + LAST_CHUNK)
         finally:
             if not client.parked:
                 self.close()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from flask import Flask, Response, request, session
+from flask import Flask, Response, abort, request, session
 from flask.testing import FlaskClient
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -139,15 +139,27 @@ def test_refuses_every_method_but_get_without_opening_a_cursor(log: CountingLog,
     assert 0 == log.cursors
 
 
-def test_head_has_the_status_and_headers_of_get(log: CountingLog) -> None:
+@pytest.mark.parametrize(
+    ("path", "last_id", "status"),
+    [
+        ("/streams/t", "", 200),
+        ("/streams/missing", "", 404),
+        ("/streams/t?since=never", "", 400),
+        ("/streams/t", '[{"topic":"t","partition":0,"offset":3}]', 200),
+        ("/streams/t", '[{"topic":"t","partition":0,"offset":9}]', 400),
+        ("/streams/t", '[{"topic":"t","partition":7,"offset":0}]', 400),
+    ],
+)
+def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, last_id: str, status: int) -> None:
     """The response to HEAD is also the same if GET is refused."""
     client = client_of(log)
 
-    for path in ("/streams/t", "/streams/missing", "/streams/t?since=never"):
-        with client.get(path, buffered=False) as got:
-            head = client.head(path)
-            assert (got.status_code, got.content_type) == (head.status_code, head.content_type)
-            assert b"" == head.data
+    with client.get(path, headers={"Last-Event-ID": last_id}, buffered=False) as got:
+        head = client.head(path, headers={"Last-Event-ID": last_id})
+
+    assert (status, status) == (got.status_code, head.status_code)
+    assert dict(got.headers) | {"Content-Length": ""} == dict(head.headers) | {"Content-Length": ""}
+    assert b"" == head.data
 
 
 def test_options_lists_the_methods(log: CountingLog) -> None:
@@ -334,11 +346,19 @@ def test_a_filterer_selects_records(log: CountingLog) -> None:
     assert 2 == json.loads(event.id)[0]["offset"]
 
 
-def test_ends_the_stream_if_the_filterer_fails(log: CountingLog) -> None:
-    """The last event is an error event."""
-    client = client_of(log, filterer=lambda message: message["missing"])
+def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+    """The last event is an error event. The log names the record and the line that failed, without the record's data."""
+
+    def fail(message: dict[str, Any]) -> bool:
+        raise ValueError(f"cannot filter {message}")
+
+    client = client_of(log, filterer=fail)
 
     [event] = events(client, "/streams/t?timestamp=0", b"never")
+
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"The filter failed at t/0 offset 0: ValueError in {__file__}, line ")
+    assert "cannot filter" not in caplog.text
 
     assert "error" == event.type
     assert schemas.first_error("problem", json.loads(event.data)) is None
@@ -358,6 +378,35 @@ def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
     assert (418, "Nothing here.") == (client.get("/streams/missing").status_code, client.get("/streams/missing").text)
     assert 400 == client.get("/streams/t?timestamp=x").status_code
     assert 3 == len(seen)
+
+
+def test_sends_the_usual_response_if_on_connect_error_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+    """A hook that raises an exception, or returns something that is no response, is logged."""
+    for hook in (lambda error: 1 / 0, lambda error: object()):
+        refused = client_of(log, on_connect_error=hook).get("/streams/missing")
+
+        assert (404, "application/problem+json") == (refused.status_code, refused.mimetype)
+        assert "on_connect_error failed" in caplog.text
+        caplog.clear()
+
+
+def test_on_connect_error_can_abort(log: CountingLog) -> None:
+    """flask.abort() in the hook is a response of the host app."""
+    refused = client_of(log, on_connect_error=lambda error: abort(410)).get("/streams/missing")
+
+    assert 410 == refused.status_code
+
+
+def test_pages_of_allowed_origins_can_read_the_response_of_a_hook(log: CountingLog) -> None:
+    """The CORS headers are added, and Vary keeps the hook's own fields."""
+
+    def hook(error: Exception) -> Response:
+        return Response("Nothing here.", 404, headers={"Vary": "Accept"})
+
+    refused = client_of(log, on_connect_error=hook, cors_origins=[A]).get("/streams/missing", headers={"Origin": A})
+
+    assert A == refused.headers["Access-Control-Allow-Origin"]
+    assert {"accept", "origin"} == {name.lower() for name in refused.vary}
 
 
 def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,6 +81,17 @@ def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
     ]
 
 
+def test_the_limits_apply_to_head(opened: ExitStack) -> None:
+    """HEAD is refused when GET would be, and is not counted itself."""
+    client = client_of(max_streams=2, max_streams_per_client=1)
+
+    assert [200, 200] == [client.head("/t").status_code for _ in range(2)]
+    open_stream(client, opened, peer="127.0.0.1")
+    assert 429 == client.head("/t").status_code
+    open_stream(client, opened)
+    assert 503 == client.head("/t").status_code
+
+
 def test_uses_the_forwarded_address_of_the_trusted_proxy(opened: ExitStack) -> None:
     """With one trusted proxy, the last address counts: the proxy wrote it. A client can forge the addresses before it."""
     client = client_of(max_streams_per_client=1, trusted_proxies=1)

@@ -14,7 +14,7 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, Reader
 from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, Wire
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
@@ -237,6 +237,51 @@ def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
     world.log.delete("t")
 
     assert b'"status":410' in whole.get(timeout=TIMEOUT_S).splitlines()[-1]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, gevent.Timeout])
+@pytest.mark.parametrize("method", ["read", "begin"])
+def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
+    world: World,
+    reading: Whole,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    failure: type[BaseException],
+) -> None:
+    """The client receives a complete response that says 500, without the text of the exception, which is in the log."""
+
+    def fail(*_: object) -> bytes:
+        raise failure("a bug")
+
+    monkeypatch.setattr(Reader, "can_park", False)  # so that the stream calls read()
+    monkeypatch.setattr(Reader, method, fail)
+    body = reading().get(timeout=TIMEOUT_S)
+
+    assert body.startswith(b":ok\n\nretry: ")
+    [event] = read_events(body)
+    assert ("error", 500) == (event.type, json.loads(event.data)["status"])
+    assert b"a bug" not in body
+    assert "A stream failed." in caplog.text
+    assert 1 == world.ended
+
+
+def test_an_exception_while_the_client_is_parked_ends_the_stream_with_an_error_event(
+    world: World, connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the reader cannot give its position, the client receives the last chunk."""
+
+    def fail(*_: object) -> bytes:
+        raise RuntimeError("a bug")
+
+    server_end, client_end = connection
+    monkeypatch.setattr(Reader, "park", fail)
+    monkeypatch.setattr(Reader, "position_id", property(fail))
+    gevent.spawn(world.open(server_end).serve, chunked)
+
+    [event] = read_events(_received(client_end))
+    assert ("error", 500) == (event.type, json.loads(event.data)["status"])
+    assert 1 == world.ended
 
 
 def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
