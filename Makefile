@@ -28,7 +28,7 @@ lint: setup ## check the style and the types
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-# About ten minutes. BENCH="--only fan_out latency" repeats only these parts. BENCH=--quick only tests that they run.
+# About an hour. BENCH="--only fan_out latency" repeats only these parts. BENCH=--quick only tests that they run.
 bench: setup ## run the benchmarks
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)

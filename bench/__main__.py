@@ -1,8 +1,9 @@
-"""Run the benchmarks: `make bench`, or `python -m bench [--quick] [--only NAME ...]`.
+"""Run the benchmarks: `make bench`, or `python -m bench [--quick] [--rounds N] [--only NAME ...]`.
 
-A full run writes its figures to bench/results.json, and generates bench/RESULTS.md and the charts from that file. --only
-repeats some measurements and keeps the figures of the others. --quick tests in seconds that the benchmark works: it writes
-no file, and its figures mean nothing.
+Each measurement runs several times; its figures are the medians. A full run writes them to bench/results.json, generates
+bench/RESULTS.md and the charts from that file, and prints each figure that is worse than in the last commit by more than its
+spread. --only repeats some measurements and keeps the figures of the others. --quick tests in seconds that the benchmark
+works: it writes no file, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import catch_up, cold_start, fan_out, idle, opening, report, scaling, servers
-from bench.figures import Figures
+from bench import catch_up, cold_start, fan_out, idle, opening, report, returning, scaling, servers
+from bench.figures import Figures, merged
 from bench.testbed import QUICK, Scale, Testbed
 
 MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
@@ -26,6 +27,8 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "opening": opening.measure,
     "first_event": opening.first_event,
     "idle": idle.measure,
+    "crowd": fan_out.crowd,
+    "returning": returning.measure,
     "cold_start": cold_start.measure,
     "partitions": scaling.partitions,
     "topics": scaling.topics,
@@ -35,26 +38,35 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
 }
 
 
+ROUNDS = 5
+
+
 def main() -> int:
     """Measure, print the tables and write the results. Returns the exit code."""
     args = _arguments().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the with block stops all processes
-    kafka_sse = args.kafka_sse.absolute() if args.kafka_sse else None
-    if kafka_sse and (why_not := servers.install_kafka_sse(kafka_sse)):
+    kafka_sse = args.kafka_sse.absolute()
+    if why_not := servers.kafka_sse_missing(kafka_sse, install=not args.quick):
         print(f"KafkaSSE is not measured: {why_not}", file=sys.stderr)
         kafka_sse = None
+    before = report.committed()
     with Testbed(QUICK if args.quick else Scale(), kafka_sse) as testbed:
         for name in args.only or MEASUREMENTS:
-            _measure(name, testbed, keep=not args.quick)
+            _measure(name, testbed, 1 if args.quick else args.rounds, keep=not args.quick)
     if not args.quick:
         report.write()
+        worse = report.regressions(before)
+        print("\n".join(["", "Worse than in the last commit by more than the spread:", *(worse or ["nothing"])]))
     return 0
 
 
-def _measure(name: str, testbed: Testbed, keep: bool) -> None:
+def _measure(name: str, testbed: Testbed, rounds: int, keep: bool) -> None:
     load, began = report.load(), time.monotonic()
-    figures = MEASUREMENTS[name](testbed)
-    took_s = time.monotonic() - began
+    runs = []
+    for number in range(rounds):
+        runs.append(MEASUREMENTS[name](testbed))
+        print(f"{name}: round {number + 1} of {rounds}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    figures, took_s = merged(runs), time.monotonic() - began
     print(f"\n{name}, {took_s:.0f} s\n\n{report.table(figures.rows)}", flush=True)
     if keep:
         report.keep(name, figures, took_s, load)
@@ -73,10 +85,14 @@ def _arguments() -> argparse.ArgumentParser:
         help="run only these measurements: " + ", ".join(MEASUREMENTS),
     )
     parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="how often each measurement runs (default: %(default)s)"
+    )
+    parser.add_argument(
         "--kafka-sse",
         metavar="DIR",
         type=Path,
-        help="also measure KafkaSSE; npm builds it in DIR once, which takes minutes",
+        default=servers.KAFKA_SSE,
+        help="where npm builds KafkaSSE, which takes minutes the first time (default: %(default)s)",
     )
     return parser
 

@@ -81,9 +81,9 @@ def costs() -> Costs:
     return Costs(
         write_s=values["fan_out.sparse.cpu"] / 1e6,
         record_s=values["fan_out.1000.burst.cpu"] / 1e6,
-        fetch_s=values["fan_out.1.cpu"] / 1e6,
-        client_bytes=values["idle.memory.consumer-per-client"] * 1024,
-        worker_bytes=values["idle.base.consumer-per-client"] * 2**20,
+        fetch_s=values["fan_out.1.cpu.consumer-per-client"] / 1e6,
+        client_bytes=values["idle.memory.1000"] * 1024,
+        worker_bytes=values["idle.base.1000"] * 2**20,
         open_s=values["opening.1000"] / 1000,
         connections=values["sockets.1000"],
     )

@@ -1,11 +1,12 @@
 """Many HTTP clients in a few processes. They use raw sockets and epoll instead of an HTTP library to save CPU time.
 
-The clients count records by a byte that each record contains exactly once. Only some clients measure latency, because that
-requires parsing. fan_out.ceiling measures how many records the clients themselves can receive.
+The clients count records by a byte that each record contains exactly once. Measuring latency requires parsing, so the
+clients parse only a random sample of all reads. fan_out.ceiling measures how many records the clients can receive.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import select
 import socket
@@ -18,11 +19,12 @@ from bench.records import MARK, PROBE
 from bench.remote import Remote
 
 PROCESSES = 2
-MAX_SAMPLED = 20  # clients per process that measure latency
+SAMPLED_READS = (
+    20  # measure the latency in as many reads as if this many clients of each process measured all of theirs
+)
 MAX_READ_BYTES = 262_144
 OPEN_TIMEOUT_S = 60.0
 _AT = re.compile(rb'"at": ?(\d+),')
-_TAIL_BYTES = 40  # a match that a read has split may start this far before its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Delivered:
         records: the number of records that all clients received.
         complete: the number of clients that received all expected records.
         began, ended: the times of the first and the last record, in monotonic nanoseconds.
-        latencies: the latencies of the sampled clients, in nanoseconds.
+        latencies: the latencies of a sample of the records, in nanoseconds.
         cpu_s: the CPU time of all client processes.
     """
 
@@ -85,13 +87,12 @@ class Delivered:
 class _Client:
     socket: socket.socket
     request: Request
-    sampled: bool
     began: int
     opened: int = 0
     head: bytes = b""
-    tail: bytes = b""
     records: int = 0
     probes: int = 0
+    closed: bool = False
 
 
 class ClientProcess:
@@ -104,12 +105,18 @@ class ClientProcess:
         self._buffer = bytearray(MAX_READ_BYTES)
         self._closed_by_server = 0
         self._latencies: list[int] | None = None
+        self._sampled_share = 1.0
 
     def open(self, requests: list[Request]) -> list[float]:
         """Open all streams at the same time. Returns the seconds until each was open, without those that failed."""
         clients = [self._connect(request) for request in requests]
         self._until(lambda: all(client.opened for client in clients), OPEN_TIMEOUT_S)
         return [(client.opened - client.began) / 1e9 for client in clients if client.opened]
+
+    def connect(self, requests: list[Request]) -> None:
+        """Send all requests without waiting for responses."""
+        for request in requests:
+            self._connect(request)
 
     def stall(self, count: int) -> None:
         """Let `count` of the clients stop reading permanently."""
@@ -129,13 +136,14 @@ class ClientProcess:
         Args:
             records: the number of records that each client should receive.
             within_s: how long to wait for them.
-            timed: measure the latency of the sampled clients, which costs this process CPU time.
+            timed: measure the latency of a sample of the records, which costs this process CPU time.
 
         Raises:
             RuntimeError: a client received more records than expected: the server sent duplicates, or the count is wrong.
         """
         done = Delivered()
         self._latencies = done.latencies if timed else None
+        self._sampled_share = min(1.0, SAMPLED_READS / max(1, len(self._clients)))
         began_cpu_s = time.process_time()
         clients = list(self._clients.values())
         waiting = {client for client in clients if client.records < records}
@@ -145,13 +153,13 @@ class ClientProcess:
                 if received:
                     done.ended = time.monotonic_ns()
                     done.began = done.began or done.ended
-                    if client.records >= records:
-                        waiting.discard(client)
+                if client.records >= records or client.closed:
+                    waiting.discard(client)
         if any(client.records > records for client in clients):
             raise RuntimeError(f"clients received more than the {records} records that were sent")
         done.records = sum(client.records for client in clients)
         done.cpu_s = time.process_time() - began_cpu_s
-        done.complete = len(clients) - len(waiting)
+        done.complete = sum(client.records == records for client in clients)
         for client in clients:
             client.records = 0
         return done
@@ -174,7 +182,7 @@ class ClientProcess:
         connected = socket.create_connection(("127.0.0.1", request.port), OPEN_TIMEOUT_S)
         connected.sendall(request.encoded)
         connected.setblocking(False)
-        client = _Client(connected, request, len(self._clients) < MAX_SAMPLED, began)
+        client = _Client(connected, request, began)
         self._clients[connected.fileno()] = client
         self._poll.register(connected, select.EPOLLIN)
         return client
@@ -199,13 +207,14 @@ class ClientProcess:
                 size = 0
             if not size:
                 self._remove(fd)
+                yield client, 0
                 continue
             received = buffer.count(MARK, 0, size)
             client.records += received
             if not client.opened or not client.probes:
                 self._open_or_probe(client, bytes(buffer[:size]))
-            if client.sampled and received and self._latencies is not None:
-                self._latencies += _latencies(client, bytes(buffer[:size]))
+            if received and self._latencies is not None and random.random() < self._sampled_share:
+                self._latencies += _latencies(bytes(buffer[:size]))
             yield client, received
 
     def _open_or_probe(self, client: _Client, data: bytes) -> None:
@@ -217,18 +226,16 @@ class ClientProcess:
 
     def _remove(self, fd: int) -> None:
         client = self._clients.pop(fd)
+        client.closed = True
         self._poll.unregister(fd)
         client.socket.close()
         self._closed_by_server += 1
 
 
-def _latencies(client: _Client, data: bytes) -> list[int]:
-    """Return the age in nanoseconds of each record in `data`."""
+def _latencies(data: bytes) -> list[int]:
+    """Return the age in nanoseconds of each record in `data`, except those that a read has split."""
     now = time.monotonic_ns()
-    text = client.tail + data
-    found = list(_AT.finditer(text))
-    client.tail = text[max(found[-1].end() if found else 0, len(text) - _TAIL_BYTES) :]
-    return [now - int(each[1]) for each in found]
+    return [now - int(each[1]) for each in _AT.finditer(data)]
 
 
 class Clients:
@@ -248,6 +255,12 @@ class Clients:
         """See ClientProcess.open. The clients are spread over the processes."""
         shares = [(requests[at :: len(self._processes)],) for at in range(len(self._processes))]
         return [took for part in self._each("open", shares) for took in part]
+
+    def connect(self, requests: list[Request]) -> float:
+        """See ClientProcess.connect. Returns when the first client connected, by the monotonic clock."""
+        began = time.monotonic()
+        self._each("connect", [(requests[at :: len(self._processes)],) for at in range(len(self._processes))])
+        return began
 
     def stall(self, count: int) -> None:
         """See ClientProcess.stall. All these clients are in the first process."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -34,13 +35,13 @@ TOPIC = "coldstart"
 RESPONSE_TIMEOUT_S = 30.0
 MAX_HEALTH_CHECKS = 1000
 LIMIT = "importing Python modules"
-# key, name, unit and target of each figure, in the order in which runs() returns the values
+# key, name, unit and goal of each figure, in the order in which runs() returns the values
 FIGURES = (
-    ("cold_start.health", "exec to first health response", "s", ""),
-    ("cold_start.stream", "exec to first accepted stream", "s", "1 s"),
-    ("cold_start.cpu", "CPU time of both processes until then", "s", ""),
-    ("cold_start.memory.before", "memory before the first client connects", "MB", "80 MB"),
-    ("cold_start.memory.after", "memory after the first client has left", "MB", "80 MB"),
+    ("cold_start.health", "exec to first health response", "s", math.nan),
+    ("cold_start.stream", "exec to first accepted stream", "s", 1.0),
+    ("cold_start.cpu", "CPU time of both processes until then", "s", math.nan),
+    ("cold_start.memory.before", "memory before the first client connects", "MB", 80.0),
+    ("cold_start.memory.after", "memory after the first client has left", "MB", 80.0),
 )
 
 
@@ -54,10 +55,10 @@ def main() -> None:
         admin.create_topics({TOPIC: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
         admin.close()
         runs = [run(broker.bootstrap_servers) for _ in range(args.runs)]
-    print(f"{machine()}; commit {commit()}; {args.runs} runs\n\n| figure | unit | target | median | worst |")
+    print(f"{machine()}; commit {commit()}; {args.runs} runs\n\n| figure | unit | goal | median | worst |")
     print("| --- | --- | --- | ---: | ---: |")
-    for (_, name, unit, target), values in zip(FIGURES, zip(*runs, strict=True), strict=True):
-        print(f"| {name} | {unit} | {target} | {median(values):.2f} | {max(values):.2f} |")
+    for (_, name, unit, goal), values in zip(FIGURES, zip(*runs, strict=True), strict=True):
+        print(f"| {name} | {unit} | {goal:g} | {median(values):.2f} | {max(values):.2f} |")
 
 
 def measure(testbed: Testbed) -> Figures:
@@ -65,8 +66,8 @@ def measure(testbed: Testbed) -> Figures:
     testbed.topic_named(TOPIC)
     runs = [run(testbed.bootstrap_servers) for _ in range(testbed.scale.cold_starts)]
     return Figures([
-        Row(key, name, median_or_nan(list(values)), unit, target=target, limit=LIMIT)
-        for (key, name, unit, target), values in zip(FIGURES, zip(*runs, strict=True), strict=True)
+        Row(key, name, median_or_nan(list(values)), unit, goal=goal, limit=LIMIT)
+        for (key, name, unit, goal), values in zip(FIGURES, zip(*runs, strict=True), strict=True)
     ])  # fmt: skip
 
 

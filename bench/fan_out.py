@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from bench.clients import Request
 from bench.figures import Curve, Figures, Row
 from bench.records import value
 from bench.remote import Remote
-from bench.servers import CONSUMER_PER_CLIENT, Server
+from bench.servers import Server
 from bench.testbed import BURST_TIMEOUT_S, RECORD_BYTES, Measured, Testbed
 
 RATE = 200.0
+GOAL_CLIENTS = 1000
+CROWD_RATE = 20.0
 SPARSE_RATE = 10.0
 BASELINE_BURST_TIMEOUT_S = 10.0
 LATENCY_CLIENTS = 10
@@ -71,27 +74,49 @@ def measure(testbed: Testbed) -> Figures:
     with testbed.kafkasse() as server:
         paced, bursts = _series(testbed, server, scale.fan_out_clients, BURST_TIMEOUT_S)
         sparse = _sparse(testbed, server)
-    found = {"kafkasse": (paced, bursts)}
-    for running in testbed.baselines():
+    others = {}
+    for name, running in testbed.baselines().items():
         with running() as server:
-            found[server.name] = _series(testbed, server, scale.baseline_clients, BASELINE_BURST_TIMEOUT_S)
-    rows = [row for clients in scale.fan_out_clients for row in _rows(clients, found)]
-    for name in found.keys() - {"kafkasse", CONSUMER_PER_CLIENT}:
-        rows += _rows_of_other(name, paced, found[name][0])
-    return Figures([*rows, sparse], _curves(found))
+            others[name] = _series(testbed, server, scale.baseline_clients, BASELINE_BURST_TIMEOUT_S)
+    rows = []
+    for clients, run in paced.items():
+        what = f"fan-out, {client_count(clients)} at {RATE:.0f}/s"
+        goals = _GOALS if clients == GOAL_CLIENTS else {}
+        rows += _rows(f"fan_out.{clients}", what, run, _at(others, 0, clients), goals)
+    for clients, run in bursts.items():
+        what = f"burst of {run.delivered.records // clients:,} records to {client_count(clients)}"
+        rows += _rows(f"fan_out.{clients}.burst", what, run, _at(others, 1, clients), {})
+    return Figures([*rows, sparse], _curves({"kafkasse": (paced, bursts), **others}))
 
 
-def _rows_of_other(name: str, paced: _Series, other: _Series) -> list[Row]:
-    """Compare with another server, with the largest number of clients that it was measured with."""
-    clients = max(other)
-    run, their, key = paced[clients], other[clients], f"fan_out.{clients}.{name}"
-    what = f"fan-out, {_clients(clients)} at {RATE:.0f}/s"
-    return [
-        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", their.delivered.rate, name),
-        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", their.cpu_us, name),
-        Row(f"{key}.p99", f"{what}: 99th percentile latency", run.delivered.latency_ms(P99), "ms",
-            their.delivered.latency_ms(P99), name),
-    ]  # fmt: skip
+def crowd(testbed: Testbed) -> Figures:
+    """Ten thousand clients of one worker: opening, idle, and at 20 records/s."""
+    scale = testbed.scale
+    clients = scale.crowd_clients
+    with testbed.kafkasse(max_streams=str(clients + 1)) as server:
+        topic = testbed.topic()
+        testbed.open(server, [topic], 1)
+        before, began = server.memory_bytes(), time.monotonic()
+        opened = len(testbed.clients.open([server.request(f"/{topic}")] * (clients - 1))) + 1
+        opening_s, added = time.monotonic() - began, server.memory_bytes() - before
+        before_s = server.cpu_s()
+        time.sleep(scale.idle_s)
+        idle = (server.cpu_s() - before_s) / scale.idle_s
+        run = testbed.paced(server, [topic], CROWD_RATE, scale.paced_s, RECORD_BYTES)
+        memory = server.memory_bytes()
+        testbed.clients.close_all()
+    what = f"{clients:,} clients"
+    busy = f"{what} at {CROWD_RATE:.0f}/s"
+    return Figures([
+        Row("crowd.open", f"{what}: streams that opened", opened, "clients", goal=clients),
+        Row("crowd.opening", f"{what}: time until all are open", opening_s, "s"),
+        Row("crowd.memory", f"{what}: memory per idle client", added / clients / 1024, "KiB"),
+        Row("crowd.idle", f"{what}, idle: server CPU", idle * 100, "% of a core", limit="the heartbeats"),
+        Row("crowd.complete", f"{busy}: clients that received all records", run.delivered.complete, "clients",
+            goal=clients),
+        *_rows("crowd", busy, run, {}, {"p99": 100.0}),
+        Row("crowd.busy_memory", f"{busy}: memory of the worker", memory / 2**20, "MiB"),
+    ])  # fmt: skip
 
 
 def _sparse(testbed: Testbed, server: Server) -> Row:
@@ -100,7 +125,7 @@ def _sparse(testbed: Testbed, server: Server) -> Row:
     testbed.open(server, [topic], clients)
     run = testbed.paced(server, [topic], SPARSE_RATE, testbed.scale.growth_s, RECORD_BYTES)
     testbed.clients.close_all()
-    what = f"fan-out, {_clients(clients)} at {SPARSE_RATE:.0f}/s: CPU per delivery"
+    what = f"fan-out, {client_count(clients)} at {SPARSE_RATE:.0f}/s: CPU per delivery"
     return Row("fan_out.sparse.cpu", what, run.cpu_us, "µs", limit="one system call for each record and client")
 
 
@@ -121,53 +146,38 @@ def _series(testbed: Testbed, server: Server, sizes: Iterable[int], burst_timeou
     return paced, bursts
 
 
-def _rows(clients: int, found: dict[str, tuple[_Series, _Series]]) -> list[Row]:
-    """The rows for one number of clients. The baseline has as many clients, or as many as it can serve."""
-    (paced, bursts), (baseline, baseline_bursts) = found["kafkasse"], found[CONSUMER_PER_CLIENT]
-    run, (other, against) = paced[clients], _comparable(min(clients, max(baseline)), baseline)
-    key, what = f"fan_out.{clients}", f"fan-out, {_clients(clients)} at {RATE:.0f}/s"
-    kept_up = run.delivered.rate > 0.97 * RATE * clients
-    limit = "the load: 200/s to each client" if kept_up else "the machine: server, clients and broker share two cores"
-    rows = [
-        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", other.delivered.rate, against,
-            _TARGETS.get((clients, "rate"), ""), limit),
-        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", other.cpu_us, against,
-            _TARGETS.get((clients, "cpu"), ""), "the system call for each client; with fewer than 10 clients, the fetch"),
-        *_latencies(key, what, run, other, against, _TARGETS.get((clients, "p99"), "")),
-    ]  # fmt: skip
-    if clients not in bursts:
-        return rows
-    run, (other, against), key = bursts[clients], _comparable(clients, baseline_bursts), f"{key}.burst"
-    what = f"burst of {run.delivered.records // clients:,} records to {_clients(clients)}"
-    return [
-        *rows,
-        Row(f"{key}.rate", what, run.delivered.rate, "deliveries/s", other.delivered.rate, against,
-            limit="one worker's core, and the clients on the other"),
-        Row(f"{key}.cpu", f"{what}: CPU per delivery", run.cpu_us, "µs", other.cpu_us, against),
-        *_latencies(key, what, run, other, against),
-    ]  # fmt: skip
+def _at(others: Mapping[str, tuple[_Series, _Series]], series: int, clients: int) -> dict[str, Measured]:
+    """Return the run of each baseline with this number of clients, if it can serve them."""
+    return {name: both[series][clients] for name, both in others.items() if clients in both[series]}
 
 
-def _comparable(clients: int, series: _Series) -> tuple[Measured, str]:
-    """Return the baseline's run with as many clients, or with as many as it can serve, and its name."""
-    most = max(each for each in series if each <= clients)
-    return series[most], f"{CONSUMER_PER_CLIENT}, {_clients(most)}"
+def _rows(key: str, what: str, run: Measured, others: Mapping[str, Measured], goals: Mapping[str, float]) -> list[Row]:
+    """The rows of one run, compared with each baseline under the same load."""
+    rows = []
+    for name, of_run, unit, limit in _FIGURES:
+        figure, goal = f"{what}{_NAMES[name]}", goals.get(name, math.nan)
+        if not others:
+            rows.append(Row(f"{key}.{name}", figure, of_run(run), unit, goal=goal, limit=limit))
+        rows += [
+            Row(f"{key}.{name}.{other}", figure, of_run(run), unit, of_run(theirs), other, goal, limit)
+            for other, theirs in others.items()
+        ]
+    return rows
 
 
-def _clients(count: int) -> str:
+def client_count(count: int) -> str:
+    """Return "1 client", "2 clients" and so on."""
     return f"{count:,} client{'s' * (count > 1)}"
 
 
-_TARGETS = {(1000, "rate"): "200,000", (1000, "cpu"): "2.5 µs", (1000, "p99"): "50 ms"}
-
-
-def _latencies(key: str, what: str, run: Measured, other: Measured, against: str, target: str = "") -> list[Row]:
-    limit = "new records wait while the server writes to its clients; all processes share two cores"
-    return [
-        Row(f"{key}.{name}", f"{what}: {percentile} latency", run.delivered.latency_ms(share), "ms",
-            other.delivered.latency_ms(share), against, target if share == P99 else "", limit)
-        for name, percentile, share in (("p50", "median", MEDIAN), ("p99", "99th percentile", P99))
-    ]  # fmt: skip
+_FIGURES: tuple[tuple[str, Callable[[Measured], float], str, str], ...] = (
+    ("rate", lambda run: run.delivered.rate, "deliveries/s", "the load, or the machine: all processes share two cores"),
+    ("cpu", lambda run: run.cpu_us, "µs", "the system call for each client; with fewer than 10 clients, the fetch"),
+    ("p50", lambda run: run.delivered.latency_ms(MEDIAN), "ms", "records wait while the server writes to its clients"),
+    ("p99", lambda run: run.delivered.latency_ms(P99), "ms", "records wait while the server writes to its clients"),
+)
+_NAMES = {"rate": "", "cpu": ": CPU per delivery", "p50": ": median latency", "p99": ": 99th percentile latency"}
+_GOALS = {"rate": 0.99 * RATE * GOAL_CLIENTS, "cpu": 2.5, "p99": 50.0}
 
 
 def _curves(found: dict[str, tuple[_Series, _Series]]) -> list[Curve]:
@@ -188,27 +198,24 @@ def _curves(found: dict[str, tuple[_Series, _Series]]) -> list[Curve]:
 def latency(testbed: Testbed) -> Figures:
     """Ten clients at 500 records/s: the latency, and the share of a core that the server uses."""
     found = {}
-    for running in [testbed.kafkasse, *testbed.baselines()]:
+    for name, running in {"kafkasse": testbed.kafkasse, **testbed.baselines()}.items():
         with running() as server:
             topic = testbed.topic()
             testbed.open(server, [topic], LATENCY_CLIENTS)
-            found[server.name] = testbed.paced(server, [topic], LATENCY_RATE, testbed.scale.paced_s, RECORD_BYTES)
+            found[name] = testbed.paced(server, [topic], LATENCY_RATE, testbed.scale.paced_s, RECORD_BYTES)
             testbed.clients.close_all()
-    own, rows = found.pop("kafkasse"), []
-    for name, other in found.items():
-        rows += _latency_rows(name, own, other)
-    return Figures(rows)
+    own = found.pop("kafkasse")
+    return Figures([row for name, other in found.items() for row in _latency_rows(name, own, other)])
 
 
 def _latency_rows(name: str, own: Measured, other: Measured) -> list[Row]:
     what = f"{LATENCY_CLIENTS} clients at {LATENCY_RATE:.0f}/s"
-    targets = {"median": "0.9 ms", "99th": "3 ms", "cpu": "15 %"} if name == CONSUMER_PER_CLIENT else {}
     limit = "the broker, the fetch, and one iteration of each event loop; four processes on two cores"
     return [
         Row(f"latency.p50.{name}", f"{what}: median latency", own.delivered.latency_ms(MEDIAN), "ms",
-            other.delivered.latency_ms(MEDIAN), name, targets.get("median", ""), limit),
+            other.delivered.latency_ms(MEDIAN), name, 0.9, limit),
         Row(f"latency.p99.{name}", f"{what}: 99th percentile latency", own.delivered.latency_ms(P99), "ms",
-            other.delivered.latency_ms(P99), name, targets.get("99th", ""), limit),
+            other.delivered.latency_ms(P99), name, 3.0, limit),
         Row(f"latency.cpu.{name}", f"{what}: server CPU", own.cores * 100, "% of a core", other.cores * 100, name,
-            targets.get("cpu", ""), "a fetch for nearly every record, and a system call for each client"),
+            15.0, "a fetch for nearly every record, and a system call for each client"),
     ]  # fmt: skip

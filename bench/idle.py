@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 from bench.figures import Curve, Figures, Row
-from bench.servers import CONSUMER_PER_CLIENT, Server
+from bench.servers import Server
 from bench.testbed import Testbed
 
 FIRST_CLIENTS = 20
@@ -16,48 +17,49 @@ FIRST_CLIENTS = 20
 class _Idle:
     bytes_per_client: float
     cores: float
-    sockets: int
+    sockets: float
     base_bytes: float
+
+
+NOTHING = _Idle(math.nan, math.nan, math.nan, math.nan)
 
 
 def measure(testbed: Testbed) -> Figures:
     """Rows per idle client, and the connections to the broker for each number of clients."""
     scale = testbed.scale
-    with testbed.kafkasse() as server:
-        own = _idle(testbed, server, scale.idle_clients)
+    few, many = min(scale.idle_clients), max(scale.idle_clients)
+    own = {}
+    for clients in (few, many):
+        with testbed.kafkasse() as server:
+            own[clients] = _idle(testbed, server, clients)
     sockets = [(clients, _sockets(testbed, clients)) for clients in scale.fan_out_clients]
-    others, lines = {}, {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
-    for running in testbed.baselines():
+    rows, lines = _rows(many, own[many]), {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
+    for name, running in testbed.baselines().items():
         with running() as server:
-            others[server.name] = _idle(testbed, server, scale.idle_baseline_clients)
-            lines[server.name] = [(scale.idle_baseline_clients, others[server.name].sockets)]
-    rows = [row for name, each in others.items() for row in _rows(testbed, name, own, each)]
-    rows += _socket_rows(sockets, others[CONSUMER_PER_CLIENT], scale.idle_baseline_clients)
+            other = _idle(testbed, server, few)
+            rows += _rows(few, own[few], name, other)
+            lines[name] = [(few, other.sockets)]
+    rows += _socket_rows(sockets)
     return Figures(rows, [Curve("sockets", "Connections to Kafka for one topic", "clients", "connections", lines)])
 
 
-def _rows(testbed: Testbed, name: str, own: _Idle, other: _Idle) -> list[Row]:
-    few, many = testbed.scale.idle_baseline_clients, testbed.scale.idle_clients
-    against = f"{name}, {few} clients"
-    target = "10 KiB" if name == CONSUMER_PER_CLIENT else ""
+def _rows(clients: int, own: _Idle, against: str = "", other: _Idle = NOTHING) -> list[Row]:
+    key, what = f"{clients}.{against}".rstrip("."), f"{clients:,} idle clients"
     return [
-        Row(f"idle.memory.{name}", f"{many:,} idle clients: memory per client", own.bytes_per_client / 1024, "KiB",
-            other.bytes_per_client / 1024, against, target,
-            "a stream, a reader, a socket and its watcher; no greenlet"),
-        Row(f"idle.cpu.{name}", f"{many:,} idle clients: CPU per client", own.cores / many * 1e6, "µs/s",
-            other.cores / few * 1e6, against, limit="the shared feed fetches twice a second"),
-        Row(f"idle.total.{name}", f"{many:,} idle clients: server CPU", own.cores * 100, "% of a core",
-            other.cores * 100, against),
-        Row(f"idle.base.{name}", f"memory of the server with {FIRST_CLIENTS} clients", own.base_bytes / 2**20, "MiB",
-            other.base_bytes / 2**20, name),
+        Row(f"idle.memory.{key}", f"{what}: memory per client", own.bytes_per_client / 1024, "KiB",
+            other.bytes_per_client / 1024, against, 10.0, "a stream, a reader, a socket and its watcher; no greenlet"),
+        Row(f"idle.total.{key}", f"{what}: server CPU", own.cores * 100, "% of a core", other.cores * 100, against,
+            limit="the tail fetches twice a second; heartbeats"),
+        Row(f"idle.base.{key}", f"memory of the server with {FIRST_CLIENTS} clients", own.base_bytes / 2**20, "MiB",
+            other.base_bytes / 2**20, against),
+        Row(f"idle.sockets.{key}", f"{what}: connections to Kafka", own.sockets, "", other.sockets, against),
     ]  # fmt: skip
 
 
-def _socket_rows(sockets: list[tuple[int, int]], other: _Idle, few: int) -> list[Row]:
+def _socket_rows(sockets: list[tuple[int, int]]) -> list[Row]:
     return [
         Row(f"sockets.{clients}", f"connections to Kafka, {clients:,} live client{'s' * (clients > 1)}", held, "",
-            other.sockets, f"{CONSUMER_PER_CLIENT}, {few} clients",
-            "one consumer" if clients == sockets[-1][0] else "", "one to fetch, one for metadata and offsets")
+            goal=2.0, limit="one to fetch, one for metadata and offsets")
         for clients, held in sockets
     ]  # fmt: skip
 

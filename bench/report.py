@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import resource
+import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,18 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.figures import Curve, Figures, Row
+from bench.figures import Curve, Figures, Row, worse
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "results.json"
 RESULTS = FOLDER / "RESULTS.md"
 IMAGES = FOLDER / "images"
-HEAD = "| figure | value | unit | baseline value | ratio | target | baseline | limited by |"
-RULE = "| --- | ---: | --- | ---: | ---: | --- | --- | --- |"
+HEAD = "| figure | median | spread | unit | goal | baseline | ratio | spread | compared with | limited by |"
+RULE = "| --- | ---: | ---: | --- | --- | ---: | ---: | ---: | --- | --- |"
 INTRODUCTION = """\
 `make bench` (`python -m bench`) generates this page. `python -m bench --only NAME` repeats one measurement. Each figure is
-measured together with its baseline in the same run. The absolute values depend on the machine; the ratios
-(figure / baseline) should hold on other machines too.
+the median of several runs; the spread is from the lowest to the highest. A ratio compares a figure with that of a baseline
+that runs in the same round under the same load: the same number of clients, records per second and record
+size. Where a baseline cannot serve that load, there is no ratio. The absolute values depend on the machine; the ratios
+should hold on other machines too.
 
 The baselines:
 
@@ -33,7 +36,9 @@ The baselines:
   so it shows the fastest that kafka-python alone can read.
 - **consumer-per-client**: the simplest possible server, a Flask app under gunicorn's gevent worker that creates one
   `KafkaConsumer` for each HTTP client (`bench/consumer_per_client.py`).
-- **KafkaSSE**: Wikimedia's Node.js library, version 0.4.2. It is measured only with `--kafka-sse DIR`."""
+- **confluent-kafka**: the same app with confluent-kafka's consumers, which are written in C, under gunicorn's gthread worker
+  (`bench/confluent_server.py`).
+- **KafkaSSE**: Wikimedia's Node.js library, version 0.4.2. It is measured where Node.js and npm are installed."""
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -67,20 +72,37 @@ def rows(measurement: dict[str, Any]) -> list[Row]:
 
 
 def _row(stored: dict[str, Any]) -> Row:
-    values: dict[str, Any] = {key: math.nan if value is None else value for key, value in stored.items()}
-    return Row(**values)
+    names = Row.__dataclass_fields__.keys()  # files of earlier versions have other fields
+    return Row(**{key: math.nan if value is None else value for key, value in stored.items() if key in names})
+
+
+def regressions(before: dict[str, Any]) -> list[str]:
+    """Return a sentence for each stored figure that is worse than in `before`, an earlier return value of read()."""
+    old = {row.key: row for each in before.values() for row in rows(each)}
+    now = [row for each in read().values() for row in rows(each)]
+    return [text for row in now if row.key in old and (text := worse(row, old[row.key]))]
+
+
+def committed() -> dict[str, Any]:
+    """Return the measurements of the last commit."""
+    shown = subprocess.run(
+        ["git", "show", "HEAD:./results.json"], cwd=FOLDER, capture_output=True, text=True, check=False
+    )
+    found: dict[str, Any] = json.loads(shown.stdout) if shown.returncode == 0 else {}
+    return found
 
 
 def write() -> None:
     """Generate RESULTS.md and the charts from results.json."""
     found = read()
-    with_target = [row for each in found.values() for row in rows(each) if row.target]
+    with_goal = [row for each in found.values() for row in rows(each) if not math.isnan(row.goal)]
     parts = [
         "# Results",
         INTRODUCTION,
         _conditions(found),
-        "## Figures with a target",
-        table(with_target),
+        "## Figures with a goal",
+        f"{sum(row.misses_goal for row in with_goal)} of {len(with_goal)} figures miss their goal.",
+        table(with_goal),
         "## All figures",
         *[_section(name, each) for name, each in found.items()],
     ]
@@ -119,10 +141,30 @@ def _conditions(found: dict[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    baseline = "" if math.isnan(row.baseline) else _number(row.baseline)
-    ratio = "" if math.isnan(row.ratio) else f"{row.ratio:.2g}"
-    cells = [row.what, _number(row.value), row.unit, baseline, ratio, row.target, row.against, row.limit]
+    has_ratio = not math.isnan(row.ratio)
+    cells = [
+        row.what,
+        _number(row.value),
+        _range(row.low, row.high),
+        row.unit,
+        _goal(row),
+        _number(row.baseline) if has_ratio else "",
+        f"{row.ratio:.2g}" if has_ratio else "",
+        _range(row.ratio_low, row.ratio_high) if has_ratio else "",
+        row.against,
+        row.limit,
+    ]
     return f"| {' | '.join(cells)} |"
+
+
+def _goal(row: Row) -> str:
+    if math.isnan(row.goal):
+        return ""
+    return f"{_number(row.goal)}, {'**missed**' if row.misses_goal else 'reached'}"
+
+
+def _range(low: float, high: float) -> str:
+    return "" if math.isnan(low) or low == high else f"{_number(low)} to {_number(high)}"
 
 
 def _number(value: float) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from bench.catch_up import ALL_FROM_0
+from bench.clients import Delivered
 from bench.fan_out import MEDIAN, P99
 from bench.figures import Curve, Figures, Row
 from bench.records import PROBE
 from bench.servers import Server
-from bench.testbed import PARTITIONS, RECORD_BYTES, Measured, Testbed
+from bench.testbed import PARTITIONS, RECORD_BYTES, Measured, Starter, Testbed
 
 CLIENTS = 10
 RATE = 500.0
@@ -76,31 +78,54 @@ def _partition_rows(count: int, every: str, live: Measured, read: Measured) -> l
 
 def topics(testbed: Testbed) -> Figures:
     """One client on each of several topics: idle, and with 500 records/s in total."""
-    rows, idle_line, active_line = [], [], []
+    rows: list[Row] = []
+    lines: dict[str, list[tuple[float, float]]] = {"idle": [], "500 records/s in total": []}
     for count in testbed.scale.topics:
         names = [testbed.topic() for _ in range(count)]
-        with testbed.kafkasse() as server:
-            testbed.open(server, names, count)
-            before_s = server.cpu_s()
-            time.sleep(testbed.scale.growth_s)
-            idle = (server.cpu_s() - before_s) / testbed.scale.growth_s * 100
-            active = testbed.paced(server, names, RATE, testbed.scale.growth_s, RECORD_BYTES)
-            sockets = server.sockets_to(testbed.broker_port)
-            testbed.clients.close_all()
+        idle, active, sockets = _at_topics(testbed, testbed.kafkasse, names)
+        lines["idle"].append((float(count), idle))
+        lines["500 records/s in total"].append((float(count), active.cores * 100))
+        rows += _topic_rows(count, idle, active, sockets)
+        if count == max(testbed.scale.topics):
+            for name, running in testbed.baselines().items():
+                rows += _topic_rows(count, idle, active, sockets, name, _at_topics(testbed, running, names))
         testbed.drop(*names)
-        idle_line.append((float(count), idle))
-        active_line.append((float(count), active.cores * 100))
-        limit = "each topic has a tail with its own connection and fetches"
-        what = f"{count} live topic{'s' * (count > 1)}"
-        busy = f"{what}, 500 records/s in total"
-        rows += [
-            Row(f"topics.{count}.idle", f"{what}, idle: server CPU", idle, "% of a core", limit=limit),
-            Row(f"topics.{count}.active", f"{busy}: server CPU", active.cores * 100, "% of a core", limit=limit),
-            Row(f"topics.{count}.p99", f"{busy}: 99th percentile latency", active.delivered.latency_ms(P99), "ms"),
-            Row(f"topics.{count}.sockets", f"{busy}: connections to Kafka", sockets, ""),
-        ]
-    lines = {"idle": idle_line, "500 records/s in total": active_line}
     return Figures(rows, [Curve("topics", "Server CPU by number of live topics", "topics", "% of a core", lines)])
+
+
+def _at_topics(testbed: Testbed, start: Starter, names: list[str]) -> tuple[float, Measured, float]:
+    """Return the CPU share without records, the delivery with 500 records/s in total, and the connections to Kafka."""
+    with start() as server:
+        testbed.open(server, names, len(names))
+        before_s = server.cpu_s()
+        time.sleep(testbed.scale.growth_s)
+        idle = (server.cpu_s() - before_s) / testbed.scale.growth_s * 100
+        active = testbed.paced(server, names, RATE, testbed.scale.growth_s, RECORD_BYTES)
+        sockets = server.sockets_to(testbed.broker_port)
+        testbed.clients.close_all()
+    return idle, active, sockets
+
+
+def _topic_rows(
+    count: int,
+    idle: float,
+    active: Measured,
+    sockets: float,
+    against: str = "",
+    other: tuple[float, Measured, float] | None = None,
+) -> list[Row]:
+    nothing = Measured(Delivered(), math.nan, 1.0, math.nan)
+    other_idle, other_active, other_sockets = other or (math.nan, nothing, math.nan)
+    what, key = f"{count} live topic{'s' * (count > 1)}", f"{count}.{against}".rstrip(".")
+    busy, limit = f"{what}, 500 records/s in total", "one fetch for nearly every record"
+    return [
+        Row(f"topics.{key}.idle", f"{what}, idle: server CPU", idle, "% of a core", other_idle, against),
+        Row(f"topics.{key}.active", f"{busy}: server CPU", active.cores * 100, "% of a core", other_active.cores * 100,
+            against, limit=limit),
+        Row(f"topics.{key}.p99", f"{busy}: 99th percentile latency", active.delivered.latency_ms(P99), "ms",
+            other_active.delivered.latency_ms(P99), against, 10.0, limit),
+        Row(f"topics.{key}.sockets", f"{busy}: connections to Kafka", sockets, "", other_sockets, against, 2.0),
+    ]  # fmt: skip
 
 
 def sizes(testbed: Testbed) -> Figures:

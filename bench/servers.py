@@ -17,7 +17,12 @@ from pathlib import Path
 from bench.clients import Request
 
 ROOT = Path(__file__).parents[1]
+KAFKA_SSE = Path(__file__).with_name(".kafka-sse")
 CONSUMER_PER_CLIENT = "consumer-per-client"
+CONFLUENT = "confluent-kafka"
+NODE = "KafkaSSE"
+GUNICORN = ("-m", "gunicorn", "-c", os.devnull)  # otherwise gunicorn reads the gunicorn.conf.py of kafkasse
+MAX_CONFLUENT_CLIENTS = 200  # each takes one of gthread's threads
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 NPM_TIMEOUT_S = 600.0
@@ -83,7 +88,7 @@ def kafkasse(bootstrap_servers: str, workers: int = 1, **settings: str) -> Itera
 @contextmanager
 def consumer_per_client(bootstrap_servers: str) -> Iterator[Server]:
     """bench.consumer_per_client: one KafkaConsumer for each client."""
-    words = ["-m", "gunicorn", "-k", "gevent", "--worker-connections", "10000", "-b", "127.0.0.1:0"]
+    words = [*GUNICORN, "-k", "gevent", "--worker-connections", "10000", "-b", "127.0.0.1:0"]
     environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}
     with _running(
         [sys.executable, *words, "--no-control-socket", "bench.consumer_per_client:app"], environment
@@ -93,26 +98,39 @@ def consumer_per_client(bootstrap_servers: str) -> Iterator[Server]:
 
 
 @contextmanager
+def confluent(bootstrap_servers: str) -> Iterator[Server]:
+    """bench.confluent_server: one consumer of confluent-kafka for each client."""
+    words = [*GUNICORN, "-k", "gthread", "--threads", str(MAX_CONFLUENT_CLIENTS), "-b", "127.0.0.1:0"]
+    environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}
+    with _running([sys.executable, *words, "--no-control-socket", "bench.confluent_server:app"], environment) as output:
+        port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, 1)
+        yield Server(CONFLUENT, port[0], tuple(pids), b":ok")
+
+
+@contextmanager
 def kafka_sse(bootstrap_servers: str, modules: Path) -> Iterator[Server]:
     """KafkaSSE, from `modules`/node_modules."""
     script = Path(__file__).with_name("kafka_sse_server.js")
     # Each consumer of node-rdkafka blocks a thread of libuv's pool. KafkaSSE's own tests enlarge the pool too.
     with _running(["node", str(script), str(modules), bootstrap_servers], {"UV_THREADPOOL_SIZE": "128"}) as output:
         port = output.wait_for(_LISTENING, 1)
-        yield Server("KafkaSSE", port[0], (output.pid,), b":ok")
+        yield Server(NODE, port[0], (output.pid,), b":ok")
 
 
-def install_kafka_sse(modules: Path) -> str:
-    """Build KafkaSSE with npm in `modules` if it is missing. Returns why it cannot be measured, or ""."""
+def kafka_sse_missing(modules: Path, install: bool) -> str:
+    """Build KafkaSSE with npm in `modules` if it is missing and `install`. Returns why it cannot be measured, or ""."""
     if not shutil.which("node") or not shutil.which("npm"):
         return "node and npm are not installed"
-    if not (modules / "node_modules" / "kafka-sse").exists():
-        modules.mkdir(parents=True, exist_ok=True)
-        try:
-            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(modules), "kafka-sse@0.4.2"]
-            subprocess.run(command, check=True, capture_output=True, timeout=NPM_TIMEOUT_S)
-        except (subprocess.SubprocessError, OSError) as error:
-            return f"npm failed to build it ({type(error).__name__})"
+    if (modules / "node_modules" / "kafka-sse").exists():
+        return ""
+    if not install:
+        return "a full run builds it"
+    modules.mkdir(parents=True, exist_ok=True)
+    try:
+        command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(modules), "kafka-sse@0.4.2"]
+        subprocess.run(command, check=True, capture_output=True, timeout=NPM_TIMEOUT_S)
+    except (subprocess.SubprocessError, OSError) as error:
+        return f"npm failed to build it ({type(error).__name__})"
     return ""
 
 

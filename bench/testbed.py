@@ -35,39 +35,43 @@ PROBE_TIMEOUT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The amount of load. The default takes about ten minutes. QUICK only tests that the benchmark works."""
+    """The amount of load of one round. QUICK only tests that the benchmark works."""
 
     catch_up_records: int = 300_000
-    fan_out_clients: tuple[int, ...] = (1, 10, 100, 500, 1000)
+    fan_out_clients: tuple[int, ...] = (1, 10, 100, 1000)
     baseline_clients: tuple[int, ...] = (1, 10, 100)
-    paced_s: float = 10.0
-    growth_s: float = 5.0
+    crowd_clients: int = 10_000
+    returning_clients: tuple[int, ...] = (100, 1000, 3000)
+    missed_records: int = 100
+    paced_s: float = 5.0
+    growth_s: float = 4.0
     burst_records: int = 5_000
     opening_clients: tuple[int, ...] = (1, 100, 500, 1000)
     first_events: int = 30
-    idle_clients: int = 1000
-    idle_baseline_clients: int = 50
+    idle_clients: tuple[int, ...] = (50, 1000)
     idle_s: float = 10.0
     partitions: tuple[int, ...] = (1, 10, 100, 500)
     growth_records: int = 60_000
     topics: tuple[int, ...] = (1, 10, 50)
     sizes: tuple[int, ...] = (100, 1024, 102_400)
-    repeats: int = 3
+    repeats: int = 1
     warm_up_s: float = 5.0
-    cold_starts: int = 3
+    cold_starts: int = 1
 
 
 QUICK = Scale(
     catch_up_records=6_000,
     fan_out_clients=(1, 10),
     baseline_clients=(1, 2),
+    crowd_clients=30,
+    returning_clients=(2, 10),
+    missed_records=9,
     paced_s=0.5,
     growth_s=0.3,
     burst_records=300,
     opening_clients=(1, 20),
     first_events=3,
-    idle_clients=20,
-    idle_baseline_clients=3,
+    idle_clients=(3, 20),
     idle_s=1.0,
     partitions=(1, 10),
     growth_records=3_000,
@@ -161,11 +165,14 @@ class Testbed:
         """See servers.kafkasse. All clients have the same address here, so the limit per client is raised."""
         return servers.kafkasse(self.bootstrap_servers, workers, max_streams_per_client="1000000", **settings)
 
-    def baselines(self) -> list[Starter]:
-        """Return functions that start the servers to compare kafkasse with."""
-        starters: list[Starter] = [lambda: servers.consumer_per_client(self.bootstrap_servers)]
+    def baselines(self) -> dict[str, Starter]:
+        """Return functions that start the servers to compare kafkasse with, by name."""
+        starters: dict[str, Starter] = {
+            servers.CONSUMER_PER_CLIENT: lambda: servers.consumer_per_client(self.bootstrap_servers),
+            servers.CONFLUENT: lambda: servers.confluent(self.bootstrap_servers),
+        }
         if (modules := self._kafka_sse) is not None:
-            starters.append(lambda: servers.kafka_sse(self.bootstrap_servers, modules))
+            starters[servers.NODE] = lambda: servers.kafka_sse(self.bootstrap_servers, modules)
         return starters
 
     def open(self, server: Server, topics: list[str], clients: int) -> list[float]:

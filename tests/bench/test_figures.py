@@ -1,0 +1,75 @@
+"""How the benchmark merges several runs, judges goals and finds figures that got worse."""
+
+from __future__ import annotations
+
+import math
+
+from bench.figures import Curve, Figures, Row, merged, worse
+from bench.report import table
+
+
+def latency(value: float, baseline: float = math.nan, goal: float = math.nan) -> Row:
+    return Row("p99", "latency", value, "ms", baseline, "other" if baseline == baseline else "", goal)
+
+
+def runs(*values: float, baseline: float = math.nan) -> Row:
+    (row,) = merged([Figures([latency(value, baseline)]) for value in values]).rows
+    return row
+
+
+def test_a_figure_is_the_median_of_its_runs_with_their_spread():
+    found = runs(3.0, 1.0, 2.0, baseline=2.0)
+
+    assert (2.0, 1.0, 3.0, 3) == (found.value, found.low, found.high, found.runs)
+    assert (1.0, 0.5, 1.5) == (found.ratio, found.ratio_low, found.ratio_high)
+
+
+def test_a_run_that_measured_nothing_does_not_count():
+    found = runs(math.nan, 1.0, 3.0)
+
+    assert (2.0, 2) == (found.value, found.runs)
+
+
+def test_a_curve_has_the_median_at_each_point():
+    def run(y: float) -> Figures:
+        return Figures([], [Curve("c", "", "x", "y", {"line": [(1.0, y), (10.0, 2 * y)]})])
+
+    found = merged([run(1.0), run(5.0), run(3.0)])
+
+    assert {"line": [(1.0, 3.0), (10.0, 6.0)]} == found.curves[0].lines
+
+
+def test_a_missed_goal_is_marked():
+    assert "10, **missed**" in table([latency(11.0, goal=10.0)])
+    assert "10, **missed**" in table([latency(math.nan, goal=10.0)])
+    assert "10, reached" in table([latency(10.0, goal=10.0)])
+
+
+def test_more_clients_and_higher_rates_are_better():
+    rate = Row("rate", "rate", 90.0, "deliveries/s", goal=100.0)
+
+    assert rate.misses_goal
+
+
+def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread():
+    before = runs(10.0, 11.0, 12.0)
+
+    assert "latency [ms]: 14, was 11" == worse(runs(13.5, 14.0, 14.5), before)
+    assert not worse(runs(12.0, 12.5, 13.0), before)
+    assert not worse(runs(1.0, 1.0, 1.0), before)
+
+
+def test_a_figure_that_cannot_be_measured_any_more_got_worse():
+    assert worse(latency(math.nan), runs(10.0, 11.0))
+
+
+def test_figures_with_a_baseline_are_compared_by_their_ratio():
+    slow_machine, fast_machine = runs(20.0, 20.0, baseline=10.0), runs(10.0, 10.0, baseline=5.0)
+
+    assert not worse(slow_machine, fast_machine)
+    assert "latency / other: 3, was 2" == worse(runs(15.0, 15.0, baseline=5.0), fast_machine)
+
+
+def test_a_single_run_counts_with_a_spread_of_ten_percent():
+    assert not worse(latency(10.9), latency(10.0))
+    assert worse(latency(11.5), latency(10.0))
