@@ -36,7 +36,7 @@ class FloodServer:
 
     def flood(self, clients: int, seconds: float) -> None:
         """Accept `clients` clients, and send to all of them in turn for `seconds` seconds."""
-        frame = b"event: message\nid: " + b"x" * 150 + b"\ndata: " + value(RECORD_BYTES) + b"\n\n"
+        frame = b"event: message\ndata: " + value(RECORD_BYTES) + b"\nid: " + b"x" * 150 + b"\n\n"
         accepted = [self._listener.accept()[0] for _ in range(clients)]
         for each in accepted:
             each.sendall(b"HTTP/1.1 200 OK\r\n\r\nid: \n\n")

@@ -70,7 +70,7 @@ class StreamCheck:
             self.error = json.loads(fields[b"data"])
         elif event_type == b"message":
             self._record(fields[b"data"])
-        elif event_type is not None:
+        elif event_type not in (None, b"position"):
             raise DeliveryError(f"unexpected event {event_type.decode()!r}: {fields.get(b'data', b'')[:200].decode()}")
         if event_id := fields.get(b"id"):
             self.id = event_id.decode()

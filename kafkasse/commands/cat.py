@@ -1,7 +1,7 @@
 """`kafkasse cat`: print a stream in the terminal and resume after every interruption.
 
 Events go to stdout, one line each. Messages about the connection go to stderr. The command works with any SSE server and
-treats event IDs as opaque. The only parts of kafkasse's protocol that it uses are the events `error` and `gap`.
+treats event IDs as opaque. The only parts of kafkasse's protocol that it uses are the events `error`, `gap` and `position`.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ class EventSource:
                     raise _stream_error(event)
                 if event.type == "gap":
                     _status(f"records are missing: {_one_line(event.data)}")
+                elif event.type == "position" and event.data == "{}":  # there is no record, only an ID
+                    self.last_event_id = event.id
                 else:
                     yield event
                 self._failures = 0
@@ -208,11 +210,12 @@ def _stream_error(event: Event) -> Exception:
     problem = _problem(event.data)
     status = problem.get("status")
     detail = _detail(problem) or "the server gave no reason"
-    return _failure(status if isinstance(status, int) else 500, f"the server ended the stream: {_one_line(detail)}")
+    return _failure(status if isinstance(status, int) else 503, f"the server ended the stream: {_one_line(detail)}")
 
 
 def _failure(status: int, sentence: str, retry_after_s: float = 0) -> Exception:
-    if status >= 500 or status in RETRYABLE_STATUSES:
+    # A 500 without Retry-After is permanent: kafkasse sends it for wrong settings and failing filters.
+    if status > 500 or status in RETRYABLE_STATUSES or (status == 500 and retry_after_s > 0):
         return _Retryable(sentence, retry_after_s)
     return CommandError(sentence)
 

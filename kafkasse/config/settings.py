@@ -53,6 +53,7 @@ class WebSettings:
     max_last_event_id_entries: int
     trusted_proxies: int
     id_frequency: str
+    position_events: bool
     cors_origins: tuple[str, ...]
     cors_credentials: bool
     pages: bool

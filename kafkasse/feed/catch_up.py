@@ -102,11 +102,11 @@ class CatchUp:
         return not self._batches and not self._gaps and self._snapshot is None
 
     def id_if_moved(self) -> bytes:
-        """Return an event ID without data if the client has not received the ID of its position, else b""."""
+        """Return a position event if the client has not received the ID of its position, else b""."""
         if self.id_sent or self._snapshot is not None:  # without an ID, an interrupted snapshot starts again
             return b""
         self.id_sent = True
-        return self._wire.id_alone(self.ids.render())
+        return self._wire.position(self.ids.render())
 
     @property
     def position_id(self) -> str:

@@ -298,14 +298,14 @@ class Reader:
     # The position.
 
     def id_if_moved(self) -> bytes:
-        """Return an event ID without data if the client has not received the ID of its position, else b""."""
+        """Return a position event if the client has not received the ID of its position, else b""."""
         if self._catch_up is not None:
             return self._catch_up.id_if_moved()
         self._skip_filtered_records()
         if self._id_sent:
             return b""
         self._id_sent = True
-        return self._shared.wire.id_alone(self.position_id)
+        return self._shared.wire.position(self.position_id)
 
     @property
     def position_id(self) -> str:

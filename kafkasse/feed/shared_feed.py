@@ -184,7 +184,7 @@ class SharedFeed:
         self._flushed_offsets = dict(self.ids.offsets)
         self._flushed_timestamps = self._timestamps()
         self._id_flushed = True
-        return self.wire.id_alone(self.ids.render()) or self.wire.heartbeat
+        return self.wire.position(self.ids.render()) or self.wire.heartbeat
 
     def _timestamps(self) -> dict[Partition, int]:
         return dict(self.ids.timestamps) if self._has_timestamps else {}

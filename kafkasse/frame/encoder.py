@@ -141,7 +141,7 @@ class Encoder:
                     frame = template % (value[:-1], offset, timestamp, key_json)
                 else:
                     next_offset = offset + 1 if is_decimal else format_offset(offset + 1).encode()
-                    frame = template_with_id % (next_offset, value[:-1], offset, timestamp, key_json)
+                    frame = template_with_id % (value[:-1], offset, timestamp, key_json, next_offset)
             else:
                 try:
                     encoded = self.encode(partition.topic, partition.partition, record)
@@ -235,12 +235,10 @@ def _frame_templates(partition: Partition, id_template: IdTemplate) -> tuple[byt
     """Return the templates (for the % operator) of a frame without an ID and of a frame with an ID.
 
     The arguments of both are the value without its closing brace, the offset, the timestamp and the key as JSON. The
-    template with an ID has the next offset as an additional first argument.
+    template with an ID has the next offset as an additional last argument.
     """
     id_prefix, format_offset, id_suffix = id_template
-    data = 'data: %b,"_kafka":{{"topic":"{}","partition":{},"offset":%d,"timestamp":%d,"key":%b}}}}\n\n'
-    data = data.format(*partition)
+    frame = 'event: message\ndata: %b,"_kafka":{{"topic":"{}","partition":{},"offset":%d,"timestamp":%d,"key":%b}}}}\n'
+    frame = frame.format(*partition)
     next_offset = "%d" if format_offset is str else "%b"
-    without_id = f"event: message\n{data}"
-    with_id = f"event: message\nid: {id_prefix}{next_offset}{id_suffix}\n{data}"
-    return without_id.encode(), with_id.encode()
+    return f"{frame}\n".encode(), f"{frame}id: {id_prefix}{next_offset}{id_suffix}\n\n".encode()

@@ -19,14 +19,14 @@ _RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # the values
 
 
 class Wire(Protocol):
-    """A wire format. A frame consists of an event's name, its ID and its body. The ID is the position after the event."""
+    """A wire format. A frame consists of an event's name, its body and its ID. The ID is the position after the event."""
 
     content_type: str
     opening: bytes  # the first bytes of every response
     heartbeat: bytes  # bytes that a client ignores
 
     def body(self, payload: Payload) -> bytes:
-        """Return the part of a frame that follows the ID."""
+        """Return the part of a frame between the event name and the ID."""
         ...
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
@@ -47,8 +47,8 @@ class Wire(Protocol):
         """Split concatenated frames into the event name and body of each."""
         ...
 
-    def id_alone(self, position_id: str) -> bytes:
-        """Return an ID without data: the client stores the ID and dispatches no event."""
+    def position(self, position_id: str) -> bytes:
+        """Return an ID without a record: the start of a stream, or a position that has moved without an event."""
         ...
 
     def retry(self, retry_ms: int) -> bytes:
@@ -61,37 +61,47 @@ class Wire(Protocol):
 
 
 class ServerSentEvents:
-    """Server-Sent Events, as the HTML standard defines them."""
+    """Server-Sent Events, as the HTML standard defines them.
+
+    The ID is the last field of every event. Some clients store an ID as soon as they read it. If the ID came first and the
+    connection broke within the event, they would never receive that event.
+
+    Args:
+        position_events: send an ID without a record as an event named `position`. Many clients, Firefox among them, ignore
+            an ID without data. False: send the ID alone, for clients that cannot handle an event with an unknown name.
+    """
 
     content_type = "text/event-stream; charset=utf-8"
     opening = b":ok\n\n"
     heartbeat = b":heartbeat\n\n"
 
+    def __init__(self, position_events: bool = True) -> None:
+        self._position = b"event: position\ndata: {}\nid: %s\n\n" if position_events else b"id: %s\n\n"
+
     def body(self, payload: Payload) -> bytes:
         data = payload.data
         if b"\n" in data or b"\r" in data:
             data = _LINE_BREAK.sub(b"\ndata: ", data)
-        return b"\ndata: " + data + b"\n\n"
+        return b"data: " + data + b"\n"
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
         if not position_id:
-            return b"event: %s%s" % (event.encode(), body)
-        return b"event: %s\nid: %s%s" % (event.encode(), position_id.encode(), body)
+            return b"event: %s\n%s\n" % (event.encode(), body)
+        return b"event: %s\n%sid: %s\n\n" % (event.encode(), body, position_id.encode())
 
     def with_id(self, frame: bytes, position_id: str) -> bytes:
-        event, body = frame.split(b"\n", 1)
-        return b"%b\nid: %b\n%b" % (event, position_id.encode(), body)
+        return b"%sid: %s\n\n" % (frame[:-1], position_id.encode())
 
     def split(self, frames: bytes) -> list[tuple[str, bytes]]:
         found = []
         for frame in frames.split(b"\n\n")[:-1]:  # a frame contains no empty line
-            event, rest = frame.split(b"\n", 1)
-            body = rest.split(b"\n", 1)[1] if rest.startswith(b"id: ") else rest
-            found.append((event.removeprefix(b"event: ").decode(), b"\n" + body + b"\n\n"))
+            event, body = frame.split(b"\n", 1)
+            body = body.partition(b"\nid: ")[0]  # the lines of a body start with "data: "
+            found.append((event.removeprefix(b"event: ").decode(), body + b"\n"))
         return found
 
-    def id_alone(self, position_id: str) -> bytes:
-        return b"id: %s\n\n" % position_id.encode()
+    def position(self, position_id: str) -> bytes:
+        return self._position % position_id.encode()
 
     def retry(self, retry_ms: int) -> bytes:
         return b"retry: %d\n\n" % retry_ms
@@ -134,7 +144,7 @@ class JsonLines:
     def split(self, frames: bytes) -> list[tuple[str, bytes]]:
         return [("message", line) for line in frames.splitlines(keepends=True)]
 
-    def id_alone(self, position_id: str) -> bytes:
+    def position(self, position_id: str) -> bytes:
         return b""
 
     def retry(self, retry_ms: int) -> bytes:

@@ -62,7 +62,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     """
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method} is not supported. Use GET to read a stream.")
-    content_type, wire = _negotiate(request)
+    content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request)
     last_event_id = _last_event_id(request, settings)
     if last_event_id is None:
@@ -85,7 +85,7 @@ def _topic_names(topics: str) -> list[str]:
     return names
 
 
-def _negotiate(request: Request) -> tuple[str, Wire]:
+def _negotiate(request: Request, position_events: bool) -> tuple[str, Wire]:
     accept = request.headers.get("Accept", "")
     content_type = _best_type(accept) if len(accept) <= MAX_CACHED_ACCEPT_CHARS else _best_type.__wrapped__(accept)
     if content_type is None:
@@ -94,7 +94,7 @@ def _negotiate(request: Request) -> tuple[str, Wire]:
             offered=[STREAM_TYPE, *JSON_LINES_TYPES],
         )
     if content_type == STREAM_TYPE:
-        return ServerSentEvents.content_type, ServerSentEvents()
+        return ServerSentEvents.content_type, ServerSentEvents(position_events)
     return f"{content_type}; charset=utf-8", JsonLines()
 
 

@@ -80,7 +80,9 @@ def frames(data: bytes) -> None:
     blocks = read_blocks(b"".join(sent))
 
     assert [each + 1 for each in offsets] == [parse(block.last_id).starts[WHERE].offset for block in blocks]
-    assert all((block.names[:2], set(block.names[2:])) == (("event", "id"), {"data"}) for block in blocks)
+    assert all(
+        (block.names[0], set(block.names[1:-1]), block.names[-1]) == ("event", {"data"}, "id") for block in blocks
+    )
     assert read_events(b"".join(sent)) == list(Parser().receive(b"".join(sent)))
     assert sent == list(_one_by_one(wire, records, slow))
     lines, shown, *_ = Encoder(format, JsonLines()).encode_piece(batch, 0, slow)

@@ -35,14 +35,18 @@ def test_a_short_soak_finds_no_errors():
 
 
 def event(n: int, partition: int = 0, id: str = "x") -> bytes:
-    return b"event: message\nid: %b\ndata: %b\n\n" % (id.encode(), value(("t", partition), n))
+    return b"event: message\ndata: %b\nid: %b\n\n" % (value(("t", partition), n), id.encode())
+
+
+def position(text: bytes) -> bytes:
+    return b"event: position\ndata: {}\nid: %b\n\n" % text
 
 
 @pytest.fixture
 def check() -> StreamCheck:
     """A client whose stream starts at record 5 of one partition and record 0 of another."""
     check = StreamCheck()
-    check.receive(b':ok\n\nid: [{"topic":"t","partition":0,"offset":5},{"topic":"t","partition":1,"offset":0}]\n\n')
+    check.receive(position(b'[{"topic":"t","partition":0,"offset":5},{"topic":"t","partition":1,"offset":0}]'))
     return check
 
 
@@ -79,7 +83,7 @@ def test_rejects_wrong_events(check: StreamCheck, data: bytes, error: str) -> No
 def test_expects_only_the_records_that_pass_the_filter() -> None:
     """With a filter, the next record that passes it must follow."""
     check = StreamCheck(first_shown)
-    check.receive(b'id: [{"topic":"t","partition":0,"offset":4}]\n\n' + event(6) + event(9))
+    check.receive(position(b'[{"topic":"t","partition":0,"offset":4}]') + event(6) + event(9))
     with pytest.raises(DeliveryError, match="lost"):
         check.receive(event(15))
 

@@ -129,7 +129,7 @@ def refusal(status: str, problem: object, *headers: str) -> Response:
 
 
 def event(number: int) -> bytes:
-    return f"event: message\nid: {ID % (number + 1)}\ndata: {number}\n\n".encode()
+    return f"event: message\ndata: {number}\nid: {ID % (number + 1)}\n\n".encode()
 
 
 def command(*arguments: str) -> list[str]:
@@ -237,6 +237,54 @@ def test_resumes_from_an_id_without_data(serve: Callable[..., Server]) -> None:
     assert "--last-event-id 7" in done.stderr
 
 
+@pytest.mark.parametrize("format_name", ["data", "event", "id"])
+def test_a_position_event_is_stored_and_not_printed(serve: Callable[..., Server], format_name: str) -> None:
+    """A position event has no record. The command resumes from its ID, and --count does not count it."""
+    position = b"event: position\ndata: {}\nid: 7\n\n"
+    server = serve(stream(RETRY_SOON + position), stream(position + event(9), end="hold"))
+
+    done = run_cat(server.url, "--count", "1", "--format", format_name)
+
+    assert 1 == done.stdout.count("\n")
+    assert "{}" not in done.stdout
+    assert "7" == server.requests[1].headers["last-event-id"]
+
+
+def test_prints_a_position_event_of_another_server(serve: Callable[..., Server]) -> None:
+    """Another server may use the name `position` for events with data."""
+    server = serve(stream(b'event: position\ndata: {"lat":1}\n\n', end="hold"))
+
+    assert '{"lat":1}\n' == run_cat(server.url, "--count", "1").stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [("500 Internal Server Error", ["Retry-After: 1"]), ("502 Bad Gateway", [])]
+)
+def test_retries_after_a_temporary_server_error(serve: Callable[..., Server], status: str, headers: list[str]) -> None:
+    """A 500 with Retry-After is temporary, and so is any other 5xx status."""
+    server = serve(stream(RETRY_SOON), refusal(status, {}, *headers), stream(event(0), end="hold"))
+
+    assert "0\n" == run_cat(server.url, "--count", "1").stdout
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        refusal("500 Internal Server Error", {"detail": "The filter failed."}),
+        stream(b'event: error\ndata: {"status":500,"detail":"The filter failed."}\n\n', end="hold"),
+    ],
+    ids=["response", "event"],
+)
+def test_stops_at_a_500_without_retry_after(serve: Callable[..., Server], response: Response) -> None:
+    """Such an error lasts until the operator fixes its cause."""
+    server = serve(response)
+
+    done = run_cat(server.url)
+
+    assert 1 == done.returncode
+    assert done.stderr.endswith(": The filter failed.\n")
+
+
 def test_retries_after_a_503(serve: Callable[..., Server]) -> None:
     """The command waits for the time in Retry-After, and prints the reason without control characters."""
     busy = refusal("503 Service Unavailable", {"detail": "Kafka is unavailable.\n\x1b[31m"}, "Retry-After: 1")
@@ -295,7 +343,7 @@ def test_stops_after_an_error_event_with_a_permanent_status(serve: Callable[...,
 def test_retries_after_an_error_event_of_the_server(serve: Callable[..., Server], data: bytes) -> None:
     """After `event: error` with a 5xx status or without a valid one, the command resumes from the ID of that event."""
     server = serve(
-        stream(RETRY_SOON + event(0) + b"event: error\nid: 5\ndata: " + data + b"\n\n"), stream(event(1), end="hold")
+        stream(RETRY_SOON + event(0) + b"event: error\ndata: " + data + b"\nid: 5\n\n"), stream(event(1), end="hold")
     )
 
     assert "0\n1\n" == run_cat(server.url, "--count", "2").stdout

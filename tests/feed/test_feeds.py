@@ -23,6 +23,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Event, Parser
+from tests.support.sse import without_positions
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 
@@ -51,7 +52,7 @@ class World:
     def first_id(self, id_type: IdType, encoder: Encoder) -> str:
         """Return the event ID that a client which starts at the end receives at once."""
         parser = Parser()
-        assert [] == list(parser.receive(self.open(id_type, encoder).begin()))
+        assert ["position"] == [event.type for event in parser.receive(self.open(id_type, encoder).begin())]
         return parser.last_event_id
 
 
@@ -111,7 +112,7 @@ class Client:
         return data
 
     def try_send(self, chunk: bytes) -> bool:
-        self.events += self.parser.receive(chunk)
+        self.events += without_positions(self.parser.receive(chunk))
         return True
 
     def wake(self) -> None:

@@ -30,7 +30,7 @@ from tests.support.examples import examples
 PARTITIONS = 3
 MAX_PARTITIONS = 6
 ENCODERS = 2
-EVENT = re.compile(rb"(?::.*\n)?(?:event: (\w+)\n)?(?:id: (.*)\n)?(?:data: (.*)\n)?\n")
+EVENT = re.compile(rb"(?::.*\n)?(?:event: (\w+)\n)?(?:data: (.*)\n)?(?:id: (.*)\n)?\n")
 FIRST = PartitionStart(offset=0)
 
 
@@ -87,7 +87,7 @@ class Client:
                 line = json.loads(frame)
                 self._receive_record(line) if "_kafka" in line else self._receive_gap(line)
 
-    def _receive_event(self, event: bytes | None, position_id: bytes | None, data: bytes | None) -> None:
+    def _receive_event(self, event: bytes | None, data: bytes | None, position_id: bytes | None) -> None:
         if event == b"message":
             self._receive_record(json.loads(data))
         elif event == b"gap":

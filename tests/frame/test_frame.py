@@ -593,11 +593,22 @@ def encode(encoder: Encoder, batch: Batch, ids: IdWriter) -> list[Piece]:
 # Events of kafkasse itself.
 
 
-def test_control_fields_dispatch_no_event() -> None:
-    """The opening, a heartbeat, retry and an ID alone dispatch no event. The client stores the ID and the retry time."""
-    wire, parser = ServerSentEvents(), Parser()
+def test_a_position_is_an_event() -> None:
+    """Many clients ignore an ID without data, so the position is an event with data. Its ID is the last field."""
+    wire = ServerSentEvents()
 
-    stream = wire.opening + wire.heartbeat + wire.retry(2317) + wire.id_alone(ID)
+    assert Event("position", "{}", ID) == one_event(wire.position(ID))
+    assert wire.position(ID).endswith(f"\nid: {ID}\n\n".encode())
+
+
+def test_control_fields_dispatch_no_event() -> None:
+    """The opening, a heartbeat, retry and, without position events, a position dispatch no event.
+
+    The client stores the ID and the retry time.
+    """
+    wire, parser = ServerSentEvents(position_events=False), Parser()
+
+    stream = wire.opening + wire.heartbeat + wire.retry(2317) + wire.position(ID)
 
     assert [] == list(parser.receive(stream)) == read_events(stream)
     assert (ID, 2317) == (parser.last_event_id, parser.retry_ms)
@@ -625,7 +636,7 @@ def test_events_of_the_server_as_json_lines() -> None:
     """Gaps and errors are JSON lines too. IDs and retry do not exist."""
     wire = JsonLines()
 
-    assert b"" == wire.retry(1) == wire.id_alone(ID)
+    assert b"" == wire.retry(1) == wire.position(ID)
     assert b"\n" == wire.heartbeat == wire.opening
     gap = json.loads(frame.gap(wire, GAP, ID))
     assert ("gap", 5) == (gap["event"], gap["from"])

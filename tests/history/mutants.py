@@ -94,8 +94,7 @@ def _id_of_the_last_on_the_first(frames: list[bytes]) -> list[bytes]:
     """If a run has one event ID, at its end, move it to the first event."""
     if len(frames) < 2 or _ID_LINE.search(frames[0]) or not (last_id := _ID_LINE.search(frames[-1])):
         return frames
-    name, rest = frames[0].split(b"\n", 1)
-    return [name + b"\n" + last_id[0] + rest, *frames[1:-1], _ID_LINE.sub(b"", frames[-1], 1)]
+    return [frames[0][:-1] + last_id[0] + b"\n", *frames[1:-1], _ID_LINE.sub(b"", frames[-1], 1)]
 
 
 def _slot_lost() -> None:
@@ -176,18 +175,18 @@ def _filter_takes_two() -> None:
 def _lone_id_too_far() -> None:
     """A position event (at the start, or in place of a heartbeat) is one record too far."""
 
-    def id_alone(original: Any, self: Any, position_id: str) -> bytes:
+    def position(original: Any, self: Any, position_id: str) -> bytes:
         block = bytes(original(self, position_id))
         applied["lone_id_too_far"] += 1
         return _shift_last_offset(1)([block])[0]
 
-    patch(ServerSentEvents, "id_alone", id_alone)
+    patch(ServerSentEvents, "position", position)
 
 
 def _gap_unsent() -> None:
     def gap(original: Any, wire: Any, *args: Any) -> bytes:
         applied["gap_not_sent"] += 1
-        return bytes(wire.id_alone(args[-1]))
+        return bytes(wire.position(args[-1]))
 
     patch(frame, "gap", gap)
 

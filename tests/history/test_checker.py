@@ -25,7 +25,7 @@ Frame = bytes
 
 def event(name: str, id: str | None, data: str) -> Frame:
     id_line = f"id: {id}\n" if id is not None else ""
-    return f"event: {name}\n{id_line}data: {data}\n\n".encode()
+    return f"event: {name}\ndata: {data}\n{id_line}\n".encode()
 
 
 def id_at(partitions: dict[int, int]) -> str:
@@ -56,7 +56,7 @@ class CorrectHistory:
         self.bounds: dict[Partition, list[Bounds]] = {(TOPIC, 0): [Bounds(0, 0, 0, 0), Bounds(2, 2, FIRST[0], 12)]}
         self.sparse = sparse
         at = {0: 0, 1: 0}
-        self.opening = b":ok\n\nretry: 1\n\n" + f"id: {id_at(at)}\n\n".encode()
+        self.opening = b":ok\n\nretry: 1\n\n" + event("position", id_at(at), "{}")
         coming = {0: [each for each in self.stored if each.partition == 0 and each.offset not in (1, 2)]}
         coming[1] = [each for each in self.stored if each.partition == 1]
         self.frames: list[Frame] = []
@@ -90,7 +90,7 @@ class CorrectHistory:
 
 def with_id(frame: Frame, by: int) -> Frame:
     """Change the offset of this frame's event ID in the partition of its record."""
-    partition = int(re.search(rb'"partition":\s*(\d+)', frame[frame.index(b"data:") :])[1])
+    partition = int(re.search(rb'"partition":\s*(\d+)', frame)[1])
     id_offset = rb'(id: .*"partition":%d,"offset":)(\d+)' % partition
     return re.sub(id_offset, lambda found: found[1] + b"%d" % max(0, int(found[2]) + by), frame)
 

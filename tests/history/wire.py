@@ -140,7 +140,7 @@ def _validator() -> Draft202012Validator:
 def _from_compact(text: str) -> list[dict[str, Any]]:
     """Decode `~` and base64url of one line for each topic.
 
-    A line is: name [iTOPIC_ID] [o] and, for each partition, [PARTITION]:[OFFSET][:TIMESTAMP].
+    A line is: name [iTOPIC_ID] [o] and, for each partition, [PARTITION]:[OFFSET][eLEADER_EPOCH][:TIMESTAMP].
     """
     body = text[1:].encode("ascii")
     plain = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
@@ -154,10 +154,12 @@ def _from_line(words: list[str]) -> list[dict[str, Any]]:
     if "o" in rest:
         marks["only"] = True
     for word in (each for each in rest if ":" in each):
-        where, offset, *when = word.split(":")
+        where, offset_and_epoch, *when = word.split(":")
+        offset, _, epoch = offset_and_epoch.partition("e")
         partition = int(where) if where else (entries[-1]["partition"] + 1 if entries else 0)
         entry: dict[str, Any] = {"topic": topic, "partition": partition, **({} if entries else marks)}
         entry |= {"offset": int(offset)} if offset else {}
+        entry |= {"leader_epoch": int(epoch)} if epoch else {}
         entry |= {"timestamp": int(when[0])} if when else {}
         entries.append(entry)
     return entries

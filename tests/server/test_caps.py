@@ -230,7 +230,7 @@ class TestDescriptors:
         cluster.send(topic, value(2))
         assert [2] == numbers(client.events(1))
         patient.read_until_text(b":heartbeat", patient.body.count(b":heartbeat") + 3)
-        assert b"event:" not in patient.body
+        assert b"event: message" not in patient.body
 
         client.close()
         assert [1] == numbers(patient.events(1))

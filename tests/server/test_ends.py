@@ -270,7 +270,7 @@ def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, top
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(f"GET /{topic}?timestamp=0 HTTP/1.0\r\n\r\n".encode())
         received = b""
-        while not received.endswith(b"}}\n\n"):
+        while b"event: message" not in received or not received.endswith(b"\n\n"):
             received += connection.recv(65_536)
 
     assert b"\r\n\r\n:ok\n\nretry: " in received

@@ -132,7 +132,7 @@ def test_a_heartbeat_moves_the_id_past_skipped_records(connect: Connect, cluster
 
     stream.read_until(lambda: (stream.position[Partition(topic, 0)].offset or 0) >= 3)
 
-    assert b"data:" not in stream.body
+    assert b"event: message" not in stream.body
 
 
 def test_sends_json_lines_on_request(connect: Connect, cluster: Cluster, topic: str) -> None:

@@ -115,7 +115,7 @@ def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster, table: Ta
 
     assert ("delete", {"key": "Europe"}) == (event.type, json.loads(event.data))
     assert [asia] == [each.data for each in late.events(1)]
-    assert 1 == late.body.count(b"event: ")
+    assert 1 == late.body.count(b"event: message")
 
 
 def test_a_table_with_a_topic_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart, parse
 from kafkasse.sse import Event, Parser
-from tests.support.sse import read_events
+from tests.support.sse import read_events, without_positions
 
 READ_TIMEOUT_S = 30.0
 
@@ -76,7 +76,7 @@ class Client:
         return dict(parse(self.last_id).starts)
 
     def events(self, count: int) -> list[Event]:
-        """Return the next `count` events."""
+        """Return the next `count` events, without position events."""
         self.read_until(lambda: len(self._events) >= count)
         events, self._events = self._events[:count], self._events[count:]
         return events
@@ -96,7 +96,7 @@ class Client:
         self.read_until(lambda: self.body.count(text) >= times)
 
     def rest(self) -> list[Event]:
-        """Return all events up to the end of the stream."""
+        """Return all events up to the end of the stream, without position events."""
         while self._read():
             pass
         events, self._events = self._events, []
@@ -117,7 +117,7 @@ class Client:
     def _read(self) -> bytes:
         chunk = self._response.read1(1 << 20)
         self.body += chunk
-        self._events += self._parser.receive(chunk)
+        self._events += without_positions(self._parser.receive(chunk))
         return chunk
 
 

@@ -8,11 +8,19 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-str
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class _AnyEvent(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
+AnyEvent = TypeVar("AnyEvent", bound=_AnyEvent)
 
 
 class Event(NamedTuple):
@@ -72,6 +80,11 @@ def read_blocks(stream: bytes) -> list[Block]:
 def read_events(stream: bytes) -> list[Event]:
     """Return the events that a browser dispatches."""
     return [Event(block.event, block.data, block.last_id) for block in read_blocks(stream) if block.event]
+
+
+def without_positions(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    """Return the events without position events, which have an ID and no data of their own."""
+    return [event for event in events if event.type != "position"]
 
 
 def _block(start: int, end: int, lines: Sequence[bytes], last_id: str) -> Block:

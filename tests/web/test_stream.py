@@ -22,7 +22,7 @@ from kafkasse.route import Route
 from kafkasse.sse import Parser
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.stream import Stream
-from tests.support.sse import read_events
+from tests.support.sse import read_events, without_positions
 from tests.web.served import chunked, unchunked
 
 TIMEOUT_S = 30
@@ -83,10 +83,11 @@ def test_starts_with_a_comment_a_retry_time_and_an_event_id(world: World) -> Non
     """All three arrive at once, before any record."""
     first = next(iter(world.open(retry_ms=1000)))
 
-    opening, retry, event_id, rest = first.split(b"\n\n")
+    opening, retry, position, rest = first.split(b"\n\n")
     assert (b":ok", b"") == (opening, rest)
     assert 500 <= int(retry.removeprefix(b"retry: ")) <= 1500
-    assert ("t",) == parse(event_id.removeprefix(b"id: ").decode()).topics
+    assert position.startswith(b"event: position\ndata: {}\nid: ")
+    assert ("t",) == parse(read_events(first)[0].id).topics
 
 
 def test_jitters_the_retry_time(world: World) -> None:
@@ -107,22 +108,18 @@ def test_sends_heartbeats_while_there_are_no_records(world: World) -> None:
     assert [b":heartbeat\n\n"] * 3 == [next(chunks) for _ in range(3)]
 
 
-def test_a_heartbeat_carries_the_event_id_after_filtered_records(world: World) -> None:
-    """One heartbeat contains the new event ID; the others are comments."""
+def test_a_position_event_replaces_a_heartbeat_after_filtered_records(world: World) -> None:
+    """The position event contains the new event ID. The next heartbeats are comments."""
     chunks = iter(world.open(heartbeat_s=0.05))
     next(chunks)
     world.log.append("t", b'{"hidden":1}')
 
     heartbeats = [next(chunks) for _ in range(3)]
 
-    offsets = [
-        start.offset
-        for heartbeat in heartbeats
-        if heartbeat[:3] == b"id:"
-        for start in parse(heartbeat[4:-2].decode()).starts.values()
-    ]
-    assert [1] == offsets
-    assert [] == read_events(b"".join(heartbeats))
+    [event] = read_events(b"".join(heartbeats))
+    assert ("position", "{}") == (event.type, event.data)
+    assert [1] == [start.offset for start in parse(event.id).starts.values()]
+    assert 2 == heartbeats.count(b":heartbeat\n\n")
 
 
 def test_a_heartbeat_of_json_lines_is_an_empty_line(world: World) -> None:
@@ -172,7 +169,7 @@ def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(worl
     body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=TIMEOUT_S)
 
     parser = Parser()
-    assert [] == list(parser.receive(body))
+    assert [] == without_positions(parser.receive(body))
     assert parse(parser.last_event_id)
     assert body.endswith(b"\n\n")
     assert 2 == body.count(b"retry: ")
@@ -223,7 +220,7 @@ def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, readi
     world.log.delete("t")
     body = whole.get(timeout=TIMEOUT_S)
 
-    [event] = read_events(body)
+    [event] = without_positions(read_events(body))
     assert "error" == event.type
     assert TopicGone.status == json.loads(event.data)["status"]
     assert ("t",) == parse(event.id).topics
@@ -259,7 +256,7 @@ def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
     body = reading().get(timeout=TIMEOUT_S)
 
     assert body.startswith(b":ok\n\nretry: ")
-    [event] = read_events(body)
+    [event] = without_positions(read_events(body))
     assert ("error", 500) == (event.type, json.loads(event.data)["status"])
     assert b"a bug" not in body
     assert "A stream failed." in caplog.text
@@ -279,7 +276,7 @@ def test_an_exception_while_the_client_is_parked_ends_the_stream_with_an_error_e
     monkeypatch.setattr(Reader, "position_id", property(fail))
     gevent.spawn(world.open(server_end).serve, chunked)
 
-    [event] = read_events(_received(client_end))
+    [event] = without_positions(read_events(_received(client_end)))
     assert ("error", 500) == (event.type, json.loads(event.data)["status"])
     assert 1 == world.ended
 

@@ -59,7 +59,7 @@ export class Stream {
     this.#source = source;
     source.onopen = () => this.#setState({ name: "live" });
     source.onerror = (event) => this.#onError(source, event);
-    for (const type of ["message", "delete"]) source.addEventListener(type, (event) => this.#onEvent(event));
+    for (const type of ["message", "delete", "position"]) source.addEventListener(type, (event) => this.#onEvent(event));
   }
 
   #urlWithPosition() {
@@ -71,7 +71,7 @@ export class Stream {
   #onEvent(event) {
     this.#failures = 0;
     this.#lastEventId = event.lastEventId;
-    this.#handlers[event.type](event.data);
+    this.#handlers[event.type]?.(event.data); // There is no handler for `position`, which has only an ID.
   }
 
   /** A broken connection and an `error` event from the server have the same name; only the latter is a MessageEvent. */
