@@ -27,7 +27,7 @@ from kafkasse.config.settings import WebSettings
 from kafkasse.errors import UNEXPECTED, FilterError, KafkasseError
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
-from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket
+from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, close_if_silent
 from kafkasse.web.registry import StreamRegistry
 
 MAX_AGE_JITTER = 0.1
@@ -267,7 +267,7 @@ class Stream:
         elif client is not None:
             client.settimeout(self._settings.write_timeout_s)
         if client is not None:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            close_if_silent(client, self._settings.write_timeout_s)
             # The watcher notices that the client closed its connection, even while the stream is idle. It needs no greenlet.
             self._watcher = get_hub().loop.io(client.fileno(), _READABLE)
             self._watcher.start(self._on_readable)

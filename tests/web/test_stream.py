@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import logging
 import re
 import socket
+import struct
+import sys
+import time
 from collections.abc import Callable, Iterator
 
 import gevent
@@ -23,9 +27,11 @@ from kafkasse.sse import Parser
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.support.sse import read_events, without_positions
+from tests.support.waiting import wait_until
 from tests.web.served import chunked, unchunked
 
 TIMEOUT_S = 30
+SO_ATTACH_FILTER, BPF_RETURN = 26, 0x06  # of Linux
 RECORDS = 3_000  # of 1 kB: more than a socket buffers
 ROUTE = Route("topics", "/<topics>", None)
 
@@ -291,6 +297,40 @@ def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[so
 
     reading.get(timeout=TIMEOUT_S)
     assert 1 == world.ended
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems lack TCP_USER_TIMEOUT")
+@pytest.mark.parametrize("heartbeat_s", [0.2, TIMEOUT_S * 10], ids=["heartbeats", "quiet"])
+@pytest.mark.parametrize("serves_itself", [True, False])
+def test_ends_the_stream_of_a_client_that_vanished(world: World, serves_itself: bool, heartbeat_s: float) -> None:
+    """The client's system acknowledges nothing, as after a power failure. The stream ends after write_timeout_s."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        server_end, _ = listener.accept()
+        stream = world.open(server_end, heartbeat_s=heartbeat_s, write_timeout_s=2)
+        if serves_itself:
+            gevent.spawn(stream.serve, chunked)
+        else:
+            gevent.spawn(send_all, server_end, stream)
+        assert client.recv(65_536)
+        vanish(client)
+        vanished_at = time.monotonic()
+
+        wait_until(lambda: world.ended == 1)
+
+        assert 1 <= time.monotonic() - vanished_at <= 5
+
+
+def send_all(server_end: socket.socket, stream: Stream) -> None:
+    """Send the chunks of a stream, as gunicorn does."""
+    for chunk in stream:
+        server_end.sendall(chunk)
+
+
+def vanish(client: socket.socket) -> None:
+    """Drop all packets for this socket with a BPF filter, so that its system sends neither an ACK nor an RST."""
+    drop = struct.pack("HBBI", BPF_RETURN, 0, 0, 0)
+    program = ctypes.create_string_buffer(drop)
+    client.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
 def test_discards_input_from_a_client(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
