@@ -23,11 +23,13 @@ from typing import Any
 import gevent
 from gevent.server import StreamServer
 from gunicorn import http, util
+from gunicorn.glogging import SafeAtoms
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.event_loop import take_turn
+from kafkasse.log_line import one_line
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
 from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
@@ -75,6 +77,14 @@ class _Parser(http.RequestParser):  # type: ignore[misc]
         return bool(super().finish_body(deadline, max_bytes))
 
 
+class _Atoms(SafeAtoms):  # type: ignore[misc]
+    """The parts of a line in the access log, on one line. A user name in Authorization may contain line breaks."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return one_line(value, MAX_HEADER_BYTES) if isinstance(value, str) else value
+
+
 class _Listener(StreamServer):  # type: ignore[misc]
     """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket."""
 
@@ -100,6 +110,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.log.atoms_wrapper_class = _Atoms
         self.streams = StreamRegistry()
         self._listeners: list[_Listener] = []
 

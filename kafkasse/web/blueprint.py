@@ -28,6 +28,7 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.start import resolve
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
+from kafkasse.log_line import one_line
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
@@ -214,7 +215,7 @@ class StreamService:
 
     def _on_skipped(self, topic: str, partition: int, offset: int, reason: str) -> None:
         self.metrics.count("records_skipped", topic=topic)
-        self.config.hooks.logger.warning("Skipped %s/%d offset %d: %s", topic, partition, offset, reason)
+        self.config.hooks.logger.warning("Skipped %s/%d offset %d: %s", topic, partition, offset, one_line(reason))
 
     def _call_handler(self, event: str, argument: Any) -> None:
         handler = self.config.hooks.kafka_event_handlers.get(event)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from ipaddress import ip_address
 
 from flask import Request
 
 from kafkasse.errors import ServerFull, TooManyStreams
+
+# Proxies write an address with or without its port. Some write an IPv6 address in brackets, with its zone, or in quotes.
+_ADDRESS = re.compile(
+    r'(?P<quote>"?)'
+    r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)(?:%\w+)?\](?::\d+)?|(?P<ipv4>[0-9.]+)(?::\d+)?|(?P<ipv6>[0-9A-Fa-f:.]+)(?:%\w+)?)"
+    r"(?P=quote)"
+)
 
 
 class StreamLimits:
@@ -57,8 +66,24 @@ class StreamLimits:
             del self._open[client]
 
     def client(self, request: Request) -> str:
-        """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded."""
+        """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded.
+
+        If the proxy recorded no valid address, the client counts under the address of the peer.
+        """
+        peer = request.remote_addr or ""
         forwarded = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
         if self._trusted_proxies and len(forwarded) >= self._trusted_proxies:
-            return forwarded[-self._trusted_proxies]
-        return request.remote_addr or ""
+            peer = _canonical(forwarded[-self._trusted_proxies]) or peer
+        return _canonical(peer) or peer
+
+
+def _canonical(text: str) -> str | None:
+    """Return the one spelling of an address that counts, such as `::1` for `"[0:0::1]:80"`. Return None if it is invalid."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        address = ip_address(match["bracketed"] or match["ipv4"] or match["ipv6"])
+    except ValueError:
+        return None
+    return str(getattr(address, "ipv4_mapped", None) or address)

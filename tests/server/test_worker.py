@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
+from pathlib import Path
 
 import gevent
 import pytest
@@ -117,6 +119,24 @@ def test_slows_down_a_client_that_repeats_a_rejected_request(start: Callable[...
     assert {404} == set(statuses)
     assert len(statuses) <= BURST + LOOP_S * Config().web.max_rejections_per_s + 1
     assert took_s < 1 / Config().web.max_rejections_per_s
+
+
+# The access log.
+
+
+def test_a_user_name_cannot_add_a_line_to_the_access_log(start: Callable[..., Server], tmp_path: Path) -> None:
+    """gunicorn decodes the user name of Authorization and does not escape it."""
+    log = tmp_path / "access.log"
+    user = base64.b64encode(b'eve\r\n127.0.0.1 - - "GET /forged HTTP/1.1" 200\x1b[2J:password').decode()
+    server = start(KAFKASSE_ACCESS_LOG=str(log))
+
+    fetch(server.port, "/-/health", Authorization=f"Basic {user}")
+    wait_until(log.exists)
+    wait_until(lambda: "/-/health" in log.read_text())
+
+    [line] = log.read_text().splitlines()
+    assert line.isprintable()
+    assert "eve\\r\\n127" in line
 
 
 # Responses without the app.

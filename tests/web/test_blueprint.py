@@ -16,6 +16,7 @@ from kafkasse import schemas
 from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.frame.hooks import TopicRecord
 from kafkasse.log import Partition, Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.sse import Event
@@ -337,6 +338,21 @@ def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest
     assert "t/0 offset 3" in caplog.text
     streams = client.application.extensions["kafkasse"]["kafkasse"]
     assert 1 == streams.metrics.value("records_skipped", topic="t")
+
+
+def test_the_reason_of_a_skipped_record_is_one_line(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+    """The text of a deserializer's exception may come from a producer, who must not be able to imitate a log line."""
+
+    def fail(record: TopicRecord) -> object:
+        raise ValueError("\r\n[INFO] all is well\x1b[2J" + "x" * 5_000)
+
+    with client_of(log, deserializer=fail, heartbeat_s=0.05).get("/streams/t?timestamp=0", buffered=False) as response:
+        take(response, b":heartbeat")
+
+    for record in caplog.records:
+        assert record.getMessage().isprintable()
+        assert len(record.getMessage()) < 1_000
+    assert "\\r\\n[INFO]" in caplog.text
 
 
 def test_a_filterer_selects_records(log: CountingLog) -> None:

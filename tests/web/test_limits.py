@@ -109,3 +109,30 @@ def test_ignores_x_forwarded_for_without_trusted_proxies(opened: ExitStack) -> N
     open_stream(client, opened, forwarded="1.1.1.1")
 
     assert 429 == open_stream(client, opened, forwarded="2.2.2.2").status_code
+
+
+@pytest.mark.parametrize(
+    ("spellings", "count"),
+    [
+        (["2001:db8::1", "2001:DB8:0:0::1", "[2001:db8::1]", "[2001:db8::1]:4711", '"[2001:db8::1]:4711"'], 1),
+        (["192.0.2.1", "192.0.2.1:4711", "::ffff:192.0.2.1", "[::ffff:c000:201]:1", '"192.0.2.1"'], 1),
+        (["fe80::1%eth0", "[fe80::1%25eth0]:80", "fe80::1"], 1),
+        (["unknown", "x" * 5_000, "010.0.0.1", "[::1", "::1]", '"::1', "1.2.3.4:x", "1.2.3", "10.0.0.1"], 1),
+        (["192.0.2.1", "192.0.2.2", "2001:db8::1", "_secret"], 4),
+    ],
+)
+def test_spellings_of_one_address_are_one_client(opened: ExitStack, spellings: list[str], count: int) -> None:
+    """Text that is not an address counts under the address of the peer, 10.0.0.1."""
+    client = client_of(max_streams_per_client=1, trusted_proxies=1)
+
+    statuses = [open_stream(client, opened, forwarded=each).status_code for each in spellings]
+
+    assert count == statuses.count(200)
+
+
+def test_an_ipv4_peer_of_an_ipv6_socket_is_one_client(opened: ExitStack) -> None:
+    """A server that listens on `::` sees IPv4 addresses in IPv6 form; a proxy forwards the IPv4 form."""
+    client = client_of(max_streams_per_client=1, trusted_proxies=1)
+    open_stream(client, opened, peer="::ffff:192.0.2.1")
+
+    assert 429 == open_stream(client, opened, forwarded="192.0.2.1", peer="10.0.0.9").status_code
