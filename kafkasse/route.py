@@ -11,7 +11,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.position import IdType
+from kafkasse.position import IdType, Position
 
 INTERNAL_PREFIX = "__"
 
@@ -58,6 +58,26 @@ class Route:
         if (self.topic_prefix + topic).startswith(INTERNAL_PREFIX):
             return topic in self.allowed
         return any(fnmatchcase(topic, pattern) for pattern in self.allowed)
+
+    def adapt(self, position: Position) -> Position:
+        """Adapt the position of a client that returns after the topics of this route were edited.
+
+        Entries with a topic ID are from an event ID that the server issued. Those of topics that were removed from the route
+        are dropped, unless nothing would be left: check() then rejects the position. Topics that were added start where the
+        route starts new clients, unless the client reads only selected partitions.
+        """
+        if self.topics is None or not position.topic_ids:
+            return position
+        removed = position.topic_ids.keys() - set(self.topics)
+        added = [] if position.partial_topics else [topic for topic in self.topics if topic not in position.topics]
+        if not added and removed.issuperset(position.topics):
+            return position
+        return Position(
+            {partition: start for partition, start in position.starts.items() if partition.topic not in removed},
+            (*position.named_topics, *added),
+            {topic: topic_id for topic, topic_id in position.topic_ids.items() if topic not in removed},
+            position.partial_topics - removed,
+        )
 
     def check(self, topics: Sequence[str], existing: Iterable[str]) -> None:
         """Check that this route allows each of `topics` and that each exists.

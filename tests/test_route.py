@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.errors import TopicNotAvailable
+from kafkasse.position import parse
 from kafkasse.route import Route
 
 
@@ -85,3 +88,50 @@ def test_topics_are_internal_by_their_name_in_kafka() -> None:
     assert not route("_", "*").allows("_consumer_offsets")
     assert route("__", "consumer_offsets").allows("consumer_offsets")
     assert route("shop.", "*").allows("__t")
+
+
+# Event IDs from the time before the topics of a route were edited.
+
+
+EDITED = Route("edited", "/edited", ("kept", "added"))
+
+
+def issued(*topics: str, only: bool = False) -> str:
+    """Return an event ID that the server issued."""
+    entries = [{"topic": topic, "partition": 0, "offset": 5, "topic_id": "x"} for topic in topics]
+    return json.dumps([entry | {"only": True} for entry in entries] if only else entries)
+
+
+def adapted(event_id: str, route: Route = EDITED) -> tuple[set[str], tuple[str, ...]]:
+    """Return the topics with a start, and those that start where the route says."""
+    position = route.adapt(parse(event_id))
+    return {partition.topic for partition in position.starts}, position.named_topics
+
+
+def test_a_returning_client_gets_a_topic_that_was_added_to_the_route() -> None:
+    """It starts where the route starts new clients."""
+    assert ({"kept"}, ("added",)) == adapted(issued("kept"))
+
+
+def test_a_topic_that_was_removed_from_the_route_is_dropped() -> None:
+    """The stream continues with the other topics. If all were removed, it starts like a new stream."""
+    assert ({"kept"}, ("added",)) == adapted(issued("removed", "kept"))
+    assert (set(), ("kept", "added")) == adapted(issued("removed"))
+
+
+def test_a_client_of_selected_partitions_gets_no_other_topic() -> None:
+    """Topics that were removed are dropped. If nothing is left, the route rejects the position."""
+    assert ({"kept"}, ()) == adapted(issued("kept", only=True))
+    assert ({"kept"}, ()) == adapted(issued("removed", "kept", only=True))
+    assert ({"removed"}, ()) == adapted(issued("removed", only=True))
+
+
+@pytest.mark.parametrize("event_id", ['["kept"]', '[{"topic":"removed","partition":0,"offset":5}]'])
+def test_an_event_id_that_the_server_did_not_issue_is_not_changed(event_id: str) -> None:
+    """A client that writes its own event ID chooses the topics, and receives an error if one is not available."""
+    assert parse(event_id) == EDITED.adapt(parse(event_id))
+
+
+def test_an_event_id_for_topics_of_the_path_is_not_changed() -> None:
+    """The open route has no topics of its own."""
+    assert ({"a", "b"}, ()) == adapted(issued("a", "b"), ALL_TOPICS)

@@ -68,13 +68,12 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     if last_event_id is None:
         position = of_topics(route.topics or _topic_names(topics))
     else:
-        position = parse(last_event_id, Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries))
+        limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
+        position = route.adapt(parse(last_event_id, limits))
         since = None
-    count = len(position.topics)
-    if count > settings.max_topics_per_stream:
-        raise InvalidParameter(
-            f"You requested {count} topics; a stream can have {settings.max_topics_per_stream} (max_topics_per_stream)."
-        )
+    count, maximum = len(position.topics), settings.max_topics_per_stream
+    if count > max(maximum, len(route.topics or ())):
+        raise InvalidParameter(f"You requested {count} topics; a stream can have {maximum} (max_topics_per_stream).")
     return StreamRequest(position, since, wire, content_type)
 
 

@@ -211,6 +211,24 @@ def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) 
             assert (404, ["secret"]) == (refused.status_code, refused.get_json()["topics"])
 
 
+def test_a_client_can_resume_after_the_topics_of_its_route_were_edited(log: CountingLog) -> None:
+    """It receives the new topic from where the route starts, and nothing of the old one."""
+    for topic in ("old", "new"):
+        log.create(topic)
+        log.append(topic, b'{"topic":"%b"}' % topic.encode())
+
+    def read(topics: list[str], until: bytes, **headers: str) -> list[Event]:
+        route = {"path": "/r", "topics": topics, "start": "earliest"}
+        return events(client_of(log, routes={"r": route}), "/streams/r", until, **headers)
+
+    last = read(["old", "t"], b'"n":2')[-1]
+    log.append("old", b'{"topic":"old"}')
+    [event] = read(["t", "new"], b'"new","_kafka"', **{"Last-Event-ID": last.id})
+
+    assert {"topic": "new"}.items() <= json.loads(event.data).items()
+    assert {"t", "new"} == {entry["topic"] for entry in json.loads(event.id)}
+
+
 def test_rejects_a_configuration_that_serves_nothing(log: CountingLog) -> None:
     """blueprint() raises an error if there are neither allowed topics nor routes."""
     with pytest.raises(ConfigurationError, match="allowed_topics"):
