@@ -16,6 +16,8 @@ import msgspec
 from kafkasse.frame.json_text import (
     MAX_NUMBER_DIGITS,
     dumps,
+    escape_line_separators,
+    has_line_separator,
     is_json,
     is_utf8,
     loads,
@@ -48,6 +50,7 @@ def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
     if value is None:
         return Payload("delete", b'{"_kafka":' + kafka_member(topic, partition, record) + b"}")
     message = loads(value)
+    value = escape_line_separators(value)
     if type(message) is not dict:
         return Payload("message", value)
     if "_kafka" in message:
@@ -151,8 +154,8 @@ _find_kafka_member = msgspec.json.Decoder(_KafkaMember).decode
 def can_append_member(value: bytes) -> bool:
     """Return whether `value` can be extended by replacing its last byte with `,"_kafka":{…}}`, as as_kafkasse() would.
 
-    This is so if `value` is a JSON object on one line that has members, but no member `_kafka`, and no space before or
-    after its closing brace.
+    This is so if `value` is a JSON object on one line that has members, but no member `_kafka`, no space before or after its
+    closing brace, and no character that as_kafkasse() would escape.
     """
     try:
         message = _find_kafka_member(value)
@@ -165,9 +168,16 @@ def can_append_member(value: bytes) -> bool:
         and value[-2] != _OPENING_BRACE
         and b"\n" not in value
         and b"\r" not in value
-        and (value.isascii() or is_utf8(value))
+        and (value.isascii() or _is_plain_utf8(value))
         and (len(value) <= MAX_NUMBER_DIGITS or not may_have_long_number(value))  # the first test saves a call
     )
+
+
+def _is_plain_utf8(value: bytes) -> bool:
+    try:
+        return not has_line_separator(value.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _text_member(name: str, value: bytes | None) -> dict[str, Any]:
@@ -191,7 +201,7 @@ def _embedded(value: bytes | None, encoding: str) -> bytes:
         return b"null"
     match encoding:
         case "json":
-            return value
+            return escape_line_separators(value)
         case "text":
             return dumps(value.decode())
         case _:

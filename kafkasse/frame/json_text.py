@@ -16,6 +16,7 @@ import msgspec
 MAX_NUMBER_DIGITS = 4_300  # Python rejects longer integers, and one record should not break the clients of a topic
 
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_NUMBER_DIGITS + 1))
+_LINE_SEPARATOR = re.compile("[\x85\u2028\u2029]")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # strings, and the characters that delimit members
 
 # Validates the whole value but builds no objects for its contents. It does not check that the text is valid UTF-8.
@@ -51,8 +52,27 @@ def _reject_constant(constant: str) -> None:
 
 
 def dumps(value: Any) -> bytes:
-    """Encode as JSON in UTF-8, without spaces. Lone surrogates become "?"."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+    """Encode as JSON in UTF-8, without spaces. Lone surrogates become "?". Line separators are escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return escape_line_separators(text.encode("utf-8", "replace"))
+
+
+def has_line_separator(text: str) -> bool:
+    """Return whether `text` contains U+0085, U+2028 or U+2029.
+
+    Neither JSON nor SSE ends a line at these characters. But str.splitlines() does, and some clients use it.
+    """
+    return "\x85" in text or "\u2028" in text or "\u2029" in text
+
+
+def escape_line_separators(text: bytes) -> bytes:
+    """Escape U+0085, U+2028 and U+2029 in JSON text. They are inside strings, so the meaning does not change.
+
+    str.splitlines() also breaks lines at some control characters. Valid JSON contains these only escaped.
+    """
+    if text.isascii() or not has_line_separator(characters := text.decode()):
+        return text
+    return _LINE_SEPARATOR.sub(lambda found: f"\\u{ord(found[0]):04x}", characters).encode()
 
 
 def is_utf8(value: bytes) -> bool:

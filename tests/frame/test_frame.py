@@ -363,6 +363,51 @@ def test_a_json_line_marks_base64() -> None:
     assert "/w==" == line(Record(b"/w=="), "value")
 
 
+LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at which str.splitlines() breaks lines
+
+
+@pytest.mark.parametrize("format", ["kafkasse", "envelope", "cloudevents"])
+@pytest.mark.parametrize("ascii", [False, True])
+@pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
+def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, wire: Wire) -> None:
+    """Some clients split lines with str.splitlines(). Each of our lines is one line for them, too."""
+    key, headers = LINE_ENDS.encode(), [(LINE_ENDS, LINE_ENDS.encode())]
+    for message in ({LINE_ENDS: LINE_ENDS}, LINE_ENDS):
+        value = json.dumps(message, ensure_ascii=ascii)
+
+        raw = sent(Encoder(format, wire), Record(value.encode(), key, headers))
+
+        assert raw.decode().split("\n")[:-1] == raw.decode().splitlines()
+        arrived = json.loads(raw.decode().split("data: ")[-1].splitlines()[0])
+        if format != "kafkasse":
+            arrived = arrived["value" if format == "envelope" else "data"]
+        elif isinstance(arrived, dict):
+            del arrived["_kafka"]
+        assert message == arrived
+
+
+@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029"])
+def test_the_template_is_not_used_for_line_separators(separator: str) -> None:
+    """The fast path for the format `kafkasse` copies the value, so it must not receive a value that needs escaping."""
+    assert can_append_member('{"é":1}'.encode())
+    assert not can_append_member(f'{{"{separator}":1}}'.encode())
+
+
+@pytest.mark.parametrize("deserialized", [LINE_ENDS, {LINE_ENDS: LINE_ENDS}])
+def test_a_deserialized_message_has_no_raw_line_separators(deserialized: object) -> None:
+    """The deserializer's message is JSON that kafkasse writes."""
+    frame = sent(Encoder(deserializer=lambda record: deserialized), Record(b"x"))
+
+    assert 4 == len(frame.decode().splitlines())
+
+
+def test_the_format_value_keeps_line_separators() -> None:
+    """This format sends a value byte for byte."""
+    text = json.dumps("\x85\u2028\u2029", ensure_ascii=False)
+
+    assert text == event(Record(text.encode()), "value").data
+
+
 # CloudEvents.
 
 

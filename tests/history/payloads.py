@@ -84,7 +84,7 @@ def _as_kafkasse(record: StoredRecord) -> ExpectedEvent | None:
         return ExpectedEvent("delete", lambda data: _same(data, {"_kafka": _origin(record)}))
     if not is_json(value):
         return None
-    text = _joined(value)
+    text = _escaped(_joined(value))
     if not isinstance(_parsed(text), _Members):
         return ExpectedEvent("message", lambda data: data == text)
     if "_kafka" in json.loads(text):
@@ -111,7 +111,7 @@ def _as_envelope(record: StoredRecord) -> ExpectedEvent:
     expected = {**_origin(record), "headers": headers, "value": content}
     if encoding != "json":
         expected["value_encoding"] = encoding
-    raw = _joined(record.value) if encoding == "json" and record.value is not None else ""
+    raw = _escaped(_joined(record.value)) if encoding == "json" and record.value is not None else ""
     event = "delete" if record.value is None else "message"
     return ExpectedEvent(event, lambda data: _same(data, expected) and raw in data)
 
@@ -269,3 +269,8 @@ def _is_text(value: bytes) -> bool:
 def _joined(value: bytes) -> str:
     """Return a value as the data of an event: each line break arrives as LF."""
     return _LINE_BREAK.sub("\n", value.decode())
+
+
+def _escaped(text: str) -> str:
+    """Return JSON text as all formats but `value` send it: U+0085, U+2028 and U+2029 are escaped."""
+    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
