@@ -1,4 +1,4 @@
-"""Decodes one partition's record batches from a Fetch response.
+"""Decodes one partition's record batches from a Fetch response, in pieces of about a millisecond.
 
 aiokafka's compiled decoder does most of the work. On platforms for which aiokafka has no wheel, this module uses
 kafka-python's decoder, which is written in Python and takes ten times as long. Both decoders have the same interface. This
@@ -10,31 +10,40 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from crc32c import crc32c  # uses the processor's CRC instruction; the compiled decoder computes the CRC in software
 from kafka.errors import CorruptRecordError
-from kafka.record import MemoryRecords as PythonDecoder
+from kafka.record.default_records import DefaultRecordBatch as PythonDecoder
+from kafka.record.legacy_records import LegacyRecordBatch as PythonLegacyDecoder
 
 from kafkasse.kafka.client import lenient_records
-from kafkasse.kafka.compression import DecompressedTooLarge, decompress
+from kafkasse.kafka.compression import PIECE_BYTES, DecompressedTooLarge, decompress
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 from kafkasse.log import Record
 
 try:
-    from aiokafka.record._crecords import MemoryRecords as CompiledDecoder
+    from aiokafka.record._crecords import DefaultRecordBatch as CompiledDecoder
+    from aiokafka.record._crecords import LegacyRecordBatch as CompiledLegacyDecoder
 except ImportError:  # no wheel for this platform
-    CompiledDecoder = None
+    CompiledDecoder = CompiledLegacyDecoder = None
 
-MAX_RUN_RECORDS = 2_000  # decoded at once, so that a large response does not block the event loop for long
+# The cost of a piece of work is the number of records, plus one for each 512 bytes.
+MAX_COST = 1_000
+MAX_COST_IN_PYTHON = 100  # with the slow decoder
+_BYTES_PER_COST = 512
+MAX_CRC_BYTES = 1 << 20
+# A cursor has at most one batch that is larger than this when decompressed. Others wait until it is decoded.
+LARGE_BATCH_BYTES = 1 << 20
 
 _V2 = 2
 # The start of a batch header: base offset, length of the rest of the batch, leader epoch, magic, CRC. In format 2 (magic 2),
-# these follow: attributes, last offset delta, first and last timestamp, and producer ID.
+# these follow: attributes, last offset delta, first and last timestamp, producer ID and epoch, sequence, number of records.
 _HEADER = struct.Struct(">qiibI")
-_HEADER_V2 = struct.Struct(">qiibIhiqqq")
+_HEADER_V2 = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12  # where the length field ends and the bytes that it counts begin
-_HEADER_BYTES_V2 = 61
+_MIN_LEGACY_BYTES = 26
 _CRC_FROM = _ATTRIBUTES_AT = _HEADER.size
 _LENGTH_AT = 8
 _LENGTH, _ATTRIBUTES = struct.Struct(">i"), struct.Struct(">h")
@@ -49,6 +58,7 @@ class RecordRun(NamedTuple):
     records: Sequence[Record]
     next_offset: int
     epoch: int
+    is_last: bool = False  # of the response
 
 
 class BatchTooLarge(Exception):
@@ -58,19 +68,37 @@ class BatchTooLarge(Exception):
         self.next_offset = next_offset
 
 
+class _Piece(NamedTuple):
+    """Like a RecordRun, with its cost. If there is no result yet, there are no records and `next_offset` is 0."""
+
+    records: Sequence[Record]
+    next_offset: int
+    epoch: int
+    cost: int
+
+
+class LargeBatchSlot:
+    """Limits the memory of one cursor: at most one large batch is in memory at a time, although partitions take turns."""
+
+    def __init__(self) -> None:
+        self.taken = False
+
+
 def decode(
-    fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int
+    fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int, slot: LargeBatchSlot
 ) -> Iterator[RecordRun]:
-    """Decode all records from `offset` on.
+    """Decode all records from `offset` on. The next value takes at most about a millisecond.
 
     A run without records moves the reader past offsets that have no record to return: transaction markers, records of
-    aborted transactions, and records that compaction has removed.
+    aborted transactions, and records that compaction has removed. If `next_offset` is unchanged, there is no result yet,
+    because a batch is large.
 
     Args:
-        fetched: the record batches, and the aborted transactions among them.
+        fetched: the record batches, and the aborted transactions among them. The bytes must not change meanwhile.
         offset: the first offset to return. Batches may start before it.
         read_committed: omit the records of aborted transactions.
         max_decompressed_bytes: the maximum decompressed size of a batch.
+        slot: shared by all partitions of a cursor.
 
     Raises:
         BatchTooLarge: the next batch is too large. All records before it have been yielded.
@@ -78,72 +106,157 @@ def decode(
             have been yielded.
     """
     run: list[Record] = []
-    first_offset, run_start, epoch = offset, offset, UNKNOWN_EPOCH
-    aborted = _AbortedTransactions(fetched.aborted) if read_committed else None
-    batches = _batches(bytes(fetched.records), aborted, max_decompressed_bytes)
+    first_offset, run_start, epoch, cost = offset, offset, UNKNOWN_EPOCH, 0
+    max_cost = _max_cost()
+    pieces = _pieces(fetched, read_committed, max_decompressed_bytes, slot)
     while True:
         try:
-            batch = next(batches, None)
+            piece = next(pieces, None)
         except Exception as error:
             yield RecordRun(run, offset, epoch)
             if isinstance(error, BatchTooLarge):
                 raise
             raise CorruptRecordError(f"the records after offset {offset} cannot be decoded: {error!r}") from error
-        if batch is None:
+        if piece is None:
             break
-        records, next_offset, batch_epoch = batch
-        if (batch_epoch != epoch and offset > run_start) or len(run) >= MAX_RUN_RECORDS:
+        if cost >= max_cost or (piece.epoch != epoch and offset > run_start):
             yield RecordRun(run, offset, epoch)
-            run, run_start = [], offset
-        epoch = batch_epoch
+            run, run_start, cost = [], offset, 0
+        records, next_offset, epoch, piece_cost = piece
         if records and records[0].offset < first_offset:
             records = [record for record in records if record.offset >= first_offset]
         run += records
         offset = max(offset, next_offset)
-    yield RecordRun(run, offset, epoch)
+        cost += piece_cost
+    yield RecordRun(run, offset, epoch, is_last=True)
 
 
-def _batches(
-    data: bytes, aborted: _AbortedTransactions | None, max_decompressed_bytes: int
-) -> Iterator[tuple[list[Any], int, int]]:
-    """Yield the records of each complete batch, the offset after the batch, and its leader epoch."""
-    view = memoryview(data)
-    decoder = (CompiledDecoder or PythonDecoder)(data)
-    at = 0
-    while (batch := decoder.next_batch()) is not None:
-        _, length, epoch, magic, checksum = _HEADER.unpack_from(data, at)
-        begin, at = at, at + _LENGTH_END + length
-        if not (batch.validate_crc() if magic < _V2 else crc32c(view[begin + _CRC_FROM : at]) == checksum):
-            raise CorruptRecordError(f"the checksum of the batch at offset {batch.base_offset} is wrong")
+def _max_cost() -> int:
+    return MAX_COST if CompiledDecoder else MAX_COST_IN_PYTHON
+
+
+def _pieces(
+    fetched: PartitionData, read_committed: bool, max_decompressed_bytes: int, slot: LargeBatchSlot
+) -> Iterator[_Piece]:
+    """Decode each complete batch, in one or more pieces."""
+    aborted = _AbortedTransactions(fetched.aborted if read_committed else ())
+    for batch in _split(fetched.records):
+        _, _, epoch, magic, checksum = _HEADER.unpack_from(batch)
         if magic < _V2:
-            records = list(batch)
-            yield records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH
+            yield _legacy_records(batch, magic)
             continue
-        base, _, _, _, _, attributes, delta, _, _, producer = _HEADER_V2.unpack_from(data, begin)
+        base, _, _, _, _, attributes, delta, _, _, producer, _, _, count = _HEADER_V2.unpack_from(batch)
+        computed = crc32c(batch[_CRC_FROM:MAX_CRC_BYTES])
+        for at in range(MAX_CRC_BYTES, len(batch), MAX_CRC_BYTES):
+            yield _Piece((), 0, epoch, MAX_COST)
+            computed = crc32c(batch[at : at + MAX_CRC_BYTES], computed)
+        if computed != checksum:
+            raise CorruptRecordError(f"the checksum of the batch at offset {base} is wrong")
         next_offset = base + delta + 1
-        is_aborted = aborted is not None and aborted.hides(batch, attributes, producer, base + delta)
-        if is_aborted or attributes & _CONTROL:
-            yield [], next_offset, epoch
-        else:
-            try:
-                yield _records_of(batch, view[begin:at], attributes, max_decompressed_bytes), next_offset, epoch
-            except DecompressedTooLarge as error:
-                raise BatchTooLarge(next_offset) from error
+        if aborted.hides(batch, attributes, producer, base + delta) or attributes & _CONTROL:
+            yield _Piece((), next_offset, epoch, 1)
+            continue
+        cost = _cost(count, len(batch))
+        if cost <= MAX_COST_IN_PYTHON and (small := _small_batch(batch, attributes)) is not None:
+            yield _Piece(small, next_offset, epoch, cost)
+            continue
+        try:
+            for records, cost in _records(batch, attributes, count, max_decompressed_bytes, slot):
+                yield _Piece(records, records[-1].offset + 1 if records else 0, epoch, cost)
+        except DecompressedTooLarge as error:
+            raise BatchTooLarge(next_offset) from error
+        yield _Piece((), next_offset, epoch, 1)
 
 
-def _records_of(batch: Any, data: memoryview, attributes: int, max_decompressed_bytes: int) -> list[Any]:
-    """Return all records of a batch in format 2. A compressed batch is rewritten as an uncompressed one first."""
-    if codec := attributes & _CODEC:
-        decompressed = decompress(codec, data[_HEADER_BYTES_V2:], max_decompressed_bytes)
-        header = bytearray(data[:_HEADER_BYTES_V2])
-        _LENGTH.pack_into(header, _LENGTH_AT, len(header) + len(decompressed) - _LENGTH_END)
-        _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes & ~_CODEC)
-        rewritten = bytes(header) + decompressed
-        data, batch = memoryview(rewritten), (CompiledDecoder or PythonDecoder)(rewritten).next_batch()
+def _split(data: memoryview) -> Iterator[memoryview]:
+    """Yield each complete batch. The last one in a response may be incomplete."""
+    at = 0
+    while at + _LENGTH_END <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at + _LENGTH_AT)
+        end = at + _LENGTH_END + length
+        if end - at < _MIN_LEGACY_BYTES:
+            raise CorruptRecordError("a batch is shorter than its header")
+        if end > len(data):
+            return
+        yield data[at:end]
+        at = end
+
+
+def _legacy_records(batch: memoryview, magic: int) -> _Piece:
+    """Decode a batch in a format before Kafka 0.11, at once. Current producers cannot write such batches."""
+    decoder = (CompiledLegacyDecoder if CompiledDecoder else PythonLegacyDecoder)(batch, magic)
+    if not decoder.validate_crc():
+        raise CorruptRecordError(f"the checksum of the batch at offset {decoder.base_offset} is wrong")
+    records = list(decoder)
+    return _Piece(records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH, _cost(len(records), len(batch)))
+
+
+def _small_batch(batch: memoryview, attributes: int) -> list[Any] | None:
+    """Decode a small uncompressed batch at once. Return None if _records() has to decode it."""
+    if attributes & _CODEC:
+        return None
     try:
-        return list(batch)
-    except Exception:  # noqa: BLE001 - decoders raise many types; if the batch is damaged, the next line raises again
-        return lenient_records(data)
+        return list((CompiledDecoder or PythonDecoder)(batch))
+    except Exception:  # noqa: BLE001 - decoders raise many types; _records() uses the lenient decoder, or raises again
+        return None
+
+
+def _records(
+    batch: memoryview, attributes: int, count: int, max_decompressed_bytes: int, slot: LargeBatchSlot
+) -> Iterator[tuple[list[Any], int]]:
+    """Decode a batch in format 2 in pieces. Yield some records or none, and the cost."""
+    if not attributes & _CODEC:
+        yield from _uncompressed_records(batch, count)
+        return
+    takes_slot = False
+    try:
+        uncompressed = bytearray(batch[: _HEADER_V2.size])
+        for piece in decompress(attributes & _CODEC, batch[_HEADER_V2.size :], max_decompressed_bytes):
+            uncompressed += piece
+            if len(uncompressed) > PIECE_BYTES:
+                yield [], MAX_COST
+            if len(uncompressed) > LARGE_BATCH_BYTES and not takes_slot:
+                while slot.taken:
+                    yield [], MAX_COST
+                slot.taken = takes_slot = True
+        _LENGTH.pack_into(uncompressed, _LENGTH_AT, len(uncompressed) - _LENGTH_END)
+        _ATTRIBUTES.pack_into(uncompressed, _ATTRIBUTES_AT, attributes & ~_CODEC)
+        yield from _uncompressed_records(memoryview(uncompressed), count)
+    finally:
+        if takes_slot:
+            slot.taken = False
+
+
+def _uncompressed_records(batch: memoryview, count: int) -> Iterator[tuple[list[Any], int]]:
+    bytes_per_record = len(batch) // max(1, count)
+    size = max(1, _max_cost() // _cost(1, bytes_per_record))
+    records = chain((CompiledDecoder or PythonDecoder)(batch))  # a batch supports only one call of iter()
+    decoded = 0
+    while True:
+        piece: list[Any] = []
+        try:
+            piece.extend(islice(records, size))
+        except Exception:  # noqa: BLE001 - decoders raise many types; for a damaged batch, the next line raises again
+            yield from _lenient_records(batch, piece, decoded)
+            return
+        if not piece:
+            return
+        decoded += len(piece)
+        yield piece, _cost(len(piece), len(piece) * bytes_per_record)
+
+
+def _lenient_records(batch: memoryview, piece: list[Any], decoded: int) -> Iterator[tuple[list[Any], int]]:
+    """Yield `piece`, and the records after the first `decoded` ones and `piece`."""
+    yield piece, MAX_COST
+    skip = decoded + len(piece)
+    records = lenient_records(batch)
+    while piece := list(islice(records, MAX_COST_IN_PYTHON)):
+        yield piece[skip:], MAX_COST
+        skip = max(0, skip - len(piece))
+
+
+def _cost(records: int, size: int) -> int:
+    return records + size // _BYTES_PER_COST
 
 
 class _AbortedTransactions:
@@ -153,14 +266,14 @@ class _AbortedTransactions:
         self._pending = deque(sorted(transactions, key=lambda each: each[1]))
         self._producers: set[int] = set()
 
-    def hides(self, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
+    def hides(self, batch: memoryview, attributes: int, producer: int, last_offset: int) -> bool:
         """Return whether the batch belongs to an aborted transaction. Call it for all batches, in order."""
         while self._pending and self._pending[0][1] <= last_offset:
             self._producers.add(self._pending.popleft()[0])
         if producer not in self._producers:
             return False
         # A control batch contains one transaction marker, unless compaction has removed it.
-        marker = next(iter(batch), None) if attributes & _CONTROL else None
+        marker = next(iter((CompiledDecoder or PythonDecoder)(batch)), None) if attributes & _CONTROL else None
         if marker is not None and _MARKER.unpack_from(marker.key)[1] == _ABORT:
             self._producers.discard(producer)
         return bool(attributes & _TRANSACTIONAL)

@@ -69,6 +69,7 @@ class BrokerNode:
         self._on_error = on_error
         # Requests without a session contain all partitions in this order. A partition that returns records moves to the end.
         self._partitions: dict[Partition, PartitionState] = {}
+        self._paused: dict[Partition, PartitionState] = {}
         self._changed: dict[Partition, PartitionState] = {}  # not yet sent to the session, or sent with another offset
         # By the topic and partition that responses contain: the partition, and the offset that was requested last.
         self._requested: dict[tuple[bytes, int], tuple[PartitionState, int]] = {}
@@ -89,6 +90,8 @@ class BrokerNode:
 
     def remove(self, state: PartitionState) -> None:
         """Stop reading a partition. A response in flight to a request for it is ignored."""
+        if self._paused.pop(state.partition, None) is not None:
+            return
         del self._partitions[state.partition]
         self._changed.pop(state.partition, None)
         self._without_topic_id.discard(state.partition)
@@ -97,9 +100,21 @@ class BrokerNode:
             if self._requested.pop(name, None) is not None:
                 self._forgotten.append(name)
 
+    def pause(self, state: PartitionState) -> None:
+        """Do not request a partition until resume() is called. May be called twice."""
+        if state.partition in self._partitions:
+            self.remove(state)
+            self._paused[state.partition] = state
+
+    def resume(self, state: PartitionState) -> None:
+        """Request a partition again. May be called for any partition."""
+        if self._paused.pop(state.partition, None) is not None:
+            self.add(state)
+
     def offset_changed(self, state: PartitionState) -> None:
         """Request a partition at its new offset from now on."""
-        self._changed[state.partition] = state
+        if state.partition in self._partitions:
+            self._changed[state.partition] = state
 
     def records_received(self, state: PartitionState) -> None:
         """Request a partition at its new offset, and after all others, so that each gets its share of a response."""
@@ -141,8 +156,8 @@ class BrokerNode:
         If a response is in flight, the connection returns to the pool when the response has arrived.
         """
         self.closed = True
-        partitions, self._partitions = self._partitions, {}
-        self._changed, self._requested = {}, {}
+        partitions = self._partitions | self._paused
+        self._partitions, self._paused, self._changed, self._requested = {}, {}, {}, {}
         connection, self._connection = self._connection, None
         if connection is None or connection.in_flight is None:
             self._release(connection)

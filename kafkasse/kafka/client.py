@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
@@ -270,7 +270,7 @@ def unknown_settings(settings: Iterable[str]) -> list[str]:
     return sorted(set(settings) - KafkaAdminClient.DEFAULT_CONFIG.keys())
 
 
-def lenient_records(batch: memoryview) -> list[Any]:
+def lenient_records(batch: memoryview) -> Iterator[Any]:
     """Decode an uncompressed batch in which a record header has a name that is not UTF-8.
 
     Kafka requires UTF-8 but does not check it. One such record must not end the streams of its topic. A byte that is not
@@ -278,7 +278,7 @@ def lenient_records(batch: memoryview) -> list[Any]:
     """
     records = DefaultRecordBatch(batch)
     records._buffer = _LenientBytes(batch)
-    return list(records)
+    return iter(records)
 
 
 class _LenientBytes(bytearray):

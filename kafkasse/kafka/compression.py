@@ -1,33 +1,39 @@
-"""Decompresses record batches up to a size limit, because one megabyte of gzip or zstd can expand to a gigabyte.
+"""Decompresses record batches in pieces, up to a size limit: one megabyte of gzip or zstd can expand to a gigabyte.
 
-The decoders of kafka-python and aiokafka have no such limit. This module does no I/O.
+The decoders of kafka-python and aiokafka have no such limit and decompress at once. This module does no I/O.
 """
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import lz4.frame
 import snappy
 import zstandard
+from gevent import get_hub
+from gevent.lock import BoundedSemaphore
+
+PIECE_BYTES = 1 << 17  # of decompressed data; takes at most about a millisecond
+_INPUT_BYTES = 1 << 16  # given to a codec at once, because some codecs copy what they have not decompressed yet
+MAX_THREADS = 2
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accept gzip's and zlib's header
-_CHUNK_BYTES = 1 << 20
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: the magic, two version numbers, then blocks, each after its length
 _XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
+
+_threads = BoundedSemaphore(MAX_THREADS)
 
 
 class DecompressedTooLarge(Exception):
     """The decompressed data is larger than the limit."""
 
 
-def decompress(codec: int, data: memoryview, max_bytes: int) -> bytes | bytearray:
-    """Decompress the records of a batch. Never holds more than about `max_bytes` of decompressed data.
+def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """Decompress the records of a batch in pieces.
 
     Args:
         codec: the codec in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -38,56 +44,73 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> bytes | bytearra
         DecompressedTooLarge: the decompressed size is above the limit.
         Exception: an exception of the codec's library, if the data is damaged.
     """
-    decompressed = _DECOMPRESS[codec](data, max_bytes + 1)
-    if len(decompressed) > max_bytes:
-        raise DecompressedTooLarge(f"more than {max_bytes} bytes")
-    return decompressed
+    size = 0
+    for piece in _DECOMPRESS[codec](data, max_bytes):
+        size += len(piece)
+        if size > max_bytes:
+            raise DecompressedTooLarge(f"more than {max_bytes} bytes")
+        yield piece
 
 
-def _gzip(data: memoryview, limit: int) -> bytearray:
-    decompressor, decompressed = zlib.decompressobj(_ANY_HEADER), bytearray()
-    rest: memoryview | bytes = data
-    # Decompress in chunks, because zlib allocates up to twice the size that it may return.
-    while rest and len(decompressed) < limit:
-        decompressed += decompressor.decompress(rest, _CHUNK_BYTES)
-        rest = decompressor.unconsumed_tail
-    return decompressed
+def _gzip(data: memoryview, _: int) -> Iterator[bytes]:
+    decompressor = zlib.decompressobj(_ANY_HEADER)
+    for at in range(0, len(data), _INPUT_BYTES):
+        rest: memoryview | bytes = data[at : at + _INPUT_BYTES]
+        while rest:
+            yield decompressor.decompress(rest, PIECE_BYTES)
+            rest = decompressor.unconsumed_tail
 
 
-def _lz4(data: memoryview, limit: int) -> bytes:
-    decompressed: bytes = lz4.frame.LZ4FrameDecompressor().decompress(data, limit)
-    return decompressed
+def _lz4(data: memoryview, _: int) -> Iterator[bytes]:
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    for at in range(0, len(data), _INPUT_BYTES):
+        yield decompressor.decompress(data[at : at + _INPUT_BYTES], PIECE_BYTES)
+        while not (decompressor.eof or decompressor.needs_input):
+            yield decompressor.decompress(b"", PIECE_BYTES)
+        if decompressor.eof:
+            return
 
 
-def _zstd(data: memoryview, limit: int) -> bytes:
-    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read(limit)
+def _zstd(data: memoryview, _: int) -> Iterator[bytes]:
+    reader = zstandard.ZstdDecompressor().stream_reader(data)
+    while piece := reader.read(PIECE_BYTES):
+        yield piece
 
 
-def _snappy(data: memoryview, limit: int) -> bytes:
+def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _snappy_block(data, limit)
-    blocks, at = [], _XERIAL_HEADER_BYTES
-    while at < len(data) and limit > 0:
+        yield _snappy_block(data, max_bytes)
+        return
+    at = _XERIAL_HEADER_BYTES
+    while at < len(data):
         (size,) = _LENGTH.unpack_from(data, at)
+        if size < 0:
+            raise ValueError("a block has a negative length")
         at += _LENGTH.size
-        blocks.append(_snappy_block(data[at : at + size], limit))
-        limit -= len(blocks[-1])
+        yield _snappy_block(data[at : at + size], max_bytes)
         at += size
-    return b"".join(blocks)
 
 
-def _snappy_block(data: memoryview, limit: int) -> bytes:
-    """A block starts with its decompressed size as a varint: seven bits per byte."""
+def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
+    """Decompress a block, which cannot be done in pieces. A large block is decompressed in a thread, without the GIL.
+
+    A block starts with its decompressed size as a varint: seven bits per byte.
+    """
     size = 0
     for index, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * index)
         if not byte & 0x80:
             break
-    if size >= limit:
+    if size > max_bytes:
         raise DecompressedTooLarge(f"{size} bytes")
-    decompressed: bytes = snappy.uncompress(bytes(data))
+    decompressed: bytes
+    if size <= PIECE_BYTES:
+        decompressed = snappy.uncompress(bytes(data))
+    else:
+        with _threads:
+            decompressed = get_hub().threadpool.apply(snappy.uncompress, (bytes(data),))
     return decompressed
 
 
-_Decompress = Callable[[memoryview, int], bytes | bytearray]
+_Decompress = Callable[[memoryview, int], Iterator[bytes]]
 _DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, _LZ4: _lz4, _ZSTD: _zstd}

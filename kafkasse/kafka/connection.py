@@ -62,7 +62,7 @@ class Connection:
         """Call back for each response and when the connection fails. Callbacks run in the event loop and must not block.
 
         Args:
-            on_response: receives a response without its size field. The next response overwrites the bytes.
+            on_response: receives a response without its size field.
             on_error: receives the connection's error, or an exception that `on_response` raised. Called at most once.
         """
         self._stop_reading()
@@ -126,8 +126,10 @@ class Connection:
                 self._buffer = larger
         if self._filled > size:
             raise OSError("the broker sent more than one response")
-        self._filled = 0
-        return memoryview(self._buffer)[_INT32.size : size]
+        response = memoryview(self._buffer)[_INT32.size : size]
+        # The caller keeps the buffer, because a large response is decoded while the next one arrives.
+        self._buffer, self._filled = bytearray(INITIAL_BUFFER_BYTES), 0
+        return response
 
     def _response_size(self) -> int:
         """Return the size in bytes of the response and its size field, or only of that field while it is incomplete."""

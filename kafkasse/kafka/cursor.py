@@ -23,7 +23,7 @@ from kafka import errors as kafka_errors
 
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.event_loop import take_turn
-from kafkasse.kafka.batches import MAX_RUN_RECORDS, BatchTooLarge, RecordRun, decode
+from kafkasse.kafka.batches import BatchTooLarge, LargeBatchSlot, RecordRun, decode
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
@@ -35,6 +35,9 @@ from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, Part
 log = logging.getLogger(__name__)
 
 OUT_OF_RANGE_REPEAT_S = 0.5
+MAX_POLL_RECORDS = 2_000  # poll() returns about this many at most
+MAX_PENDING_PARTITIONS = 16  # with records that are not decoded, while a tail fetches the other partitions
+MAX_DECODE_S = 0.005  # poll() returns what it has after this time
 BATCH_TOO_LARGE = "too large when decompressed"
 
 _SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's error codes
@@ -107,6 +110,7 @@ class KafkaCursor:
         self._topic_ids: dict[str, bytes] = {}  # a topic that was recreated has another ID, and is not read
         self._responses: deque[tuple[BrokerNode, FetchResponse]] = deque()
         self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()  # at most one of each partition
+        self._slot = LargeBatchSlot()
         self._decoded: list[Batch] = []  # what poll() is about to return
         self._error: KafkasseError | None = None  # ends the cursor
         self._failed: dict[Partition, KafkasseError] = {}  # removed, and not reported yet
@@ -146,18 +150,21 @@ class KafkaCursor:
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline_s = time.monotonic() + timeout_s
-        while not self._closed:
+        if self._options.tail and self._runs:
+            self._fetch_others()
+        while True:
             if batches := self._decode():
                 if self._fetches_ahead and not self._runs:
                     self._fetch()
                 return batches
+            if self._closed:
+                break
             self._raise_errors()
             self._wakeup.clear()
             self._fetch()
             if not self._responses and not self._wait(deadline_s):
                 return []
-            while self._responses:
-                self._process(*self._responses.popleft())
+            self._process_responses()
         return []
 
     def close(self) -> None:
@@ -180,38 +187,40 @@ class KafkaCursor:
     # Responses
 
     def _decode(self) -> list[Batch]:
-        """Decode the next records that were fetched, about MAX_RUN_RECORDS at a time. The partitions take turns."""
+        """Decode the next records that were fetched. The partitions take turns, and so do all cursors of the process."""
         self._decoded = []
-        count = 0
-        while self._runs and count < MAX_RUN_RECORDS:
+        count, until_s = 0, time.monotonic() + MAX_DECODE_S
+        while self._runs and count < MAX_POLL_RECORDS and not (self._decoded and time.monotonic() > until_s):
             take_turn(urgent=self._options.tail)
-            run = self._decode_run()
-            if run is not None:
-                self._decoded.append(run)
-                count += len(run.records)
+            if (batch := self._decode_run()) is not None:
+                self._decoded.append(batch)
+                count += len(batch.records)
         decoded, self._decoded = self._decoded, []
         return decoded
 
     def _decode_run(self) -> Batch | None:
-        """Decode the next run of the first partition in the queue. Meanwhile other greenlets may call seek() or close()."""
+        """Decode the next run of the first partition in the queue. Other greenlets may call seek() or close() meanwhile."""
         if not self._runs:
             return None
         first = state, runs = self._runs[0]
         try:
-            run = next(runs, None)
+            run = next(runs)
         except (kafka_errors.CorruptRecordError, BatchTooLarge) as error:
             if self._is_first(first):
                 self._stop_at_unreadable(state, error)
             return None
         if not self._is_first(first):
             return None
-        if run is None:
-            self._runs.popleft()
-        elif run.next_offset > state.offset:
-            self._runs.rotate(-1)
+        batch = None
+        if run.next_offset > state.offset:
             state.advance(run)
-            return Batch(state.partition, run.records, run.next_offset, run.epoch)
-        return None
+            batch = Batch(state.partition, run.records, run.next_offset, run.epoch)
+        if run.is_last:
+            self._runs.popleft()
+            self._resume(state)
+        else:
+            self._runs.rotate(-1)
+        return batch
 
     def _is_first(self, runs: tuple[PartitionState, Iterator[RecordRun]]) -> bool:
         """Return whether these runs have not been discarded."""
@@ -219,8 +228,20 @@ class KafkaCursor:
 
     def _discard_records(self, partitions: Container[Partition]) -> None:
         """Discard the records of these partitions that poll() has not returned."""
-        self._runs = deque(each for each in self._runs if each[0].partition not in partitions)
+        self._discard_runs(partitions)
         self._decoded[:] = [batch for batch in self._decoded if batch.partition not in partitions]
+
+    def _discard_runs(self, partitions: Container[Partition]) -> None:
+        runs, self._runs = self._runs, deque()
+        for each in runs:
+            if each[0].partition in partitions:
+                self._resume(each[0])
+            else:
+                self._runs.append(each)
+
+    def _resume(self, state: PartitionState) -> None:
+        if (node := self._nodes_of.get(state.partition)) is not None:
+            node.resume(state)
 
     def _stop_at_unreadable(
         self, state: PartitionState, error: kafka_errors.CorruptRecordError | BatchTooLarge
@@ -237,6 +258,15 @@ class KafkaCursor:
         )
         self._runs.popleft()
         self._stop(state, _Stopped(unreadable=(error.next_offset, BATCH_TOO_LARGE)))
+
+    def _fetch_others(self) -> None:
+        """Read the other partitions while those with large batches are decoded."""
+        self._process_responses()
+        if len(self._runs) <= MAX_PENDING_PARTITIONS:
+            for state, _ in self._runs:
+                if (node := self._nodes_of.get(state.partition)) is not None:
+                    node.pause(state)
+            self._fetch()
 
     def _raise_errors(self) -> None:
         """Raise the errors of the cursor or of partitions. poll() has returned all records before them."""
@@ -255,6 +285,10 @@ class KafkaCursor:
                 {each: why.diverged_at for each, why in stopped if why.diverged_at is not None},
                 {each: why.unreadable for each, why in stopped if why.unreadable is not None},
             )
+
+    def _process_responses(self) -> None:
+        while self._responses:
+            self._process(*self._responses.popleft())
 
     def _process(self, node: BrokerNode, response: FetchResponse) -> None:
         if node.closed:
@@ -283,7 +317,7 @@ class KafkaCursor:
 
     def _runs_of(self, data: PartitionData, state: PartitionState) -> Iterator[RecordRun]:
         read_committed = bool(self._options.fetch.isolation_level)
-        return decode(data, state.offset, read_committed, self._options.max_decompressed_bytes)
+        return decode(data, state.offset, read_committed, self._options.max_decompressed_bytes, self._slot)
 
     def _handle_partition_error(
         self, state: PartitionState, data: PartitionData
@@ -373,7 +407,7 @@ class KafkaCursor:
     def _forget(self, partitions: Set[Partition]) -> None:
         """Remove partitions. Records that poll() is about to return stay."""
         removed = self._partitions.keys() & partitions
-        self._runs = deque(each for each in self._runs if each[0].partition not in removed)
+        self._discard_runs(removed)
         for partition in removed:
             self._remove_leader(self._partitions.pop(partition))
             del self._leaderless[partition]

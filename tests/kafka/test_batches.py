@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
 from kafkasse.kafka import batches
-from kafkasse.kafka.batches import MAX_RUN_RECORDS, BatchTooLarge, decode
+from kafkasse.kafka.batches import MAX_COST, MAX_COST_IN_PYTHON, BatchTooLarge, LargeBatchSlot
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 
 MAX_BYTES = 1 << 20
@@ -37,7 +37,7 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
         if producer >= 0
         else {}
     )
-    builder = MemoryRecordsBuilder(magic, codec, 1 << 20, **rest)
+    builder = MemoryRecordsBuilder(magic, codec, 1 << 22, **rest)
     for value in values:
         _ = builder.skip(1) if value is None else builder.append(1000, key, value, [])
     builder.close()
@@ -50,9 +50,19 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
     return bytes(data)
 
 
+def decode(fetched, offset=0, read_committed=True, max_decompressed_bytes=MAX_BYTES, slot=None):
+    """Like batches.decode(), without the runs that make no progress."""
+    at = offset
+    for run in batches.decode(fetched, offset, read_committed, max_decompressed_bytes, slot or LargeBatchSlot()):
+        if run.next_offset > at:
+            at = run.next_offset
+            yield run
+
+
 def read(data, offset=0, committed=True, aborted=()):
     found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), aborted, None), offset, committed, MAX_BYTES))
-    return [(each.offset, bytes(each.value)) for run in found for each in run.records], found[-1].next_offset
+    records = [(each.offset, bytes(each.value)) for run in found for each in run.records]
+    return records, found[-1].next_offset if found else offset
 
 
 @pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
@@ -133,13 +143,48 @@ def of_epoch(epoch, data):
     return data[:12] + struct.pack(">i", epoch) + data[16:]
 
 
-def test_limits_the_records_of_a_run():
-    """A large response is decoded in several runs, so that other greenlets get their turn."""
-    data = b"".join(batch(at, *[b"x"] * 100) for at in range(0, 3 * MAX_RUN_RECORDS, 100))
+@pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("records_per_batch", [10, 50_000])
+def test_decodes_many_records_in_pieces(codec, records_per_batch):
+    """A piece takes about a millisecond, also inside a batch, so that other greenlets get their turn."""
+    ends = range(0, 50_000, records_per_batch)
+    data = b"".join(batch(at, *[b"x"] * records_per_batch, codec=codec) for at in ends)
 
-    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES))
+    pieces = [len(run.records) for run in decode(PartitionData(b"t", 0, 0, memoryview(data), (), None))]
 
-    assert [MAX_RUN_RECORDS] * 3 == [len(each.records) for each in found]
+    assert 50_000 == sum(pieces)
+    assert max(pieces) <= (MAX_COST if batches.CompiledDecoder else MAX_COST_IN_PYTHON) + records_per_batch % 50_000
+
+
+@pytest.mark.parametrize("codec", [NO_CODEC, GZIP, LZ4, ZSTD])
+def test_decodes_large_records_in_pieces(codec):
+    """A piece is limited in bytes too. A snappy block cannot be decompressed in pieces, so a thread does it."""
+    data = batch(0, *[b"x" * 50_000] * 20, codec=codec)
+
+    pieces = list(
+        batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, LargeBatchSlot())
+    )
+
+    assert 20 == sum(len(run.records) for run in pieces)
+    assert max(len(run.records) for run in pieces) <= 50_000 * MAX_COST // 512
+    if codec:
+        assert len([run for run in pieces if not run.records]) > 5  # while decompressing
+
+
+def test_decodes_one_large_batch_at_a_time():
+    """If several partitions of a cursor have large batches, the others wait, because each takes up memory."""
+    large = batch(0, *[b"x" * 1000] * 1900, codec=ZSTD)
+    slot = LargeBatchSlot()
+    fetched = PartitionData(b"t", 0, 0, memoryview(large), (), None)
+    first, second = (batches.decode(fetched, 0, True, 2 * MAX_BYTES, slot) for _ in range(2))
+    while not next(first).records:
+        pass
+    waiting = [next(second).records for _ in range(100)]
+    first.close()
+
+    assert not any(waiting)
+    assert 1900 == sum(len(run.records) for run in second)
+    assert not slot.taken
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
@@ -165,9 +210,24 @@ def test_decodes_a_header_name_that_is_not_utf8():
     data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
     data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
 
-    ((record,), _, _) = next(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES))
+    ((record,), *_) = next(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES))
 
     assert (b"k", b"v", [("n\\xff\\xfee", b"1"), ("more", None)]) == (record.key, record.value, list(record.headers))
+
+
+def test_decodes_a_header_name_that_is_not_utf8_in_a_large_batch():
+    """The records before it are returned once, and the slow decoder works in pieces too."""
+    builder = MemoryRecordsBuilder(2, NO_CODEC, 1 << 20)
+    for number in range(5000):
+        builder.append(1000, None, b"x", [("name" if number == 3000 else "more", b"1")])
+    builder.close()
+    data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
+    data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
+
+    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None)))
+
+    assert list(range(5000)) == [record.offset for run in found for record in run.records]
+    assert max(len(run.records) for run in found) <= MAX_COST
 
 
 def test_rejects_a_damaged_batch():

@@ -15,8 +15,7 @@ from crc32c import crc32c
 
 from kafkasse.errors import KafkasseError, TopicNotAvailable
 from kafkasse.kafka import client
-from kafkasse.kafka.batches import MAX_RUN_RECORDS
-from kafkasse.kafka.cursor import KafkaCursor
+from kafkasse.kafka.cursor import MAX_POLL_RECORDS, KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed
 from tests.kafka import fake_broker
@@ -38,6 +37,7 @@ TIMEOUT_S = 0.5
 NOT_LEADER, OUT_OF_RANGE, FETCH_SESSION_ID_NOT_FOUND = 6, 1, 70
 NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR = 29, 100, 106
 POLL_TIMEOUT_S = 30.0
+SOON_S = 5.0
 TURNS, TURN_S = 20, 0.001  # gevent reads sockets only if a turn is longer than 0 s
 CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
 LARGE = b"x" * 600_000  # more than half of max_fetch_bytes: the cursor fetches ahead
@@ -94,6 +94,15 @@ def offsets(batches: list[Batch], number: int = 0) -> list[int]:
     return [record.offset for each in batches if each.partition == at(number) for record in each.records]
 
 
+def poll_until(cursor: KafkaCursor, done: Callable[[list[Batch]], bool]) -> list[Batch]:
+    """Poll until `done` is true of all batches that were returned."""
+    found: list[Batch] = []
+    with gevent.Timeout(POLL_TIMEOUT_S):
+        while not done(found):
+            found += cursor.poll(POLL_TIMEOUT_S)
+    return found
+
+
 def run_event_loop() -> None:
     """Run all events that are ready, so that a test can check that something did not happen."""
     for _ in range(TURNS):
@@ -113,7 +122,7 @@ def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes
     first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"x" * 900_000)))
     first.get()
-    many, few = batch(1, *[b"y" * 300] * MAX_RUN_RECORDS), batch(0, b"a", b"b")
+    many, few = batch(1, *[b"y" * 300] * MAX_POLL_RECORDS), batch(0, b"a", b"b")
     broker.next_fetch().respond(partition_data(0, many), partition_data(1, few))
     await_response(cursor)
     return many, few
@@ -146,11 +155,10 @@ def test_returns_records_once_while_the_topic_grows(cluster, opened):
     if broker.pending_fetches:  # the same request again
         broker.next_fetch().respond(partition_data(0, many), partition_data(1, few + batch(2, b"c")))
         await_response(cursor)
-    found += cursor.poll(POLL_TIMEOUT_S)
+    found += poll_until(cursor, lambda batches: MAX_POLL_RECORDS == len(offsets(found + batches)))
+    last = start_poll(cursor)
     broker.next_fetch().respond(partition_data(1, batch(2, b"c") + batch(3, b"d")))
-    await_response(cursor)
-
-    found += cursor.poll(POLL_TIMEOUT_S)
+    found += last.get()
 
     assert [0, 1, 2, 3] == offsets(found, 1)
 
@@ -164,12 +172,64 @@ def test_keeps_a_response_until_its_last_record_is_returned(cluster, opened):
     run_event_loop()
     if broker.pending_fetches:  # the same request again
         broker.next_fetch().respond(
-            partition_data(0, many + batch(MAX_RUN_RECORDS + 1, b"new")), partition_data(1, few)
+            partition_data(0, many + batch(MAX_POLL_RECORDS + 1, b"new")), partition_data(1, few)
         )
         await_response(cursor)
-    found += cursor.poll(POLL_TIMEOUT_S)
+    found += poll_until(cursor, lambda batches: MAX_POLL_RECORDS == len(offsets(found + batches)))
 
     assert [0, 1] == offsets(found, 1)
+
+
+def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
+    """A tail fetches the other partitions between two polls, and later the busy one again."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    large = batch(0, *[b"x"] * 4 * MAX_POLL_RECORDS)
+    broker.next_fetch().respond(partition_data(0, large), partition_data(1), session=SESSION_ID)
+    found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
+    meanwhile = broker.next_fetch()
+    meanwhile.respond(partition_data(1, batch(0, b"a")), session=SESSION_ID)
+    await_response(cursor)
+    found += cursor.poll(POLL_TIMEOUT_S)
+    during = offsets(found, 1), len(offsets(found))
+    found += poll_until(cursor, lambda batches: 4 * MAX_POLL_RECORDS == len(offsets(found + batches)))
+    start_poll(cursor)
+    fetch = broker.next_fetch()
+    while 0 not in fetch.offsets:  # sent while the large batch was decoded
+        fetch.respond(session=SESSION_ID)
+        fetch = broker.next_fetch()
+
+    assert ([0], {}) == (meanwhile.forgotten, meanwhile.offsets)
+    assert [0] == during[0]
+    assert during[1] < 4 * MAX_POLL_RECORDS
+    assert list(range(4 * MAX_POLL_RECORDS)) == offsets(found)
+    assert 4 * MAX_POLL_RECORDS == fetch.offsets[0]
+
+
+@pytest.mark.parametrize("action", ["close", "remove", "seek"])
+def test_large_batch_may_be_discarded_while_it_is_decoded(cluster, opened, action):
+    """Another greenlet may close the cursor, remove the partition or move it, between any two pieces."""
+    (broker, _), cursor = cluster.brokers, opened(0, tail=True)
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, *[b"x"] * 4 * MAX_POLL_RECORDS)), session=SESSION_ID)
+    poll.get()
+    late = start_poll(cursor)  # has begun to decode when take_turn() switches greenlets
+    gevent.sleep(0)
+    if action == "close":
+        cursor.close()
+        late.get(timeout=SOON_S)
+        return
+    _ = cursor.remove([at(0)]) if action == "remove" else cursor.seek({at(0): 99})
+    late.kill()
+    cursor.seek({at(0): 99})
+    again = start_poll(cursor)
+    fetch = broker.next_fetch()
+    while 99 not in fetch.offsets.values():
+        fetch.respond(session=SESSION_ID)
+        fetch = broker.next_fetch()
+    fetch.respond(partition_data(0, batch(99, b"a")), session=SESSION_ID)
+
+    assert [99] == offsets(again.get())
 
 
 def test_seek_discards_the_response_in_flight(cluster, opened):
@@ -527,13 +587,13 @@ def test_partitions_take_turns(cluster, opened):
     """A busy partition does not delay the records of a quiet one in the same response."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     poll = start_poll(cursor)
-    many = b"".join(batch(at, *[b"x"] * MAX_RUN_RECORDS) for at in range(0, 4 * MAX_RUN_RECORDS, MAX_RUN_RECORDS))
+    many = b"".join(batch(at, *[b"x"] * MAX_POLL_RECORDS) for at in range(0, 4 * MAX_POLL_RECORDS, MAX_POLL_RECORDS))
     broker.next_fetch().respond(partition_data(0, many), partition_data(1, batch(0, b"a")), session=SESSION_ID)
 
     found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
 
     assert [0] == offsets(found, 1)
-    assert len(offsets(found, 0)) <= 2 * MAX_RUN_RECORDS
+    assert len(offsets(found, 0)) <= 2 * MAX_POLL_RECORDS
 
 
 # Reconnecting and leaders
