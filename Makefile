@@ -48,6 +48,11 @@ chaos: setup ## inject random faults for SECONDS while many clients read
 attacks: setup ## run the attacks on memory and on the event loop in full size
 	@ATTACKS=full $(VENV)/bin/pytest -s --timeout 900 tests/attacks/test_stalls.py tests/attacks/test_isolation.py $(TEST)
 
+# Needs Node, Go, Rust, Java with Maven, Chromium and Firefox; builds the clients in build/clients. See docs/clients.md.
+ROUNDS ?= 3
+clients: setup ## run the SSE clients of other people through every fault, ROUNDS times
+	@$(VENV)/bin/python -m tests.clients --rounds $(ROUNDS)
+
 # The time is shared by all fuzz targets. See docs/security.md.
 fuzz: setup ## run the coverage-guided fuzzers for SECONDS
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt

@@ -1,0 +1,93 @@
+"""`make clients`: all clients, several times. The exit code is 1 if a client has a defect that it did not have before."""
+
+from __future__ import annotations
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import argparse  # noqa: E402
+import logging  # noqa: E402
+import secrets  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from contextlib import redirect_stdout  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from kafkasse.broker import EmbeddedBroker  # noqa: E402
+from tests.clients.programs import PROGRAMS, Program, build, missing  # noqa: E402
+from tests.clients.scenario import DEFECTS, FAULTS, Outcome, Result, Scenario  # noqa: E402
+
+
+def main() -> int:
+    """Run the clients and print the result."""
+    parser = argparse.ArgumentParser(prog="make clients", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often to inject each fault")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the names of clients")
+    args = parser.parse_args()
+    programs = [each for each in PROGRAMS if not args.only or any(part in each.name for part in args.only)]
+    if absent := {reason for each in programs if (reason := missing(each.toolchain))}:
+        print(f"make: {'; '.join(sorted(absent))}", file=sys.stderr)
+        return 1
+    for toolchain in {each.toolchain for each in programs}:
+        build(toolchain)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    directory = Path(tempfile.mkdtemp(prefix="kafkasse-clients-"))
+    report(f"{len(programs)} clients, {args.rounds} rounds; logs in {directory}")
+    with (directory / "servers.log").open("w") as log, redirect_stdout(log):
+        rounds = run(programs, args.rounds, directory)
+    wrong = [line for number, results in enumerate(rounds) for line in problems(number, results)]
+    report("\n".join([*table(rounds), *wrong]))
+    return 1 if wrong else 0
+
+
+def run(programs: Sequence[Program], count: int, directory: Path) -> list[dict[str, Result]]:
+    """Return the results of each round. Every round has a new topic and new clients."""
+    rounds = []
+    with EmbeddedBroker() as broker:
+        for number in range(count):
+            own = directory / f"round-{number}"
+            own.mkdir()
+            with Scenario(broker.bootstrap_servers, f"clients-{secrets.token_hex(6)}", programs, own) as scenario:
+                rounds.append(scenario.run(FAULTS))
+            report(f"round {number + 1} of {count} is done")
+    return rounds
+
+
+def table(rounds: Sequence[dict[str, Result]]) -> list[str]:
+    """Return a line for each client: what it lost, and the longest time until it received records again."""
+    lines = [" | ".join(["client".ljust(40), *(fault.rjust(12) for fault in FAULTS)])]
+    for name in rounds[0]:
+        cells = [cell([each[name].outcomes[fault] for each in rounds]).rjust(12) for fault in FAULTS]
+        lines.append(" | ".join([name.ljust(40), *cells]))
+    return lines
+
+
+def cell(outcomes: Sequence[Outcome]) -> str:
+    """Return what a client did wrong after a fault, or how long it received nothing."""
+    counts = {name: sum(getattr(each, name) for each in outcomes) for name in ("lost", "repeated", "altered")}
+    wrong = [f"{count} {name}" for name, count in counts.items() if count]
+    times = [each.recovery_s for each in outcomes if each.recovery_s is not None]
+    if len(times) < len(outcomes):
+        wrong.append("stopped")
+    return ", ".join(wrong) or f"{max(times):.1f} s"
+
+
+def problems(number: int, results: dict[str, Result]) -> list[str]:
+    """Return the violations and the log of each client with an unexpected result."""
+    lines = []
+    for name, result in results.items():
+        expected = DEFECTS.get(name, {})
+        if expected != result.defects or bool(expected) != bool(result.violations):
+            lines += [f"round {number + 1}, {name}:", *result.violations, result.log]
+    return lines
+
+
+def report(what: str) -> None:
+    """Print to stderr, because stdout is redirected to the log of the servers."""
+    print(what, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

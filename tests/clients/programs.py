@@ -1,0 +1,168 @@
+"""The clients: how to build each one, and the command that reads a stream and prints each event as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from tests.support.server import ROOT
+
+SOURCES = Path(__file__).parent / "programs"
+BUILD = ROOT / "build" / "clients"
+BUILD_S_MAX = 900.0
+PRINTED = re.compile(r"EVENT ([\w%.!~*'()-]+)")  # in a browser's log
+CHROMIUM_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server --enable-logging=stderr"
+)
+
+
+class Printed(NamedTuple):
+    """An event that a client printed."""
+
+    event: str
+    id: str
+    data: str
+
+
+class Toolchain(NamedTuple):
+    """Builds programs.
+
+    Attributes:
+        folder: the folder of the sources.
+        version: the command that prints the version.
+        oldest: the oldest version that can build the programs.
+        build: the command that builds them, in a copy of the folder.
+    """
+
+    folder: str
+    version: str
+    oldest: tuple[int, int]
+    build: str = ""
+
+    def missing(self) -> str | None:
+        """Return why the toolchain cannot be used, or None."""
+        name, *_ = self.version.split()
+        if shutil.which(name) is None:
+            return f"{name} is not installed"
+        done = subprocess.run(self.version.split(), capture_output=True, text=True, check=False)
+        found = re.search(r"(\d+)\.(\d+)", done.stdout + done.stderr)
+        if found is None or (int(found[1]), int(found[2])) < self.oldest:
+            return f"{name} is older than {'.'.join(map(str, self.oldest))}"
+        return None
+
+
+NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund --loglevel=error")
+GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
+JAVA = Toolchain("java", "mvn --version", (3, 6), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
+RUST = Toolchain("rust", "cargo --version", (1, 85), "cargo build --locked --quiet")
+PYTHON = Toolchain("python", f"{sys.executable} --version", (3, 11))
+CHROMIUM = Toolchain("browser", "chromium --version", (100, 0))
+FIREFOX = Toolchain("browser", "firefox-esr --version", (100, 0))
+
+
+class Program(NamedTuple):
+    """A client.
+
+    Attributes:
+        name: the name of the library and its version.
+        toolchain: builds it.
+        command: returns the command for the folder with the built program, an empty folder and the URL of the stream.
+    """
+
+    name: str
+    toolchain: Toolchain
+    command: Callable[[Path, Path, str], Sequence[str]]
+
+
+def _node(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
+    return lambda built, _, url: ["node", str(built / "client.mjs"), library, url]
+
+
+def _go(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
+    return lambda built, _, url: [str(built / "client"), library, url]
+
+
+def _python(file: str) -> Callable[[Path, Path, str], Sequence[str]]:
+    return lambda built, _, url: [sys.executable, str(built / file), url]
+
+
+def _chromium(built: Path, profile: Path, url: str) -> Sequence[str]:
+    return ["chromium", *CHROMIUM_FLAGS.split(), f"--user-data-dir={profile}", _page(url)]
+
+
+def _firefox(built: Path, profile: Path, url: str) -> Sequence[str]:
+    (profile / "user.js").write_text('user_pref("devtools.console.stdout.content", true);\n')
+    return ["firefox-esr", "--headless", "--no-remote", "--profile", str(profile), _page(url)]
+
+
+def _page(url: str) -> str:
+    scheme_and_host, path = re.fullmatch(r"(http://[^/]+)(/.*)", url).groups()  # type: ignore[union-attr]
+    return f"{scheme_and_host}/-/follow?stream={path}"
+
+
+PROGRAMS = [
+    Program("Chromium", CHROMIUM, _chromium),
+    Program("Firefox", FIREFOX, _firefox),
+    Program("eventsource 2.0.2", NODE, _node("eventsource-2")),
+    Program("eventsource 2.0.2, plain", NODE, _node("eventsource-2-plain")),
+    Program("eventsource 4.1.1", NODE, _node("eventsource")),
+    Program("@microsoft/fetch-event-source 2.0.1", NODE, _node("fetch-event-source")),
+    Program("@microsoft/fetch-event-source 2.0.1, plain", NODE, _node("fetch-event-source-plain")),
+    Program("launchdarkly-eventsource 2.2.0", NODE, _node("launchdarkly-eventsource")),
+    Program("httpx-sse 0.4.3", PYTHON, _python("with_httpx_sse.py")),
+    Program("aiohttp-sse-client 0.2.1", PYTHON, _python("with_aiohttp_sse_client.py")),
+    Program("r3labs/sse 2.10.0", GO, _go("r3labs-sse")),
+    Program("r3labs/sse 2.10.0, plain", GO, _go("r3labs-sse-plain")),
+    Program("tmaxmax/go-sse 0.11.0", GO, _go("go-sse")),
+    Program(
+        "okhttp-eventsource 4.1.1",
+        JAVA,
+        lambda built, _, url: ["java", "-cp", str(built / "lib" / "*"), str(built / "Client.java"), url],
+    ),
+    Program("reqwest-eventsource 0.6.0", RUST, lambda built, _, url: [str(built / "target" / "debug" / "client"), url]),
+]
+
+
+@cache
+def missing(toolchain: Toolchain) -> str | None:
+    """Return why a toolchain cannot be used, or None."""
+    return toolchain.missing()
+
+
+@cache
+def build(toolchain: Toolchain) -> Path:
+    """Build the programs of a toolchain in `build/clients/`. Return the folder."""
+    if not toolchain.build:
+        return SOURCES / toolchain.folder
+    folder = BUILD / toolchain.folder
+    shutil.copytree(SOURCES / toolchain.folder, folder, dirs_exist_ok=True)
+    done = subprocess.run(
+        toolchain.build.split(), cwd=folder, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False
+    )
+    assert done.returncode == 0, f"{toolchain.build} failed:\n{done.stdout}{done.stderr}"
+    return folder
+
+
+def printed(line: str) -> Printed | None:
+    """Return the event in a line of output, or None."""
+    text = unquote(found[1]) if (found := PRINTED.search(line)) else line
+    try:
+        event: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    return Printed(event["event"] or "message", event["id"] or "", event["data"])
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of the clients: those of this process, without a proxy."""
+    return {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}

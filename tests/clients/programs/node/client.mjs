@@ -1,0 +1,62 @@
+// Read a stream with one of the libraries below, and print each event as one line of JSON. Arguments: the library, the URL.
+
+import { createRequire } from "node:module";
+
+const require = createRequire(import.meta.url);
+const [library, url] = process.argv.slice(2);
+const TYPES = ["position", "message", "delete", "base64", "gap", "error"];
+
+function print(event, id, data) {
+  process.stdout.write(JSON.stringify({ event, id, data }) + "\n");
+}
+
+/** Use an EventSource class, and replace an instance that has stopped permanently. */
+function follow(EventSource, { ignoreIncomplete = false } = {}, lastEventId = "") {
+  const address = new URL(url);
+  if (lastEventId) address.searchParams.set("lastEventId", lastEventId);
+  const source = new EventSource(address.href);
+  for (const type of TYPES) {
+    source.addEventListener(type, (event) => {
+      if (event.data !== undefined) {
+        if (ignoreIncomplete && event.lastEventId === lastEventId) return;
+        lastEventId = event.lastEventId;
+        print(type, event.lastEventId, event.data);
+      } else if (source.readyState === EventSource.CLOSED) {
+        setTimeout(() => follow(EventSource, { ignoreIncomplete }, lastEventId), 1000);
+      }
+    });
+  }
+}
+
+/** `ownId`: resume after the last event that arrived; the library would resume after the last ID, even without its event. */
+function fetchEventSource({ ownId }) {
+  globalThis.window = globalThis; // The library is written for browsers.
+  globalThis.document = { hidden: false, addEventListener() {}, removeEventListener() {} };
+  let lastEventId = "";
+  require("@microsoft/fetch-event-source").fetchEventSource(url, {
+    fetch(input, init) {
+      const headers = new Headers(init.headers);
+      if (ownId && lastEventId) headers.set("Last-Event-ID", lastEventId);
+      else if (ownId) headers.delete("Last-Event-ID");
+      return fetch(input, { ...init, headers });
+    },
+    onmessage({ event, id, data }) {
+      if (!data) return; // Comments and `retry:` arrive as empty messages.
+      print(event, id, data);
+      lastEventId = id;
+    },
+    onclose() {
+      throw new Error("The server ended the stream."); // Otherwise, the library does not reconnect.
+    },
+  });
+}
+
+const programs = {
+  "eventsource-2": () => follow(require("eventsource-2"), { ignoreIncomplete: true }),
+  "eventsource-2-plain": () => follow(require("eventsource-2")),
+  "eventsource": async () => follow((await import("eventsource")).EventSource),
+  "launchdarkly-eventsource": () => follow(require("launchdarkly-eventsource").EventSource),
+  "fetch-event-source": () => fetchEventSource({ ownId: true }),
+  "fetch-event-source-plain": () => fetchEventSource({ ownId: false }),
+};
+await programs[library]();

@@ -1,0 +1,158 @@
+"""A TCP proxy between one client and the server. It records each connection, and can cut one in the middle of an event."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+import gevent
+from gevent import socket
+
+HOST = "127.0.0.1"
+BACKLOG = 100
+READ_BYTES_MAX = 65_536
+EVENT = re.compile(rb"event: message\n(?:.+\n)+\n")
+
+REJECTION = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+CutPoint = Callable[[list[bytes]], int]  # from the lines of an event to the number of bytes that the client receives
+
+
+@dataclass
+class Exchange:
+    """A request for a stream and its response.
+
+    Attributes:
+        request, response: the bytes so far, including the headers.
+    """
+
+    request: bytearray = field(default_factory=bytearray)
+    response: bytearray = field(default_factory=bytearray)
+
+    @property
+    def last_id(self) -> str | None:
+        """The last event ID that the client sent, in the header or in the query."""
+        found = re.search(rb"(?i)last-?event-?id(?:: |=)([^ &\r]+)", bytes(self.request))
+        return unquote(found[1].decode()) if found else None
+
+    @property
+    def status(self) -> int:
+        """The status of the response; 0 if there is none."""
+        return int(self.response[9:12] or 0)
+
+    @property
+    def first_id(self) -> str | None:
+        """The first event ID that the server sent."""
+        found = re.search(rb"^id: (.+)$", bytes(self.response), re.MULTILINE)
+        return found[1].decode() if found else None
+
+
+class Proxy:
+    """Forwards connections to `port` of 127.0.0.1 to `target_port`.
+
+    Attributes:
+        exchanges: all connections of the client whose path is that of the stream.
+        cut_point: where to cut the next event that the client receives; None after the cut.
+        rejects: whether new requests get a 503, as from a reverse proxy that has no server.
+    """
+
+    def __init__(self, target_port: int, stream: str) -> None:
+        self.target_port = target_port
+        self.exchanges: list[Exchange] = []
+        self.cut_point: CutPoint | None = None
+        self.rejects = False
+        self._stream = stream.encode()
+        self._sockets: set[socket.socket] = set()
+        self._reservation = self._bound(0)  # keeps the port while nobody listens
+        self.port: int = self._reservation.getsockname()[1]
+        self.listen()
+
+    def listen(self) -> None:
+        """Accept connections."""
+        self._listener = self._bound(self.port)
+        self._listener.listen(BACKLOG)
+        self._accepting = gevent.spawn(self._accept, self._listener)
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a machine does on which no server listens."""
+        self._accepting.kill()
+        self._listener.close()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for each in list(self._sockets):
+            _end(each)
+
+    def close(self) -> None:
+        """Close all connections and release the port."""
+        self.refuse()
+        self._reservation.close()
+        self.cut()
+
+    @staticmethod
+    def _bound(port: int) -> socket.socket:
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((HOST, port))
+        return bound
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            near, _ = listener.accept()
+            gevent.spawn(self._connect, near)
+
+    def _connect(self, near: socket.socket) -> None:
+        with near, socket.socket() as far:
+            try:
+                if self.rejects:
+                    near.recv(READ_BYTES_MAX)
+                    near.sendall(REJECTION)
+                    return
+                far.connect((HOST, self.target_port))
+            except OSError:
+                return
+            both = {near, far}
+            self._sockets |= both
+            requests: list[Exchange] = []  # of this connection; a browser sends several, one after the other
+            gevent.joinall(
+                [gevent.spawn(self._send, near, far, requests), gevent.spawn(self._receive, far, near, requests)]
+            )
+            self._sockets -= both
+
+    def _send(self, near: socket.socket, far: socket.socket, requests: list[Exchange]) -> None:
+        with suppress(OSError):
+            while data := near.recv(READ_BYTES_MAX):
+                if data.startswith(b"GET "):
+                    requests.append(Exchange())
+                    if data.startswith(b"GET " + self._stream):
+                        self.exchanges.append(requests[-1])
+                requests[-1].request += data
+                far.sendall(data)
+        _end(far)
+
+    def _receive(self, far: socket.socket, near: socket.socket, requests: list[Exchange]) -> None:
+        with suppress(OSError):
+            while data := far.recv(READ_BYTES_MAX):
+                data, is_cut = self._cut(data)
+                requests[-1].response += data
+                near.sendall(data)
+                if is_cut:
+                    break
+        _end(near)
+        _end(far)
+
+    def _cut(self, data: bytes) -> tuple[bytes, bool]:
+        """Return what the client receives, and whether the connection ends after it."""
+        event = EVENT.search(data) if self.cut_point else None
+        if event is None or self.cut_point is None:
+            return data, False
+        cut_point, self.cut_point = self.cut_point, None
+        return data[: event.start() + cut_point(event[0].splitlines(keepends=True))], True
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

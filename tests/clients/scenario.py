@@ -1,0 +1,329 @@
+"""Clients read one stream, each through its own proxy, while faults end their connections.
+
+    Writer ──▶ Kafka ──▶ Server ──▶ Proxy ──▶ client ──▶ one line of JSON for each event
+
+The result for each client is judged by tests/history/checker.py: the events that the client printed must be one correct
+history, as if no connection had ever ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import gevent
+import yaml
+
+from tests.clients.programs import Printed, Program, build, environment, printed
+from tests.clients.proxy import CutPoint, Proxy
+from tests.history.checker import Connection, History, violations
+from tests.history.cluster import Witness, Writer
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+from tests.support.waiting import POLL_S, wait_until
+
+PARTITIONS = 3
+WRITES_PER_S = 10  # one record to each partition
+RETRY_MS = 300
+DOWN_S = 1.0  # how long nothing listens, or requests get a 503
+START_S_MAX = 60.0  # a browser starts slowly on a busy machine
+RECOVERY_S_MAX = 30.0  # a client that has received nothing for this long after a fault has stopped
+CUT_RECOVERY_S_MAX = 10.0  # the same after a cut, after which the server is still available
+
+FAULTS = FIRST, KILL, RESTART, END, REJECT, CUT = "first", "kill", "restart", "end", "503", "cut"
+
+
+# Defects of libraries that an application can work around. Without ", plain", the programs contain the workarounds.
+DEFECTS = {
+    # Keeps the lines of an incomplete event, and dispatches them at the start of the next connection.
+    "eventsource 2.0.2, plain": {CUT: {"repeated"}},
+    # Stores an ID when it has read the line, even if the empty line after it, which completes the event, does not follow.
+    "@microsoft/fetch-event-source 2.0.1, plain": {CUT: {"lost"}},
+    # Delivers incomplete events, and sends an incomplete ID, which the server rejects.
+    "r3labs/sse 2.10.0, plain": {CUT: {"altered", "lost", "repeated", "stopped"}},
+}
+
+
+def _at_line(number: int, share: float) -> CutPoint:
+    return lambda lines: len(b"".join(lines[:number])) + int(len(lines[number]) * share)
+
+
+# In the middle and at the end of each of the three lines of an event.
+CUT_POINTS = [_at_line(number, share) for number in range(3) for share in (0.5, 1)]
+
+
+class Outcome(NamedTuple):
+    """What happened to the records of one fault at one client.
+
+    Attributes:
+        lost: the number of records that the client did not print.
+        repeated: the number of records that it printed again.
+        altered: the number of events that match no record.
+        recovery_s: the longest time from a fault to the next record; None if the client stopped.
+    """
+
+    lost: int = 0
+    repeated: int = 0
+    altered: int = 0
+    recovery_s: float | None = 0.0
+
+    @property
+    def defects(self) -> set[str]:
+        """The ways in which the client did not print each record exactly once."""
+        found = {name for name in ("lost", "repeated", "altered") if getattr(self, name)}
+        return found if self.recovery_s is not None else found | {"stopped"}
+
+
+class Result(NamedTuple):
+    """The result of one client.
+
+    Attributes:
+        outcomes: one for each fault.
+        violations: what the checker found.
+        log: what the client printed that is no event, and the status of each response.
+    """
+
+    outcomes: dict[str, Outcome]
+    violations: list[str]
+    log: str
+
+    @property
+    def defects(self) -> dict[str, set[str]]:
+        """What the client did wrong after each fault."""
+        return {fault: each.defects for fault, each in self.outcomes.items() if each.defects}
+
+
+class Client:
+    """A running program, and what it has printed so far."""
+
+    def __init__(self, program: Program, server_port: int, stream: str, directory: Path) -> None:
+        self.name = program.name
+        self.events: list[Printed] = []
+        self.log: list[str] = []
+        self.newest = -1  # the highest number of a record that it printed
+        self.has_stopped = False
+        self.recovery_s: dict[str, float | None] = {}
+        self.altered: dict[str, int] = {}
+        self.stage = ""
+        self.proxy = Proxy(server_port, stream)
+        command = program.command(build(program.toolchain), directory, f"http://127.0.0.1:{self.proxy.port}{stream}")
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), cwd=directory
+        )
+        self._reading = gevent.spawn(self._read)
+
+    def close(self) -> None:
+        """End the program."""
+        self._process.kill()
+        self._process.wait()
+        self._reading.join()
+        self.proxy.close()
+
+    @property
+    def first_id(self) -> str | None:
+        """The first event ID that the server sent; None if it has sent none."""
+        return next((each.first_id for each in self.proxy.exchanges if each.first_id), None)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = printed(line)
+            if event is None:
+                self.log.append(line)
+                continue
+            self.events.append(event)
+            if event.event == "message":
+                number = _number(event.data)
+                self.newest = max(self.newest, number or 0)
+                if number is None:
+                    self.altered[self.stage] = self.altered.get(self.stage, 0) + 1
+
+
+def _number(data: str) -> int | None:
+    """Return the number of a record, or None if the data is incomplete."""
+    try:
+        return int(json.loads(data)["n"])
+    except ValueError:
+        return None
+
+
+class Scenario:
+    """A server, a writer and clients, until the `with` block ends."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, programs: Sequence[Program], directory: Path) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._programs = programs
+        self._directory = directory
+        self._stages: list[str] = []  # the fault of each record
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Scenario:
+        with closing(Cluster(self._bootstrap_servers)) as cluster:
+            cluster.create(self._topic, PARTITIONS)
+        config = {
+            "kafka": {"bootstrap_servers": self._bootstrap_servers},
+            "allowed_topics": [self._topic],
+            "retry_ms": RETRY_MS,
+        }
+        (self._directory / "kafkasse.yaml").write_text(yaml.safe_dump(config))
+        with self._stack as stack:
+            self._writer = stack.enter_context(closing(Writer(self._bootstrap_servers)))
+            self._server = self._serve()
+            stack.callback(lambda: self._server.stop())
+            self.clients = [stack.enter_context(closing(each)) for each in self._started()]
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, faults: Sequence[str]) -> dict[str, Result]:
+        """Inject faults, and return the result of each client by its name."""
+        self._wait_until(lambda client: bool(client.first_id), START_S_MAX)
+        writing: gevent.Greenlet | None = None
+        for self._stage in faults:
+            for client in self.clients:
+                client.stage = self._stage
+            for inject in self._injections(self._stage):
+                began = time.monotonic()
+                inject()
+                if writing is None:
+                    writing = gevent.spawn(self._write)
+                self._wait_for_recovery(began)
+        assert writing is not None
+        writing.kill()
+        self._writer.flush()
+        self._wait_until(lambda client: client.newest == len(self._stages) - 1)
+        return self._results()
+
+    def _started(self) -> Iterator[Client]:
+        for number, program in enumerate(self._programs):
+            directory = self._directory / str(number)
+            directory.mkdir()
+            yield Client(program, self._server.port, f"/{self._topic}", directory)
+
+    def _serve(self) -> Server:
+        return Server("tests.clients.app:create()", KAFKASSE_CONFIG=str(self._directory / "kafkasse.yaml"))
+
+    def _write(self) -> None:
+        while True:
+            for partition in range(PARTITIONS):
+                self._send(partition)
+            self._writer.flush()
+            gevent.sleep(1 / WRITES_PER_S)
+
+    def _send(self, partition: int) -> None:
+        number = len(self._stages)
+        self._stages.append(self._stage)
+        text = "x" * (number * 7919 % 100)
+        self._writer.send(self._topic, partition, json.dumps({"n": number, "text": text}).encode())
+
+    # Faults.
+
+    def _injections(self, fault: str) -> list[Callable[[], None]]:
+        if fault == CUT:
+            return [partial(self._cut, point) for point in CUT_POINTS]
+        faults = {FIRST: self._end, KILL: self._kill, RESTART: self._restart, END: self._end, REJECT: self._reject}
+        return [faults[fault]]
+
+    def _kill(self) -> None:
+        self._replace_worker(signal.SIGKILL)
+
+    def _end(self) -> None:
+        self._replace_worker(signal.SIGTERM)
+
+    def _replace_worker(self, end: signal.Signals) -> None:
+        [worker] = self._server.workers()
+        os.kill(worker, end)
+        wait_until(lambda: self._server.workers() not in ([], [worker]))
+
+    def _restart(self) -> None:
+        for each in self.clients:
+            each.proxy.refuse()
+        self._server.stop()
+        gevent.sleep(DOWN_S)
+        self._server = self._serve()
+        for each in self.clients:
+            each.proxy.target_port = self._server.port
+            each.proxy.listen()
+
+    def _reject(self) -> None:
+        for each in self.clients:
+            each.proxy.rejects = True
+            each.proxy.cut()
+        gevent.sleep(DOWN_S)
+        for each in self.clients:
+            each.proxy.rejects = False
+
+    def _cut(self, point: CutPoint) -> None:
+        for each in self.clients:
+            each.proxy.cut_point = point
+        self._wait_until(lambda client: client.proxy.cut_point is None)
+
+    def _wait_for_recovery(self, began: float) -> None:
+        number = len(self._stages)
+        s_max = CUT_RECOVERY_S_MAX if self._stage == CUT else RECOVERY_S_MAX
+        ended = self._wait_until(lambda client: client.newest >= number, s_max)
+        for client in self.clients:
+            took = ended.get(client.name)
+            before = client.recovery_s.get(self._stage, 0.0)
+            client.recovery_s[self._stage] = None if took is None or before is None else max(took - began, before)
+
+    def _wait_until(self, condition: Callable[[Client], bool], s_max: float = RECOVERY_S_MAX) -> dict[str, float]:
+        """Wait until the condition is true for each client that has not stopped. Return when it became true."""
+        ended: dict[str, float] = {}
+        deadline = time.monotonic() + s_max
+        waiting = [each for each in self.clients if not each.has_stopped]
+        while waiting and time.monotonic() < deadline:
+            gevent.sleep(POLL_S)
+            ended |= {each.name: time.monotonic() for each in waiting if condition(each)}
+            waiting = [each for each in waiting if each.name not in ended]
+        for each in waiting:
+            each.has_stopped = True
+        return ended
+
+    # The result.
+
+    def _results(self) -> dict[str, Result]:
+        with closing(Witness(self._bootstrap_servers, [self._topic])) as witness:
+            ends = witness.read()
+        found = {}
+        for client in self.clients:
+            # The topic was empty when the client connected.
+            history = History(client.name, [self._topic], [_as_connection(client)], start="earliest")
+            wrong = violations([history], witness.stored, acknowledged=self._writer.acknowledged, reached=ends)
+            found[client.name] = Result(self._outcomes(client), wrong, _log(client))
+        return found
+
+    def _outcomes(self, client: Client) -> dict[str, Outcome]:
+        numbers = [_number(each.data) for each in client.events if each.event == "message"]
+        outcomes = {}
+        for stage, recovery_s in client.recovery_s.items():
+            sent = {number for number, each in enumerate(self._stages) if each == stage}
+            received = [each for each in numbers if each in sent]
+            lost, repeated = len(sent) - len(set(received)), len(received) - len(set(received))
+            outcomes[stage] = Outcome(lost, repeated, client.altered.get(stage, 0), recovery_s)
+        return outcomes
+
+
+def _as_connection(client: Client) -> Connection:
+    """Return the events that the client printed as one response, which starts with the first ID that the server sent."""
+    blocks = [f"id: {client.first_id}\n\n"]
+    for event, event_id, data in client.events:
+        lines = "".join(f"data: {line}\n" for line in data.split("\n"))
+        blocks.append(f"event: {event}\n{lines}id: {event_id}\n\n" if event_id else f"event: {event}\n{lines}\n")
+    return Connection(None, 200, "".join(blocks).encode())
+
+
+def _log(client: Client) -> str:
+    requests = [f"{each.status} for {each.last_id}\n" for each in client.proxy.exchanges]
+    return "".join([*client.log[-20:], *requests])
