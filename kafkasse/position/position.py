@@ -40,7 +40,7 @@ class Limits:
     """The largest Last-Event-ID that the server accepts."""
 
     max_bytes: int = 65_536
-    max_entries: int = 2_000
+    max_entries: int = 2_500
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from kafkasse.log_line import one_line
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
+from kafkasse.web.id_size import check_id_size
 from kafkasse.web.limits import StreamLimits
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
@@ -123,6 +124,7 @@ class StreamService:
         for topic in found.values():
             if topic.error is not None:
                 raise topic.error
+        check_id_size(route, parsed.position, found, self.config.web)
         leave = self._limits.enter(request)
         if request.method == "HEAD":
             try:

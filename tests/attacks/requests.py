@@ -102,7 +102,7 @@ POSITIONS = [
          '"topic_id":"y"}]', POSITION),
         ("a topic ID of 5,000 letters", entry(topic_id="a" * 5000), POSITION),
         ("an unknown topic ID: the topic is read from its start", entry(topic_id="AAAAAAAA"), STREAM),
-        ("3,000 topic names", json.dumps(["attacked"] * 3000, separators=(",", ":")), POSITION),
+        ("4,000 topic names", json.dumps(["attacked"] * 4000, separators=(",", ":")), POSITION),
         ("1,300 partitions", json.dumps([json.loads(ENTRY) | {"partition": n} for n in range(1300)],
          separators=(",", ":")), POSITION),
         ("60 topics", json.dumps([f"t{n}" for n in range(60)]), PARAMETER),

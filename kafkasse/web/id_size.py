@@ -1,0 +1,65 @@
+"""Refuses a stream whose event IDs would be too large for the server to accept, so that every stream can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from kafkasse.config.settings import WebSettings
+from kafkasse.errors import BadRequest
+from kafkasse.log import Partition, Topic
+from kafkasse.position import IdType, IdWriter, Position
+from kafkasse.route import Route
+
+MAX_ENTRY_BYTES = 420  # of an entry with a topic name of 249 letters; with fewer partitions, every ID is short enough
+# An ID becomes longer while a stream is open. These values are larger than most that occur.
+LARGE_OFFSET, LARGE_EPOCH, TIMESTAMP, TOPIC_ID = 10**10 - 1, 999, 10**13 - 1, "x" * 8
+
+
+def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic], settings: WebSettings) -> None:
+    """Check that the server would accept the event IDs of a stream.
+
+    Raises:
+        BadRequest: the stream has more partitions than `max_last_event_id_entries`, or its event IDs could become longer
+            than `max_last_event_id_bytes`.
+    """
+    listed: dict[str, int] = {}
+    for partition in position.starts:
+        listed[partition.topic] = listed.get(partition.topic, 0) + 1
+    counts = {
+        name: listed[name] if name in position.partial_topics else topic.partitions for name, topic in topics.items()
+    }
+    count, max_entries, max_bytes = (
+        sum(counts.values()),
+        settings.max_last_event_id_entries,
+        settings.max_last_event_id_bytes,
+    )
+    if count > max_entries:
+        raise BadRequest(
+            f"This stream has {count} partitions. Its event IDs would have more than {max_entries} entries "
+            f"(max_last_event_id_entries), so that no client could resume it. Request fewer topics or partitions."
+        )
+    if (
+        count * MAX_ENTRY_BYTES > max_bytes
+        and _id_bytes(tuple(counts.items()), route.id_type, route.compact_ids) > max_bytes
+    ):
+        raise BadRequest(
+            f"This stream has {count} partitions. Its event IDs could become longer than {max_bytes} bytes "
+            f"(max_last_event_id_bytes), so that no client could resume it. Request fewer topics or partitions."
+        )
+
+
+@lru_cache(maxsize=256)
+def _id_bytes(counts: tuple[tuple[str, int], ...], id_type: IdType, compact: bool | None) -> int:
+    """Return the length of a long event ID. Cached, because it takes 10 ms for the largest ID."""
+    partitions = [Partition(name, index) for name, count in counts for index in range(count)]
+    return len(
+        IdWriter(
+            dict.fromkeys(partitions, LARGE_OFFSET),
+            {name: TOPIC_ID for name, _ in counts},
+            id_type=id_type,
+            timestamps=dict.fromkeys(partitions, TIMESTAMP),
+            compact=compact,
+            epochs=dict.fromkeys(partitions, LARGE_EPOCH),
+        ).render()
+    )
