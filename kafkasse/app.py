@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 from flask import Blueprint, Flask, Response, request
 from gevent.monkey import is_module_patched
@@ -66,7 +67,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
     app.add_url_rule("/-/health", "health", lambda: health(service))
     app.add_url_rule("/-/metrics", "metrics", lambda: metrics(service))
-    app.register_error_handler(HTTPException, as_problem)
+    app.register_error_handler(HTTPException, lambda error: as_problem(service, error))
     app.after_request(add_missing_headers)
     return app
 
@@ -89,8 +90,10 @@ def metrics(service: StreamService) -> Response:
     return Response(service.metrics.render(), content_type="text/plain; version=0.0.4")
 
 
-def as_problem(error: HTTPException) -> Response:
+def as_problem(service: StreamService, error: HTTPException) -> Any:
     """Convert one of Flask's own errors, such as 404 for an unknown path, to the JSON body of kafkasse's errors."""
+    if too_many := service.throttle():
+        return service.refuse(too_many)
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
     name = type(error).__name__

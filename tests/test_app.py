@@ -85,7 +85,7 @@ def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
     client.get("/missing")
     with client.get("/t?timestamp=0", buffered=False) as stream:
         chunks = iter(stream.response)
-        while b"data:" not in next(chunks):
+        while b'"n":1' not in next(chunks):
             pass
 
         assert 1 == metric(client, "kafkasse_streams_opened_total")

@@ -98,10 +98,12 @@ class StreamService:
             try:
                 return self.respond(route, topics)
             except KafkasseError as error:
-                return self._refuse(self._throttled(error))
+                if error.status < 500:  # other errors are ours
+                    error = self.throttle() or error
+                return self.refuse(error)
             except Exception:
                 self.config.hooks.logger.exception("A request failed unexpectedly.")
-                return self._refuse(KafkasseError(UNEXPECTED))
+                return self.refuse(KafkasseError(UNEXPECTED))
 
         return view
 
@@ -155,16 +157,16 @@ class StreamService:
         response = Response(body, headers=STREAM_HEADERS, content_type=parsed.content_type, direct_passthrough=True)
         return self._with_cors(response)
 
-    def _throttled(self, error: KafkasseError) -> KafkasseError:
-        """Return the error to send. Wait before that if the client's requests are rejected again and again."""
-        if error.status < 500:  # other errors are ours
-            try:
-                self._throttle.delay(self._limits.client(request))
-            except TooManyRejections as too_many:
-                return too_many
-        return error
+    def throttle(self) -> TooManyRejections | None:
+        """Return when the current request may be rejected, or return the error to send instead; see web/throttle.py."""
+        try:
+            self._throttle.delay(self._limits.client(request))
+        except TooManyRejections as error:
+            return error
+        return None
 
-    def _refuse(self, error: KafkasseError) -> Any:
+    def refuse(self, error: KafkasseError) -> Any:
+        """Return the response to a request that gets no stream."""
         self.metrics.count("requests_refused", status=str(error.status))
         if error.status >= 500:
             self._call_handler("event.error", error)

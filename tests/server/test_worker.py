@@ -99,14 +99,15 @@ def test_answers_503_on_a_connection_that_was_accepted_before_it_stopped(start: 
 # Clients whose requests are rejected.
 
 
-def test_slows_down_a_client_that_repeats_a_rejected_request(start: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("path", ["/missing", "/no/such/path"])
+def test_slows_down_a_client_that_repeats_a_rejected_request(start: Callable[..., Server], path: str) -> None:
     """Meanwhile, other requests of the same address succeed at once."""
     server = start()
     statuses: list[int] = []
 
     def repeat() -> None:
         while True:
-            statuses.append(fetch(server.port, "/missing").status)
+            statuses.append(fetch(server.port, path).status)
 
     looping = gevent.spawn(repeat)
     wait_until(lambda: len(statuses) >= BURST)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import gevent
 import pytest
 from flask import Flask, Response, abort, request, session
 from flask.testing import FlaskClient
@@ -397,6 +398,21 @@ def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.
     assert "error" == event.type
     assert schemas.first_error("problem", json.loads(event.data)) is None
     assert 500 == json.loads(event.data)["status"]
+
+
+def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
+    log: CountingLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error ends all streams of the feed."""
+    client = client_of(log, filterer=lambda message: message["n"] >= 0)
+    responses = [client.get("/streams/t", buffered=False) for _ in range(3)]
+    reading = [gevent.spawn(take, response, b"event: error") for response in responses]
+    gevent.sleep(0.1)
+
+    log.append("t", b"{}")
+
+    assert all(b'"FilterError"' in each.get(timeout=30) for each in reading)
+    assert 1 == caplog.text.count("The filter failed at t/0 offset 3: KeyError in")
 
 
 def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
