@@ -1,7 +1,7 @@
 """MemoryLog: a log in the memory of this process, for tests, demos and development without Kafka.
 
-A reader sees what it would see with Kafka: partitions, offsets, timestamps, retention, transaction markers, and topics that
-are deleted and recreated. This module does no I/O.
+A reader sees what it would see with Kafka: partitions, offsets, timestamps, leader epochs, retention, truncation,
+transaction markers, partitions without a leader, errors, and topics that are deleted and recreated. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import count
 from threading import Condition
 from typing import NamedTuple
 
-from kafkasse.errors import TopicNotAvailable
-from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, Topic
+from kafkasse.errors import KafkasseError, TopicNotAvailable
+from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 
 MAX_BATCH_RECORDS = 500
 
@@ -31,15 +31,40 @@ class MemoryRecord(NamedTuple):
 
 @dataclass
 class _PartitionLog:
-    """The offsets `[start, end)` of one partition. Offsets without a record in `records` are transaction markers."""
+    """The offsets `[start, end)` of one partition. Offsets without a record in `records` are transaction markers.
+
+    Attributes:
+        epoch_starts: the first offset of each leader epoch, in ascending order of the epochs. Records before the first call
+            of MemoryLog.elect_leader() have no known epoch, as in topics that were written by old brokers.
+        has_leader: whether the partition can be read now.
+        error: why the partition cannot be read any more, or None.
+    """
 
     start: int = 0
     end: int = 0
     records: list[MemoryRecord] = field(default_factory=list)
+    epoch_starts: dict[int, int] = field(default_factory=dict)
+    has_leader: bool = True
+    error: KafkasseError | None = None
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch of the record at `offset`."""
+        return max((epoch for epoch, start in self.epoch_starts.items() if start <= offset), default=UNKNOWN_EPOCH)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch after the newest one."""
+        return max(self.epoch_starts, default=UNKNOWN_EPOCH) + 1
+
+    def end_of(self, epoch: int) -> int:
+        """Return the offset at which the first epoch after `epoch` starts, or the end of the log."""
+        return next((start for each, start in self.epoch_starts.items() if each > epoch), self.end)
 
 
 class MemoryLog:
     """Implements log.Log. Writers call create(), append(), append_marker(), drop_before() and delete().
+
+    Tests simulate faults with lose_leader(), elect_leader(), truncate(), fail_partition() and fail_topic().
 
     Attributes:
         changed: notified after each change that a cursor may wait for.
@@ -48,6 +73,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
         self._partitions: dict[Partition, _PartitionLog] = {}
+        self._topic_errors: dict[str, KafkasseError] = {}
         self._topic_ids = count(1)
         self.changed = Condition()
 
@@ -98,19 +124,64 @@ class MemoryLog:
             partition_log.start = offset
             partition_log.records = [record for record in partition_log.records if record.offset >= offset]
 
+    def lose_leader(self, topic: str, partition: int = 0) -> None:
+        """Leave a partition without a leader: it cannot be read until elect_leader() is called."""
+        self._partitions[Partition(topic, partition)].has_leader = False
+
+    def elect_leader(self, topic: str, partition: int = 0) -> None:
+        """Start the next leader epoch of a partition."""
+        with self.changed:
+            partition_log = self._partitions[Partition(topic, partition)]
+            partition_log.has_leader = True
+            partition_log.epoch_starts[partition_log.next_epoch] = partition_log.end
+            self.changed.notify_all()
+
+    def truncate(self, topic: str, offset: int, partition: int = 0) -> None:
+        """Lose the records from `offset` on, as after an unclean leader election."""
+        with self.changed:
+            partition_log = self._partitions[Partition(topic, partition)]
+            epoch = partition_log.next_epoch
+            kept = {epoch: start for epoch, start in partition_log.epoch_starts.items() if start < offset}
+            partition_log.epoch_starts = kept | {epoch: offset}
+            partition_log.end = offset
+            partition_log.records = [record for record in partition_log.records if record.offset < offset]
+            self.changed.notify_all()
+
+    def fail_partition(self, topic: str, error: KafkasseError, partition: int = 0) -> None:
+        """Let cursors report that they cannot read a partition any more."""
+        with self.changed:
+            self._partitions[Partition(topic, partition)].error = error
+            self.changed.notify_all()
+
+    def fail_topic(self, topic: str, error: KafkasseError | None) -> None:
+        """Let describe() report this error about a topic, or describe the topic again if it is None."""
+        if error is None:
+            self._topic_errors.pop(topic, None)
+        else:
+            self._topic_errors[topic] = error
+
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
-        return {topic: self._topics[topic] for topic in topics if topic in self._topics}
+        return {topic: self._describe(topic) for topic in topics if topic in self._topics}
+
+    def _describe(self, topic: str) -> Topic:
+        error = self._topic_errors.get(topic)
+        return self._topics[topic] if error is None else Topic(0, "", error)
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        return {
-            each: OffsetRange(self._partition_log(each).start, self._partition_log(each).end) for each in partitions
-        }
+        readable = {each: log for each in partitions if (log := self._partition_log(each)).has_leader}
+        return {each: OffsetRange(log.start, log.end) for each, log in readable.items()}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {each: self._offset_at(self._partition_log(each), timestamp) for each, timestamp in timestamps.items()}
+        return {
+            each: self._offset_at(log, timestamp)
+            for each, timestamp in timestamps.items()
+            if (log := self._partition_log(each)).has_leader
+        }
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {}  # a log in memory has no leaders
+        return {
+            each: log.end_of(epoch) for each, epoch in epochs.items() if (log := self._partition_log(each)).has_leader
+        }
 
     def cursor(
         self,
@@ -119,7 +190,7 @@ class MemoryLog:
         shared: bool = False,
         epochs: Mapping[Partition, int] | None = None,
     ) -> MemoryCursor:
-        return MemoryCursor(self, offsets)
+        return MemoryCursor(self, offsets, epochs)
 
     def close(self) -> None:
         pass
@@ -134,35 +205,58 @@ class MemoryLog:
         later = (record.offset for record in partition_log.records if (record.timestamp or -1) >= timestamp)
         return next(later, partition_log.end)
 
-    def read(self, partition: Partition, offset: int) -> Batch | None:
+    def read(self, partition: Partition, offset: int, epoch: int = UNKNOWN_EPOCH) -> Batch | None:
         """Return the next batch from `offset` on, or None if there is none yet.
 
+        Args:
+            partition: the partition to read.
+            offset: where to start.
+            epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
+
         Raises:
-            OffsetOutOfRange: the partition does not hold `offset`.
+            OffsetOutOfRange: the partition does not hold `offset`, or other records have replaced those before it.
+            PartitionsFailed: the partition cannot be read any more.
         """
         partition_log = self._partitions.get(partition)
-        if partition_log is None or offset == partition_log.end:
+        if partition_log is None or not partition_log.has_leader:
             return None
+        if partition_log.error is not None:
+            raise PartitionsFailed({partition: partition_log.error})
+        if epoch != UNKNOWN_EPOCH and (diverged_at := partition_log.end_of(epoch)) < offset:
+            raise OffsetOutOfRange([partition], {partition: diverged_at})
         if not partition_log.start <= offset <= partition_log.end:
             raise OffsetOutOfRange([partition])
-        records = [record for record in partition_log.records if record.offset >= offset][:MAX_BATCH_RECORDS]
+        if offset == partition_log.end:
+            return None
+        epoch = partition_log.epoch_at(offset)
+        end = min(partition_log.end_of(epoch), partition_log.end)
+        records = [record for record in partition_log.records if offset <= record.offset < end][:MAX_BATCH_RECORDS]
         full = len(records) == MAX_BATCH_RECORDS
-        return Batch(partition, records, records[-1].offset + 1 if full else partition_log.end)
+        return Batch(partition, records, records[-1].offset + 1 if full else end, epoch)
 
 
 class MemoryCursor:
     """Implements log.Cursor."""
 
-    def __init__(self, log: MemoryLog, offsets: Mapping[Partition, int]) -> None:
+    def __init__(
+        self, log: MemoryLog, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None
+    ) -> None:
         self._log = log
         self._offsets = dict(offsets)
+        self._epochs = dict(epochs or {})
 
     def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
-        self._offsets.update(offsets)
+        with self._log.changed:
+            for each, offset in offsets.items():
+                self._offsets[each] = offset
+                self._epochs.pop(each, None)
+            self._epochs.update(epochs or {})
+            self._log.changed.notify_all()
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         for each in partitions:
             self._offsets.pop(each, None)
+            self._epochs.pop(each, None)
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline = time.monotonic() + timeout_s
@@ -175,6 +269,21 @@ class MemoryCursor:
         self._offsets = {}
 
     def _ready(self) -> list[Batch]:
-        batches = [batch for each, offset in self._offsets.items() if (batch := self._log.read(each, offset))]
-        self._offsets.update({batch.partition: batch.next_offset for batch in batches})
+        """Return the next batches. An error of a partition is raised once no other partition has records."""
+        batches: list[Batch] = []
+        errors: list[OffsetOutOfRange | PartitionsFailed] = []
+        for each, offset in self._offsets.items():
+            try:
+                batch = self._log.read(each, offset, self._epochs.get(each, UNKNOWN_EPOCH))
+            except (OffsetOutOfRange, PartitionsFailed) as error:
+                errors.append(error)
+            else:
+                batches += [batch] if batch is not None else []
+        for batch in batches:
+            self._offsets[batch.partition] = batch.next_offset
+            self._epochs[batch.partition] = batch.leader_epoch
+        if errors and not batches:
+            if isinstance(errors[0], PartitionsFailed):
+                self.remove(errors[0].errors)
+            raise errors[0]
         return batches

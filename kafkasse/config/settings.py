@@ -27,6 +27,7 @@ class KafkaSettings:
 class FeedSettings:
     """Read by kafkasse.feed."""
 
+    kafka_timeout_s: float
     heartbeat_s: float
     metadata_refresh_s: float
     idle_feed_timeout_s: float

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 
 from kafkasse import frame
 from kafkasse.event_loop import take_turn
+from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.snapshot import Snapshot
-from kafkasse.feed.topic_watch import TopicWatch
+from kafkasse.feed.topic_watch import TopicWatch, topic_gone
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Cursor, Gap, Log, OffsetOutOfRange, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
 
+PENDING_RETRY_S = 1.0  # how often to check whether a partition has a leader again
 MAX_POLL_S = 0.25  # read() calls `until` at least this often
 
 
@@ -32,7 +34,6 @@ class CatchUp:
         max_chunk_bytes: read() returns about this many bytes at most.
         gaps: the gaps before the position, which begin() reports.
         max_snapshot_keys: start with a snapshot of at most this many keys. None: start without a snapshot.
-        tail: the reader will never join a feed, so its cursor stays at the end of the log.
 
     Attributes:
         ended: a topic was recreated, so the stream must end. The client reconnects with an ID of the old topic.
@@ -48,7 +49,6 @@ class CatchUp:
         max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
         max_snapshot_keys: int | None = None,
-        tail: bool = False,
     ) -> None:
         self.ids = ids
         self.ended = False
@@ -65,7 +65,9 @@ class CatchUp:
         self._snapshot: Snapshot | None = None
         if max_snapshot_keys is not None:
             self._snapshot = Snapshot(log.offset_ranges(ids.offsets), max_snapshot_keys)
-        self._cursor: Cursor = log.cursor(ids.offsets, tail=tail)
+        self._lookups = BackgroundLookups()
+        self._find_pending_at = 0.0
+        self._cursor: Cursor = log.cursor(ids.offsets)
 
     def begin(self) -> bytes:
         """Return the frames to send before the first record: gaps, an empty snapshot, or the event ID to resume with."""
@@ -87,6 +89,7 @@ class CatchUp:
         while not (self.ended or until()):
             if not self._batches:
                 self._check_topics()
+                self._find_pending()
                 self._fetch(max(0.0, min(MAX_POLL_S, deadline - time.monotonic())))
             if self._gaps:
                 return self._declare(self._gaps.popleft())
@@ -193,7 +196,9 @@ class CatchUp:
 
     def _check_topics(self) -> None:
         changes = self._watch.check(self.ids.topic_ids, self.ids.offsets)
-        self.ended = changes.recreated
+        if changes.deleted:
+            raise topic_gone(changes.deleted)
+        self.ended = bool(changes.recreated)
         if changes.added:
             held = known_offset_ranges(self._log, changes.added)
             starts = {partition: offsets.start for partition, offsets in held.items()}
@@ -201,3 +206,16 @@ class CatchUp:
             for partition, start in starts.items():
                 self.ids.set(partition, start)
                 self.id_sent = False
+
+    def _find_pending(self) -> None:
+        """Find the offsets of the partitions that had no leader."""
+        now = time.monotonic()
+        if not self.ids.pending or now < self._find_pending_at:
+            return
+        self._find_pending_at = now + PENDING_RETRY_S
+        pending = dict(self.ids.pending)
+        offsets = self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending))
+        for partition, offset in (offsets or {}).items():
+            self.ids.set(partition, offset)
+            self.id_sent = False
+            self._cursor.seek({partition: offset})

@@ -8,25 +8,36 @@ Feeds.open() ─▶ ring covers the position? ── yes ─▶ Reader (joining 
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from kafkasse.config.settings import FeedSettings
+from kafkasse.errors import ServerFull, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.lookup import SharedLookup
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import RingLimits
-from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.single_flight import SingleFlight
-from kafkasse.feed.start import ResolvedPosition, resolve
-from kafkasse.feed.tail import Tail
+from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.feed.start import (
+    ResolvedPosition,
+    check_partitions,
+    is_recreated,
+    resolve,
+    timestamps_at_end,
+    with_whole_topics,
+)
+from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
 from kafkasse.log import Log, Partition, Topic
-from kafkasse.position import IdWriter, Position, of_topics
+from kafkasse.position import IdType, IdWriter, Position
 from kafkasse.route import Route, StartAt
 
-MAX_IDLE_TAILS_RATIO = 1 / 4  # the share of max_cursors that tails without readers may use
 MAX_DESCRIPTION_AGE_S = 1.0  # how long describe() returns a cached description by default
+MAX_DESCRIPTIONS = 10_000  # in the cache, including those of topics that do not exist
+MAX_FEEDS = 1000
+FEEDS_RETRY_AFTER_S = 5
 
 
 class Feeds:
@@ -42,35 +53,41 @@ class Feeds:
         self.log = log
         self._settings = settings
         self._start_tail = start_tail
-        self._descriptions: dict[str, tuple[float, Topic]] = {}  # with the time of the description
-        self._describing = SingleFlight()
-        self._tails: dict[tuple[str, ...], Tail] = {}
-        self._tailing = SingleFlight()
+        # By name, the time of the description, and the description; None if the topic does not exist. The oldest is first.
+        self._descriptions: dict[str, tuple[float, Topic | None]] = {}
+        self._describing = SharedLookup(log.describe, settings.kafka_timeout_s, one_at_a_time=True)
+        self._ranging = SharedLookup(log.offset_ranges, settings.kafka_timeout_s)
+        self._tail: Tail | None = None
 
     def describe(self, topics: Iterable[str], max_age_s: float = MAX_DESCRIPTION_AGE_S) -> dict[str, Topic]:
-        """Return those of `topics` that exist. Cached descriptions may be `max_age_s` seconds old.
+        """Return those of `topics` that exist and that we may read. Cached descriptions may be `max_age_s` seconds old.
 
         Raises:
-            KafkaUnavailable: the cluster does not answer.
+            Unavailable: the cluster does not answer, or cannot describe a topic now.
         """
-        names = list(topics)
-        cached = self._cached(names, max_age_s)
-        return cached if len(cached) == len(names) else self._describing.run(lambda: self._describe(names, max_age_s))
-
-    def _describe(self, names: list[str], max_age_s: float) -> dict[str, Topic]:
-        described = self._cached(names, max_age_s)  # another greenlet may have described them meanwhile
-        if missing := [name for name in names if name not in described]:
-            found = self.log.describe(missing)
-            now = time.monotonic()
-            fresh = {name: entry for name, entry in self._descriptions.items() if entry[0] >= now - max_age_s}
-            self._descriptions = fresh | {name: (now, topic) for name, topic in found.items()}
-            described |= found
+        described = self._describe(topics, max_age_s)
+        for name, topic in list(described.items()):
+            if isinstance(topic.error, TopicNotAvailable):
+                del described[name]
+            elif topic.error is not None:
+                raise copy.copy(topic.error)
         return described
 
-    def _cached(self, names: list[str], max_age_s: float) -> dict[str, Topic]:
+    def _describe(self, topics: Iterable[str], max_age_s: float) -> dict[str, Topic]:
+        """Return those of `topics` that exist, or about which the cluster reports an error."""
+        names = list(topics)
         oldest = time.monotonic() - max_age_s
-        entries = {name: entry for name in names if (entry := self._descriptions.get(name))}
-        return {name: topic for name, (described_at, topic) in entries.items() if described_at >= oldest}
+        cached = {name: entry[1] for name in names if (entry := self._descriptions.get(name)) and entry[0] >= oldest}
+        if missing := [name for name in names if name not in cached]:
+            found = self._describing.get(missing)
+            now = time.monotonic()
+            for name in missing:
+                cached[name] = found.get(name)
+                self._descriptions.pop(name, None)  # because a new entry must be the last one
+                self._descriptions[name] = now, found.get(name)
+            while len(self._descriptions) > MAX_DESCRIPTIONS:
+                del self._descriptions[next(iter(self._descriptions))]
+        return {name: topic for name, topic in cached.items() if topic is not None}
 
     def open(
         self,
@@ -84,7 +101,8 @@ class Feeds:
 
         Args:
             route: decides where a client without an event ID starts, and what event IDs contain.
-            position: the position that the client sent.
+            position: the position that the client sent. If it contains no topic ID of a topic, but all of its partitions, it
+                is treated like an event ID of kafkasse, which includes partitions that are added later.
             topics: the topics of the position, as describe() returns them.
             encoder: encodes records. Streams with the same encoder and topics share a feed.
             since: where a client without an event ID starts, in milliseconds since the epoch. None: where the route says.
@@ -94,9 +112,9 @@ class Feeds:
             TopicNotAvailable: a topic was deleted after describe() returned it.
             Unavailable: Kafka does not answer, or the log has too many open cursors.
         """
-        if position.partial_topics:  # a stream of selected partitions cannot share a feed
-            return self._open_reader(None, route, position, topics, encoder, since)
-        feed = self._feed(route, topics, encoder)
+        check_partitions(position, topics)
+        position = with_whole_topics(position, topics)
+        feed = self._feed(route, position, topics, encoder)
         feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
         try:
             return self._open_reader(feed, route, position, topics, encoder, since)
@@ -106,7 +124,7 @@ class Feeds:
 
     def _open_reader(
         self,
-        feed: SharedFeed | None,
+        feed: SharedFeed,
         route: Route,
         position: Position,
         topics: Mapping[str, Topic],
@@ -114,21 +132,21 @@ class Feeds:
         since: int | None,
     ) -> Reader:
         settings = self._settings
-        ids = _ids_in_ring(feed, route, position, topics, since) if feed is not None else None
+        ids = _ids_in_ring(feed, route, position, topics, since)
         catch_up: CatchUp | None = None
         if ids is None:
-            start = resolve(self.log, position, topics, route.start, since)
+            start = resolve(self.log, position, topics, route.start, since, route.id_type)
             ids = _ids(start, route)
-            catch_up = CatchUp(
-                self.log,
-                ids,
-                encoder,
-                self._watch(start.partial_topics),
-                settings.max_chunk_bytes,
-                start.gaps,
-                settings.max_snapshot_keys if start.snapshot else None,
-                tail=feed is None,
-            )
+            if start.gaps or start.snapshot or not feed.holds(ids):
+                catch_up = CatchUp(
+                    self.log,
+                    ids,
+                    encoder,
+                    self._watch(start.partial_topics),
+                    settings.max_chunk_bytes,
+                    start.gaps,
+                    settings.max_snapshot_keys if start.snapshot else None,
+                )
 
         def open_catch_up(ids: IdWriter) -> CatchUp:
             return CatchUp(self.log, ids, encoder, self._watch(), settings.max_chunk_bytes)
@@ -137,60 +155,96 @@ class Feeds:
 
     def close(self) -> None:
         """End all streams, and close the log."""
-        for tail in self._tails.values():
-            tail.close()
+        if self._tail is not None:
+            self._tail.close()
         self.log.close()
 
     def _watch(self, partial_topics: frozenset[str] = frozenset()) -> TopicWatch:
         interval_s = self._settings.metadata_refresh_s
-        return TopicWatch(lambda topics: self.describe(topics, interval_s / 2), interval_s, partial_topics)
+        return TopicWatch(lambda topics: self._describe(topics, interval_s / 2), interval_s, partial_topics)
 
-    def _feed(self, route: Route, topics: Mapping[str, Topic], encoder: Encoder) -> SharedFeed:
-        tail = self._tail(topics)
-        if encoder not in tail.feeds:
-            settings = self._settings
-            start = ResolvedPosition(dict(tail.offsets), tail.topic_ids, frozenset(), dict(tail.timestamps))
-            limits = RingLimits(settings.max_ring_bytes, settings.max_ring_records)
-            tail.feeds[encoder] = SharedFeed(encoder, _ids(start, route), route.id_type, limits, settings.heartbeat_s)
-        return tail.feeds[encoder]
+    # Shared feeds.
 
-    def _tail(self, topics: Mapping[str, Topic]) -> Tail:
-        key = tuple(sorted(topics))
-        topic_ids = {name: topics[name].topic_id for name in key}
+    def _feed(self, route: Route, position: Position, topics: Mapping[str, Topic], encoder: Encoder) -> SharedFeed:
+        """Return the feed of a selection. In partitions that the tail does not read yet, a new feed starts at the end."""
+        partial = (each for each in position.starts if each.topic in position.partial_topics)
+        selected = frozenset(each for each in partial if each.partition < topics[each.topic].partitions)
+        key = FeedKey(encoder, tuple(sorted(topics)), selected)
+        now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
+        found: dict[Partition, TailPartition] = {}
+        while True:  # other greenlets may add and remove feeds during a lookup
+            tail = self._open_tail()
+            tail.end_recreated(topics)
+            if key in tail.feeds:
+                return tail.feeds[key]
+            partitions = tail.partitions_of(key, topics)
+            unknown = [each for each in partitions if each not in tail.partitions and each not in found]
+            if not unknown:
+                states = {each: tail.partitions.get(each) or found[each] for each in partitions}
+                return self._add_feed(tail, key, states, route, topics, now_ms)
+            ranges = self._ranging.get(unknown)
+            for each in unknown:
+                found[each] = TailPartition(ranges[each].end if each in ranges else None, now_ms)
 
-        def open_tail() -> Tail:
-            return self._open_tail_of(key, topic_ids) or self._start_tail_of(key, topics)
-
-        # If these topics have a tail already, do not wait until the tails of other topics are open.
-        return self._open_tail_of(key, topic_ids) or self._tailing.run(open_tail)
-
-    def _open_tail_of(self, key: tuple[str, ...], topic_ids: Mapping[str, str]) -> Tail | None:
-        tail = self._tails.get(key)
-        return tail if tail is not None and not tail.closed and tail.topic_ids == topic_ids else None
-
-    def _start_tail_of(self, key: tuple[str, ...], topics: Mapping[str, Topic]) -> Tail:
-        if key in self._tails:
-            self._tails[key].close()  # a topic was recreated
-        self._close_idle_tails()
+    def _add_feed(
+        self,
+        tail: Tail,
+        key: FeedKey,
+        states: Mapping[Partition, TailPartition],
+        route: Route,
+        topics: Mapping[str, Topic],
+        now_ms: int,
+    ) -> SharedFeed:
+        self._make_room(tail)
         settings = self._settings
-        end = resolve(self.log, of_topics(key), topics, StartAt.LATEST)
-        tail = Tail(self.log, end, self._watch(), settings.idle_feed_timeout_s, settings.heartbeat_s)
-        self._tails = {each: other for each, other in self._tails.items() if not other.closed}
-        self._tails[key] = tail
-        self._start_tail(tail)
-        return tail
+        add_ms = route.id_type is IdType.TIMESTAMP  # see IdWriter.set()
+        start = ResolvedPosition(
+            offsets={each: state.offset for each, state in states.items() if state.offset is not None},
+            topic_ids={name: topics[name].topic_id for name in key.topics},
+            partial_topics=key.partial_topics,
+            timestamps=timestamps_at_end(states, route.id_type, now_ms)
+            | {each: state.timestamp + add_ms for each, state in states.items() if state.timestamp is not None},
+            pending={each: state.start_ms for each, state in states.items() if state.offset is None},
+        )
+        limits = RingLimits(settings.max_ring_bytes, settings.max_ring_records)
+        feed = SharedFeed(key, _ids(start, route), route.id_type, limits, settings.heartbeat_s)
+        tail.add(feed, states)
+        return feed
 
-    def _close_idle_tails(self) -> None:
-        """Close the oldest tails without readers, above a limit. The others stay open for clients that reconnect."""
-        idle = [tail for tail in self._tails.values() if tail.idle]
-        excess = len(idle) - int(self._settings.max_cursors * MAX_IDLE_TAILS_RATIO)
-        for tail in idle[: max(0, excess)]:
-            tail.close()
+    def _make_room(self, tail: Tail) -> None:
+        """Drop the feed that has been idle for the longest time if there are too many feeds.
+
+        Raises:
+            ServerFull: all feeds have readers.
+        """
+        if len(tail.feeds) < MAX_FEEDS:
+            return
+        idle = [feed for feed in tail.feeds.values() if not feed.readers]
+        if not idle:
+            raise ServerFull(
+                f"Clients are reading {MAX_FEEDS} different selections of topics, which is this server's limit."
+                f" Retry after {FEEDS_RETRY_AFTER_S} s.",
+                retry_after_s=FEEDS_RETRY_AFTER_S,
+            )
+        tail.remove(min(idle, key=lambda feed: feed.idle_since))
+
+    def _open_tail(self) -> Tail:
+        if self._tail is None or self._tail.closed:
+            settings = self._settings
+            self._tail = Tail(self.log, self._watch(), settings.idle_feed_timeout_s, settings.heartbeat_s)
+            self._start_tail(self._tail)
+        return self._tail
 
 
 def _ids(start: ResolvedPosition, route: Route) -> IdWriter:
     return IdWriter(
-        start.offsets, start.topic_ids, start.partial_topics, route.id_type, start.timestamps, route.compact_ids
+        start.offsets,
+        start.topic_ids,
+        start.partial_topics,
+        route.id_type,
+        start.timestamps,
+        route.compact_ids,
+        pending=start.pending,
     )
 
 
@@ -200,15 +254,24 @@ def _ids_in_ring(
     """Return the ID writer of a client that can start from the ring, or None if its position must be resolved."""
     if not position.starts:
         at_end = since is None and route.start is StartAt.LATEST
-        return feed.ids.copy_at(feed.ids.offsets, feed.ids.timestamps) if at_end else None
-    if any(position.topic_ids.get(name) != topic.topic_id for name, topic in topics.items()):
+        return (
+            feed.ids.copy_at(feed.ids.offsets, feed.ids.timestamps, feed.ids.epochs, feed.ids.pending)
+            if at_end
+            else None
+        )
+    if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
         return None
     offsets: dict[Partition, int] = {}
     timestamps: dict[Partition, int] = {}
+    pending: dict[Partition, int] = {}
     for partition, start in position.starts.items():
-        if start.offset is None:
+        if start.offset is not None:
+            offsets[partition] = start.offset
+            if start.timestamp is not None:
+                timestamps[partition] = start.timestamp
+        elif start.timestamp is not None and start.timestamp == feed.ids.pending.get(partition):
+            pending[partition] = start.timestamp
+        else:
             return None
-        offsets[partition] = start.offset
-        if start.timestamp is not None:
-            timestamps[partition] = start.timestamp
-    return feed.ids.copy_at(offsets, timestamps) if feed.holds(offsets) else None
+    ids = feed.ids.copy_at(offsets, timestamps, None, pending)
+    return ids if feed.holds(ids) else None

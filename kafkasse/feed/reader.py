@@ -239,7 +239,7 @@ class Reader:
 
     def _may_join(self) -> bool:
         catch_up, feed = self._catch_up, self._feed
-        return feed is not None and catch_up is not None and catch_up.idle and feed.ring.covers(catch_up.ids.offsets)
+        return feed is not None and catch_up is not None and catch_up.idle and feed.covers(catch_up.ids)
 
     def _read_shared(self, feed: SharedFeed) -> bytes:
         parts: list[bytes] = []

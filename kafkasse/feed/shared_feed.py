@@ -24,6 +24,25 @@ from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 
 
+class FeedKey(NamedTuple):
+    """Streams with the same key share a feed.
+
+    Attributes:
+        encoder: encodes the records.
+        topics: the topics, in alphabetical order.
+        selected: the partitions of those topics of which the streams contain only selected partitions.
+    """
+
+    encoder: Encoder
+    topics: tuple[str, ...]
+    selected: frozenset[Partition] = frozenset()
+
+    @property
+    def partial_topics(self) -> frozenset[str]:
+        """The topics of which the streams contain only selected partitions."""
+        return frozenset(partition.topic for partition in self.selected)
+
+
 class FeedPosition(NamedTuple):
     """How far a client has read a feed.
 
@@ -60,30 +79,31 @@ class SharedFeed:
     """The frames of one selection of topics in one format.
 
     Args:
-        encoder: encodes records.
+        key: the encoder and the selection.
         ids: writes the event IDs. Its position is where the feed starts.
         id_type: what the event IDs contain.
         limits: the limits of the ring.
         heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
 
     Attributes:
+        partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
         readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
         idle_since: when the last reader closed, by the monotonic clock.
         failure: the error that ended the feed, or None.
         ended: the feed ended without an error. Its readers end their streams, and the clients reconnect.
     """
 
-    def __init__(
-        self, encoder: Encoder, ids: IdWriter, id_type: IdType, limits: RingLimits, heartbeat_s: float
-    ) -> None:
+    def __init__(self, key: FeedKey, ids: IdWriter, id_type: IdType, limits: RingLimits, heartbeat_s: float) -> None:
+        self.key = key
         self.ids = ids
+        self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
         self.ring = Ring(limits, ids.offsets)
-        self.wire = encoder.wire
+        self.wire = key.encoder.wire
         self.readers = 0
         self.idle_since = time.monotonic()
         self.failure: KafkasseError | None = None
         self.ended = False
-        self._encoder = encoder
+        self._encoder = key.encoder
         self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
@@ -97,14 +117,22 @@ class SharedFeed:
         self._changed = Event()
 
     def is_at(self, ids: IdWriter) -> bool:
-        """Return whether `ids` is at the position of this feed."""
-        same = ids.offsets == self.ids.offsets
-        return same and (not self._has_timestamps or ids.timestamps == self.ids.timestamps)
+        """Return whether `ids` is at the position of this feed. The timestamps of idle partitions may differ."""
+        return ids.offsets == self.ids.offsets and ids.pending.keys() == self.ids.pending.keys()
 
-    def holds(self, offsets: Mapping[Partition, int]) -> bool:
-        """Return whether a reader at `offsets` can start from the ring: it needs no evicted frame and is not ahead of it."""
+    def covers(self, ids: IdWriter) -> bool:
+        """Return whether the feed has evicted nothing that a reader at the position of `ids` still needs."""
+        pending = self.ids.pending
+        return (
+            self.ring.covers(ids.offsets)
+            and ids.pending.keys() == pending.keys()
+            and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
+        )
+
+    def holds(self, ids: IdWriter) -> bool:
+        """Return whether a reader at the position of `ids` can start from the ring: it is covered, and not ahead of it."""
         position = self.ids.offsets
-        return self.ring.covers(offsets) and all(offset <= position[each] for each, offset in offsets.items())
+        return self.covers(ids) and all(offset <= position[each] for each, offset in ids.offsets.items())
 
     # The tail calls these.
 
@@ -175,8 +203,13 @@ class SharedFeed:
             self._send_to_parked(b"".join(data))
             self.ring.evict()
             self._notify()
-        elif time.monotonic() >= self._heartbeat_at:
+        elif self.heartbeat_is_due:
             self._send_to_parked(self._heartbeat())
+
+    @property
+    def heartbeat_is_due(self) -> bool:
+        """Whether flush() would send a heartbeat if there were no new frames."""
+        return time.monotonic() >= self._heartbeat_at
 
     def _heartbeat(self) -> bytes:
         if self._id_flushed:

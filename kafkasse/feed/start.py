@@ -13,14 +13,17 @@ The first of these rules that applies decides where a partition starts:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from kafkasse.errors import InvalidPosition, KafkaUnavailable
+from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
-from kafkasse.position import PartitionStart, Position
+from kafkasse.position import IdType, PartitionStart, Position
 from kafkasse.route import StartAt
 
+MAX_CLOCK_DIFFERENCE_MS = 60_000  # between this server and the producers
+RECREATED = "the topic was deleted and recreated"
 # The start of a partition that did not exist when the client's event ID was issued.
 ADDED_SINCE = PartitionStart(offset=0)
 
@@ -33,7 +36,8 @@ class ResolvedPosition:
         offsets: the next offset of every partition of the stream.
         topic_ids: the topic ID of every topic.
         partial_topics: the topics of which the stream contains only selected partitions.
-        timestamps: the timestamp of every partition, in milliseconds, for event IDs that contain timestamps.
+        timestamps: the timestamp of each partition, where it is known, in milliseconds, for event IDs with timestamps.
+        pending: partitions that have no leader now, with the timestamp at which they start as soon as they have one.
         gaps: offsets that the client requested and that the log no longer holds.
         snapshot: the stream starts with a snapshot.
     """
@@ -42,12 +46,18 @@ class ResolvedPosition:
     topic_ids: dict[str, str]
     partial_topics: frozenset[str]
     timestamps: dict[Partition, int]
+    pending: dict[Partition, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     snapshot: bool = False
 
 
 def resolve(
-    log: Log, position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None = None
+    log: Log,
+    position: Position,
+    topics: Mapping[str, Topic],
+    start_at: StartAt,
+    since: int | None = None,
+    id_type: IdType = IdType.OFFSET,
 ) -> ResolvedPosition:
     """Find the offset at which a stream starts in each of its partitions.
 
@@ -57,69 +67,124 @@ def resolve(
         topics: every topic of the position, as log.describe() returns it.
         start_at: where partitions start if the client sent no start for them.
         since: start these partitions at this time instead, in milliseconds since the epoch.
+        id_type: what the event IDs contain.
 
     Raises:
         InvalidPosition: a topic does not have a partition of the position, or an offset is beyond the end and the event ID
             was not issued by kafkasse. If kafkasse issued it, the log was truncated, which is reported as a gap.
+        TopicGone: a topic was recreated, and has none of the partitions that the client selected.
         TopicNotAvailable: a topic was deleted meanwhile.
         KafkaUnavailable: the log does not answer.
     """
+    check_partitions(position, topics)
     now_ms = time.time_ns() // 1_000_000  # taken before the end offsets, so that no record written meanwhile is skipped
-    recreated = {name for name, topic in topics.items() if _is_recreated(position.topic_ids.get(name), topic)}
+    recreated = {name for name, topic in topics.items() if is_recreated(position.topic_ids.get(name), topic)}
     starts: dict[Partition, PartitionStart | None] = {}
     for name in position.topics:
-        starts |= _starts(name, topics[name], position, since, name in recreated)
+        starts |= _starts(name, topics[name], position, since)
     held = log.offset_ranges(starts)
     timestamps = _timestamps_to_find(starts, recreated)
-    offsets = log.offsets_at(timestamps)
-    if len(held) < len(starts) or len(offsets) < len(timestamps):
-        raise KafkaUnavailable("A partition of this stream has no leader now. Retry in a few seconds.")
+    offsets = log.offsets_at({each: timestamp for each, timestamp in timestamps.items() if each in held})
+    pending: dict[Partition, int] = {}
     gaps: list[Gap] = []
     for partition, start in starts.items():
+        is_recreated_topic = partition.topic in recreated
         if partition in offsets:
             continue
-        if start and (gap := _gap(partition, start, held[partition], position, partition.topic in recreated)):
+        if partition in timestamps:
+            pending[partition] = timestamps[partition]
+        elif partition not in held:
+            if start is None:
+                pending[partition] = now_ms if start_at is StartAt.LATEST else 0
+            elif start is ADDED_SINCE or is_recreated_topic:
+                pending[partition] = 0
+            else:
+                offsets[partition] = start.offset or 0
+        elif start and (gap := _gap(partition, start, held[partition], position, is_recreated_topic)):
             gaps.append(gap)
             offsets[partition] = gap.end
         else:
             offsets[partition] = _offset(start, held[partition], start_at)
+    gaps += [
+        Gap(each, start.offset or 0, 0, RECREATED)
+        for each, start in position.starts.items()
+        if each.partition >= topics[each.topic].partitions
+    ]
+    at_end = [each for each, offsets_held in held.items() if offsets.get(each) == offsets_held.end]
     return ResolvedPosition(
-        offsets={partition: offsets[partition] for partition in starts},
+        offsets={partition: offsets[partition] for partition in starts if partition in offsets},
         topic_ids={name: topics[name].topic_id for name in position.topics},
         partial_topics=position.partial_topics,
-        timestamps={
-            partition: start.timestamp
-            if start is not None and start.timestamp is not None
-            else (now_ms if offsets[partition] == held[partition].end else 0)
-            for partition, start in starts.items()
-        },
+        timestamps=timestamps_at_end(at_end, id_type, now_ms)
+        | {each: start.timestamp for each, start in starts.items() if start and start.timestamp is not None},
+        pending=pending,
         gaps=gaps,
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
     )
 
 
-def _is_recreated(topic_id: str | None, topic: Topic) -> bool:
+def timestamps_at_end(partitions: Iterable[Partition], id_type: IdType, now_ms: int) -> dict[Partition, int]:
+    """Return the timestamps of partitions that start at their end, whose last record is unknown.
+
+    With `both`, a client uses the timestamp only at a copy of the topic. Clocks of producers may differ from ours, so the
+    timestamp is earlier than now: the client may receive records again, but misses none. With `timestamp`, it would receive
+    records again whenever it reconnects, so the event ID contains the offset until the first record arrives.
+    """
+    return dict.fromkeys(partitions, max(0, now_ms - MAX_CLOCK_DIFFERENCE_MS)) if id_type is IdType.BOTH else {}
+
+
+def with_whole_topics(position: Position, topics: Mapping[str, Topic]) -> Position:
+    """Return the position with whole topics instead of topics of which it lists all partitions, but no topic ID.
+
+    KafkaSSE's event IDs and many positions that are written by hand are such positions.
+    """
+    listed = Counter(partition.topic for partition in position.starts)
+    whole = {
+        name
+        for name in position.partial_topics
+        if name not in position.topic_ids and listed[name] == topics[name].partitions
+    }
+    return replace(position, partial_topics=position.partial_topics - whole)
+
+
+def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
+    """Check that the topics have the partitions that the position lists.
+
+    Raises:
+        InvalidPosition: a topic does not have a partition of the position.
+        TopicGone: a topic was recreated, and has none of the partitions that the client selected.
+    """
+    for name, topic in topics.items():
+        listed = [partition for partition in position.starts if partition.topic == name]
+        missing = [partition for partition in listed if partition.partition >= topic.partitions]
+        if missing and not is_recreated(position.topic_ids.get(name), topic):
+            raise InvalidPosition(
+                f"There is no partition {missing[0].partition} in {name}: it has {topic.partitions}, counted from 0.",
+                topic=name,
+                partition=missing[0].partition,
+            )
+        if missing == listed and missing and name in position.partial_topics:
+            raise TopicGone(
+                f"The topic {name} was deleted and recreated. It has {topic.partitions} partitions now, and none of those"
+                " that this client reads.",
+                topics=[name],
+            )
+
+
+def is_recreated(topic_id: str | None, topic: Topic) -> bool:
+    """Return whether a topic ID of an event ID is that of a former topic with the same name."""
     return bool(topic_id) and bool(topic.topic_id) and topic_id != topic.topic_id
 
 
-def _starts(
-    name: str, topic: Topic, position: Position, since: int | None, recreated: bool
-) -> dict[Partition, PartitionStart | None]:
+def _starts(name: str, topic: Topic, position: Position, since: int | None) -> dict[Partition, PartitionStart | None]:
     """Return the stream's partitions of this topic, each with its start, or None if the route decides."""
-    sent = {partition: start for partition, start in position.starts.items() if partition.topic == name}
-    missing = [partition for partition in sent if partition.partition >= topic.partitions]
-    if missing and not recreated:
-        raise InvalidPosition(
-            f"There is no partition {missing[0].partition} in {name}: it has {topic.partitions}, counted from 0.",
-            topic=name,
-            partition=missing[0].partition,
-        )
+    partitions = [Partition(name, index) for index in range(topic.partitions)]
     if name in position.partial_topics:
-        return {partition: start for partition, start in sent.items() if partition not in missing}
+        return {each: position.starts[each] for each in partitions if each in position.starts}
     default: PartitionStart | None = ADDED_SINCE
     if name in position.named_topics:
         default = PartitionStart(timestamp=since) if since is not None else None
-    return {(each := Partition(name, index)): sent.get(each, default) for index in range(topic.partitions)}
+    return {each: position.starts.get(each, default) for each in partitions}
 
 
 def _timestamps_to_find(starts: Mapping[Partition, PartitionStart | None], recreated: set[str]) -> dict[Partition, int]:
@@ -144,7 +209,7 @@ def _gap(
         return None
     offset = start.offset or 0
     if recreated:
-        return Gap(partition, offset, held.start, "the topic was deleted and recreated")
+        return Gap(partition, offset, held.start, RECREATED)
     if offset > held.end and partition.topic not in position.topic_ids:
         raise InvalidPosition(
             f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {held.end}.",

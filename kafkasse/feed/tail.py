@@ -1,17 +1,30 @@
-"""A tail reads new records of some topics through one cursor, for all shared feeds of these topics in this worker."""
+"""The tail: reads the new records of all topics with live readers through one cursor, for all shared feeds of this worker.
+
+                   ┌─▶ partition a/0 ─┬─▶ feed of a
+    cursor ─▶ Tail ┼─▶ partition b/0 ─┼─▶ feed of a and b
+                   └─▶ partition b/1 ─┘
+
+The work for a record depends on the feeds that contain its partition, and not on the number of other feeds and topics. An
+error of a topic ends only the feeds that contain it, and an error of a feed ends only that feed.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
-from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.start import ResolvedPosition
-from kafkasse.feed.topic_watch import TopicWatch
-from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
+from kafkasse.feed.lookup import BackgroundLookups
+from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.feed.topic_watch import TopicWatch, topic_gone
+from kafkasse.log import Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+
+log = logging.getLogger(__name__)
 
 # While no records arrive, a tail checks this often whether to send heartbeats, refresh its topics or close.
 MAX_POLL_S = 1.0
@@ -24,38 +37,64 @@ MIN_REST_S = 0.001
 PUSH_REST_RATIO = 2.0  # with many readers: rest this many times as long as sending to them took
 MAX_PUSH_REST_S = 0.02
 
+READING_FAILED = "Reading from Kafka failed. Reconnect with your last event ID."
+ENCODING_FAILED = "The server could not encode a record, so it ended the stream."
+
+
+@dataclass(eq=False, slots=True)
+class TailPartition:
+    """A partition that the tail reads.
+
+    Attributes:
+        offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
+        start_ms: the timestamp at which the partition starts as soon as it has a leader.
+        timestamp: the timestamp of the last record, or None.
+        feeds: the feeds that contain the partition.
+    """
+
+    offset: int | None = None
+    start_ms: int = 0
+    timestamp: int | None = None
+    feeds: dict[SharedFeed, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class TailTopic:
+    """A topic that the tail reads, and the feeds that contain all or some of its partitions."""
+
+    topic_id: str
+    feeds: dict[SharedFeed, None] = field(default_factory=dict)
+
 
 class Tail:
-    """Tails some topics for all shared feeds of these topics, in its own greenlet.
+    """Tails the topics of all shared feeds, in its own greenlet. It closes when it has no feeds.
 
     Args:
         log: the log to read.
-        start: the end of each partition of the topics.
         watch: notices changes of the topics.
-        idle_timeout_s: a feed is dropped this many seconds after its last reader closed. Without feeds, the tail closes.
+        idle_timeout_s: a feed is dropped this many seconds after its last reader closed.
         heartbeat_s: how often the feeds send heartbeats.
 
     Attributes:
-        feeds: the feeds, by their encoder.
-        offsets: for each partition, the next offset to append to the feeds.
-        timestamps: for each partition, the timestamp of its last record plus 1 ms, for event IDs of feeds that open later.
+        feeds: the open feeds.
+        topics: the topics that the tail reads.
+        partitions: the partitions that the tail reads.
         closed: the tail has stopped, or is about to stop.
     """
 
-    def __init__(
-        self, log: Log, start: ResolvedPosition, watch: TopicWatch, idle_timeout_s: float, heartbeat_s: float
-    ) -> None:
-        self.topic_ids = start.topic_ids
-        self.offsets = dict(start.offsets)
-        self.timestamps = dict(start.timestamps)
-        self.feeds: dict[object, SharedFeed] = {}
+    def __init__(self, log: Log, watch: TopicWatch, idle_timeout_s: float, heartbeat_s: float) -> None:
+        self.feeds: dict[FeedKey, SharedFeed] = {}
+        self.topics: dict[str, TailTopic] = {}
+        self.partitions: dict[Partition, TailPartition] = {}
         self.closed = False
         self._log = log
         self._watch = watch
         self._idle_timeout_s = idle_timeout_s
         self._poll_s = min(MAX_POLL_S, heartbeat_s)
+        self._check_at = time.monotonic() + self._poll_s
         self._next_turn_at = 0.0
-        self._cursor = log.cursor(start.offsets, tail=True, shared=True)
+        self._lookups = BackgroundLookups()
+        self._cursor = log.cursor({}, tail=True, shared=True)
 
     def start(self) -> None:
         """Start the greenlet that reads."""
@@ -63,45 +102,144 @@ class Tail:
 
     def close(self) -> None:
         """Stop, and end all streams so that their clients reconnect."""
-        self.closed = True
-        self._fail(None)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the tail is open, although no feed has a reader."""
-        return not self.closed and not any(feed.readers for feed in self.feeds.values())
+        self._end(None)
 
     def _run(self) -> None:
         try:
             while not self.closed:
                 gevent.sleep(self.turn(self._poll_s))
-                self._drop_idle_feeds()
-                if self.feeds:
-                    self._check_topics()
-                else:
-                    self.closed = True
         except KafkasseError as error:
-            self._fail(error)
-        except Exception:
-            self._fail(KafkaUnavailable("Reading from Kafka failed. Reconnect with your last event ID."))
+            self._end(error)
+        except BaseException:
+            self._end(KafkaUnavailable(READING_FAILED))
             raise
         finally:
-            self.closed = True
             self._cursor.close()
 
+    def _end(self, error: KafkasseError | None) -> None:
+        self.closed = True  # before the clients wake up, because those that reconnect need another tail
+        self.fail(self.feeds.values(), error)
+
+    # Feeds.
+
+    def end_recreated(self, topics: Mapping[str, Topic]) -> None:
+        """End the streams of those topics that have another topic ID now."""
+        for name, topic in topics.items():
+            if name in self.topics and self.topics[name].topic_id != topic.topic_id:
+                self.fail(self._feeds_of(name), None)
+
+    def partitions_of(self, key: FeedKey, topics: Mapping[str, Topic]) -> list[Partition]:
+        """Return the partitions with which a feed starts.
+
+        If there are feeds of a whole topic, these are the same partitions. Added partitions are added to all these feeds at
+        once, and start at their first record.
+        """
+        partitions: list[Partition] = []
+        for name in key.topics:
+            if name in key.partial_topics:
+                partitions += sorted(each for each in key.selected if each.topic == name)
+            elif whole_feeds := self._whole_feeds(name):
+                partitions += [each for each in whole_feeds[0].partitions if each.topic == name]
+            else:
+                partitions += [Partition(name, index) for index in range(topics[name].partitions)]
+        return partitions
+
+    def add(self, feed: SharedFeed, states: Mapping[Partition, TailPartition]) -> None:
+        """Append new records to a feed from now on.
+
+        Args:
+            feed: the feed.
+            states: the partitions of the feed, at the feed's position. Those that the tail reads are in `partitions`.
+        """
+        self.feeds[feed.key] = feed
+        for name, topic_id in feed.ids.topic_ids.items():
+            self.topics.setdefault(name, TailTopic(topic_id)).feeds[feed] = None
+        starts = {}
+        for partition, state in states.items():
+            if partition not in self.partitions:
+                self.partitions[partition] = state
+                if state.offset is not None:
+                    starts[partition] = state.offset
+            state.feeds[feed] = None
+        self._cursor.seek(starts)
+
+    def remove(self, feed: SharedFeed) -> None:
+        """Remove a feed, and stop reading the partitions that no other feed contains."""
+        if self.feeds.get(feed.key) is not feed:
+            return
+        del self.feeds[feed.key]
+        unused = []
+        for partition in feed.partitions:
+            state = self.partitions[partition]
+            del state.feeds[feed]
+            if not state.feeds:
+                del self.partitions[partition]
+                unused.append(partition)
+        self._cursor.remove(unused)
+        for name in feed.ids.topic_ids:
+            del self.topics[name].feeds[feed]
+            if not self.topics[name].feeds:
+                del self.topics[name]
+
+    def fail(self, feeds: Iterable[SharedFeed], error: KafkasseError | None) -> None:
+        """Remove feeds, and end their streams with this error. If it is None, the clients reconnect."""
+        for feed in list(feeds):
+            self.remove(feed)
+            feed.fail(error)
+
+    def _feeds_of(self, topic: str) -> list[SharedFeed]:
+        """Return the feeds that contain all or some partitions of a topic."""
+        return list(self.topics[topic].feeds) if topic in self.topics else []
+
+    def _whole_feeds(self, topic: str) -> list[SharedFeed]:
+        """Return the feeds that contain all partitions of a topic."""
+        return [feed for feed in self._feeds_of(topic) if topic not in feed.key.partial_topics]
+
+    # Records.
+
     def turn(self, timeout_s: float) -> float:
-        """Append the next records to all feeds, and send them. Return the seconds to rest before the next turn."""
+        """Append the next records to their feeds, and send them. Return the seconds to rest before the next turn."""
         batches = self._poll(timeout_s)
-        for batch in batches:
-            self.offsets[batch.partition] = batch.next_offset
-            if batch.records:
-                self.timestamps[batch.partition] = (batch.records[-1].timestamp or 0) + 1
-            for feed in list(self.feeds.values()):  # a hook may switch greenlets, and another greenlet may add a feed
-                feed.append(batch)
+        changed: dict[SharedFeed, None] = {}
+        # Encoding may switch greenlets, and other greenlets may add and remove feeds. A partition that is removed and added
+        # again has another TailPartition, which must not receive the batches of the former one.
+        polled = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
+        for state, batch in polled:
+            state.offset = batch.next_offset
+            if batch.records and (timestamp := batch.records[-1].timestamp or -1) >= 0:
+                state.timestamp = timestamp
+            feeds = list(state.feeds)
+            for feed in feeds:
+                self._append(feed, batch)
+            changed |= dict.fromkeys(feeds)
         began_at = time.monotonic()
-        for feed in self.feeds.values():
+        for feed in changed:
             feed.flush()
-        return self._rest_s(began_at, bool(batches))
+        rest_s = self._rest_s(began_at, bool(batches))
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + self._poll_s
+            self._check_feeds()
+            self._check_topics()
+        return rest_s
+
+    def _append(self, feed: SharedFeed, batch: Batch) -> None:
+        try:
+            feed.append(batch)
+        except gevent.GreenletExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a hook may let any exception escape, such as a gevent.Timeout
+            # The text of the exception may contain data of the record, so it is not logged.
+            cause = error.__cause__ or error
+            where = traceback.extract_tb(cause.__traceback__)[-1]
+            log.error(
+                "%s/%d offset %d cannot be encoded, so its streams end: %s in %s, line %s",
+                *batch.partition,
+                feed.ids.offsets[batch.partition],
+                type(cause).__name__,
+                where.filename,
+                where.lineno,
+            )
+            self.fail([feed], error if isinstance(error, KafkasseError) else KafkasseError(ENCODING_FAILED))
 
     def _rest_s(self, began_at: float, had_records: bool) -> float:
         now = time.monotonic()
@@ -116,44 +254,79 @@ class Tail:
             return self._cursor.poll(timeout_s)
         except OffsetOutOfRange as error:
             self._recover(error)
-        except PartitionsFailed as failed:
-            raise next(iter(failed.errors.values())) from failed
+        except PartitionsFailed as error:
+            for partition, reason in error.errors.items():
+                if (state := self.partitions.get(partition)) is not None:
+                    self.fail(state.feeds, reason)
         except Unavailable:
             gevent.sleep(UNAVAILABLE_BACKOFF_S)  # streams stay open and receive heartbeats until Kafka answers again
         return []
 
     def _recover(self, error: OffsetOutOfRange) -> None:
         """Continue at the next offset that the log holds, and report the lost records as a gap."""
-        for partition, held in known_offset_ranges(self._log, error.partitions).items():
-            if gap := error.gap(partition, self.offsets[partition], held):
-                self.offsets[partition] = gap.end
-                for feed in self.feeds.values():
-                    feed.declare(gap)
-            self._cursor.seek({partition: self.offsets[partition]})
+        states = {each: self.partitions[each] for each in error.partitions if each in self.partitions}
 
-    def _drop_idle_feeds(self) -> None:
+        def look_up() -> tuple[OffsetOutOfRange, dict[Partition, TailPartition], Mapping[Partition, OffsetRange]]:
+            return error, states, self._log.offset_ranges(states)
+
+        if (found := self._lookups.get("offset ranges", look_up)) is None:
+            return  # the cursor will raise the error again
+        error, states, ranges = found
+        for partition, held in ranges.items():
+            state = states[partition]
+            if self.partitions.get(partition) is not state or state.offset is None:
+                continue  # it was removed during the lookup
+            if gap := error.gap(partition, state.offset, held):
+                state.offset = gap.end
+                for feed in state.feeds:
+                    feed.declare(gap)
+                    feed.flush()
+            self._cursor.seek({partition: state.offset})
+
+    # Checks at intervals.
+
+    def _check_feeds(self) -> None:
+        """Send the heartbeats that are due, and drop idle feeds."""
         now = time.monotonic()
-        idle = [
-            key for key, feed in self.feeds.items() if not feed.readers and now - feed.idle_since > self._idle_timeout_s
-        ]
-        for key in idle:
-            del self.feeds[key]
+        for feed in list(self.feeds.values()):
+            if not feed.readers and now - feed.idle_since > self._idle_timeout_s:
+                self.remove(feed)
+            elif feed.heartbeat_is_due:
+                feed.flush()
+        self.closed = self.closed or not self.feeds
 
     def _check_topics(self) -> None:
-        changes = self._watch.check(self.topic_ids, self.offsets)
-        if changes.recreated:
-            self.close()
-        elif changes.added:
-            held = known_offset_ranges(self._log, changes.added)
-            self._add_partitions({partition: offsets.start for partition, offsets in held.items()})
+        """End the feeds of topics that were deleted or recreated, and add partitions."""
+        changes = self._watch.check({name: topic.topic_id for name, topic in self.topics.items()}, ())
+        for name in changes.deleted:
+            self.fail(self._feeds_of(name), topic_gone([name]))
+        for name in changes.recreated:
+            self.fail(self._feeds_of(name), None)
+        if added := [each for each in changes.added if self._feeds_without(each)]:
+            ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}
+            self._add_partitions({each: held.start for each, held in ranges.items()})
+        if pending := {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}:
+            self._add_partitions(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
+
+    def _feeds_without(self, partition: Partition) -> list[SharedFeed]:
+        """Return the feeds that must contain this partition and do not contain it yet."""
+        if (state := self.partitions.get(partition)) is not None and state.offset is None:
+            return list(state.feeds)
+        return [feed for feed in self._whole_feeds(partition.topic) if partition not in feed.partitions]
 
     def _add_partitions(self, offsets: Mapping[Partition, int]) -> None:
-        if offsets:
-            self.offsets |= offsets
-            for feed in self.feeds.values():
-                feed.add_partitions(offsets)
-            self._cursor.seek(offsets)
-
-    def _fail(self, error: KafkasseError | None) -> None:
-        for feed in self.feeds.values():
-            feed.fail(error)
+        """Add partitions that were created, or that have a leader again, to the feeds of their topics."""
+        for partition, offset in offsets.items():
+            feeds = self._feeds_without(partition)
+            if not feeds:
+                continue
+            state = self.partitions.setdefault(partition, TailPartition())
+            if state.offset is not None:  # for a feed of selected partitions, from a later offset
+                self.fail(feeds, None)
+                continue
+            state.offset = offset
+            for feed in feeds:
+                feed.add_partitions({partition: offset})
+                feed.partitions[partition] = None
+                state.feeds[feed] = None
+            self._cursor.seek({partition: offset})

@@ -6,26 +6,23 @@ A Kafka cursor reports none of these, so the watch refreshes the metadata at int
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
-import gevent
-
-from kafkasse.errors import TopicGone, Unavailable
+from kafkasse.errors import TopicGone
+from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.log import Partition, Topic
-
-MAX_REFRESH_WAIT_S = 0.05  # how long check() waits for a refresh; a later call returns the result of a slower refresh
-GONE_AFTER_REFRESHES = 2  # a broker that has just started may not know a topic yet
 
 
 class TopicChanges(NamedTuple):
-    """The partitions that were added, and whether a topic was recreated."""
+    """The partitions that were added, and the names of the topics that were recreated or deleted."""
 
     added: list[Partition]
-    recreated: bool
+    recreated: frozenset[str]
+    deleted: frozenset[str]
 
 
-NO_CHANGES = TopicChanges([], False)
+NO_CHANGES = TopicChanges([], frozenset(), frozenset())
 
 
 class TopicWatch:
@@ -47,49 +44,46 @@ class TopicWatch:
         self._interval_s = interval_s
         self._partial_topics = partial_topics
         self._next_refresh = time.monotonic() + interval_s
-        self._missing_count = 0
-        self._refresh: gevent.Greenlet | None = None  # a greenlet, because heartbeats must not wait for Kafka
+        self._missing: frozenset[str] = frozenset()  # at the last refresh
+        self._lookups = BackgroundLookups()
 
     def check(self, topic_ids: Mapping[str, str], known: Container[Partition]) -> TopicChanges:
         """Return what has changed since the last refresh, if one is due.
 
+        A topic about which the cluster reports an error has not changed. A topic is deleted if it is missing twice in a row,
+        because a broker that has just started may not know it yet.
+
         Args:
             topic_ids: the topics that are read, with their topic IDs.
             known: the partitions that are read.
-
-        Raises:
-            TopicGone: a topic was deleted.
         """
         if time.monotonic() < self._next_refresh:
             return NO_CHANGES
-        if self._refresh is None:
-            self._refresh = gevent.spawn(self._describe_if_available, list(topic_ids))
-        self._refresh.join(MAX_REFRESH_WAIT_S)
-        if not self._refresh.ready():
-            return NO_CHANGES
+        names = list(topic_ids)
+        found = self._lookups.get("describe", lambda: (names, self._describe(names)))
+        if found is None:
+            return NO_CHANGES  # the streams stay open
         self._next_refresh = time.monotonic() + self._interval_s
-        topics, self._refresh = self._refresh.get(), None
-        if topics is None:
-            return NO_CHANGES
-        self._check_gone([name for name in topic_ids if name not in topics])
-        topics = {name: topic for name, topic in topics.items() if topic.error is None}
-        if any(topic.topic_id != topic_ids[name] for name, topic in topics.items()):
-            return TopicChanges([], recreated=True)
+        names, described = found
+        before = self._missing
+        self._missing = frozenset(names) - described.keys()
+        topics = {
+            name: topic
+            for name, topic in described.items()
+            if topic.error is None and name in topic_ids  # the topic may no longer be read
+        }
+        recreated = frozenset(name for name, topic in topics.items() if topic.topic_id != topic_ids[name])
         partitions = (
             Partition(name, index)
             for name, topic in topics.items()
-            if name not in self._partial_topics
+            if name not in recreated and name not in self._partial_topics
             for index in range(topic.partitions)
         )
-        return TopicChanges([each for each in partitions if each not in known], recreated=False)
+        deleted = self._missing & before & topic_ids.keys()
+        return TopicChanges([each for each in partitions if each not in known], recreated, deleted)
 
-    def _describe_if_available(self, names: list[str]) -> Mapping[str, Topic] | None:
-        try:
-            return self._describe(names)
-        except Unavailable:
-            return None  # retry at the next refresh; the streams stay open
 
-    def _check_gone(self, missing: list[str]) -> None:
-        self._missing_count = self._missing_count + 1 if missing else 0
-        if self._missing_count >= GONE_AFTER_REFRESHES:
-            raise TopicGone(f"The topic was deleted: {', '.join(missing)}.", topics=missing)
+def topic_gone(names: Iterable[str]) -> TopicGone:
+    """Return the error for deleted topics."""
+    listed = sorted(names)
+    return TopicGone(f"The topic was deleted: {', '.join(listed)}.", topics=listed)

@@ -17,6 +17,7 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.reader import Reader, StopReason
 from kafkasse.feed.shared_feed import SharedFeed
+from kafkasse.feed.start import MAX_CLOCK_DIFFERENCE_MS
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
@@ -69,19 +70,6 @@ def test_a_client_that_starts_at_the_end_resumes_there(world: World, id_type: Id
     first = world.first_id(id_type, Encoder())
 
     assert b"" == world.open(id_type, Encoder(), first).read(0)
-
-
-def test_closes_the_oldest_tails_without_readers() -> None:
-    """A client that opens and closes streams of many topics does not use up the cursors of the others."""
-    world = World(max_cursors=8)
-    for n in range(6):
-        world.log.create(f"u{n}")
-        route, topics = Route("topics", "/<topics>", None), world.log.describe([f"u{n}"])
-        reader = world.feeds.open(route, of_topics(topics), topics, Encoder())
-        if n:
-            reader.close()
-
-    assert [False, True, True, False, False, False] == [each.closed for each in world.tails]
 
 
 def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +137,7 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, id
     reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
-    with pytest.raises(FilterError) as failed:
-        world.tails[0].turn(0)
-    world.feed.fail(failed.value)
+    world.tails[0].turn(0)
 
     events = list(Parser().receive(reader.read(0)))
     with pytest.raises(FilterError):
@@ -161,14 +147,12 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, id
     assert events[-1].id == reader.position_id
 
 
-@pytest.mark.parametrize("id_type", [IdType.TIMESTAMP, IdType.BOTH])
-def test_event_ids_with_timestamps_resume_at_a_copy_of_the_topic(world: World, id_type: IdType) -> None:
-    """The first event ID contains the current time, so a client that resumes at the copy receives only newer records."""
-    before = time.time_ns() // 1_000_000
+def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world: World) -> None:
+    """With `both`, the first event ID contains a time before the stream was opened, so the client misses no record."""
+    first = parse(world.first_id(IdType.BOTH, Encoder()))
 
-    first = parse(world.first_id(id_type, Encoder()))
-
-    assert all(before <= (start.timestamp or 0) <= time.time_ns() // 1_000_000 for start in first.starts.values())
+    latest_ms = time.time_ns() // 1_000_000 - MAX_CLOCK_DIFFERENCE_MS
+    assert all(latest_ms - TIMEOUT_S * 1000 < (start.timestamp or 0) <= latest_ms for start in first.starts.values())
 
 
 @pytest.mark.parametrize("id_type", IdType)

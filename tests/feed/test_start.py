@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkasse.errors import InvalidPosition
+from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.start import ResolvedPosition, resolve
 from kafkasse.log import Gap, Partition
 from kafkasse.memory_log import MemoryLog
@@ -122,16 +122,11 @@ def test_declares_records_that_retention_removed(log: MemoryLog) -> None:
     assert [] == resolved(log, entry(offset=2)).gaps
 
 
-def test_timestamps_of_a_stream_that_starts_at_the_end_are_now(log: MemoryLog) -> None:
-    """The timestamps of other streams are 0 or the requested time, so that no record can be lost."""
-    before = time.time_ns() // 1_000_000
-
-    at_end, at_first = resolved(log).timestamps, resolved(log, start_at=StartAt.EARLIEST).timestamps
-    at_time, at_offset = resolved(log, since=1003).timestamps, resolved(log, entry(offset=4)).timestamps
-
-    assert before <= at_end[ZERO] <= time.time_ns() // 1_000_000
-    assert {ZERO: 1003, ONE: 1003} == at_time
-    assert (0, 0) == (at_first[ZERO], at_offset[ZERO])
+def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log: MemoryLog) -> None:
+    """The event ID contains the offset of a partition whose timestamp is unknown. A made-up timestamp could skip records."""
+    assert {ZERO: 1003, ONE: 1003} == resolved(log, since=1003).timestamps
+    assert {ZERO: 1003} == resolved(log, entry(offset=4, timestamp=1003), entry(1, offset=0)).timestamps
+    assert {} == resolved(log).timestamps == resolved(log, start_at=StartAt.EARLIEST).timestamps
 
 
 # Event IDs of kafkasse.
@@ -158,7 +153,7 @@ def test_declares_a_truncated_log(log: MemoryLog) -> None:
 
 
 def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
-    """The old offsets are ignored, and the rest of the old topic is a gap."""
+    """The old offsets are ignored, and the rest of the old topic is a gap, also in partitions that no longer exist."""
     before = topic_id_of(log)
     log.delete("t")
     log.create("t", 1)
@@ -168,8 +163,18 @@ def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
     start = resolved(log, entry(offset=5, topic_id=before), entry(1, offset=3))
 
     assert {ZERO: 0} == start.offsets
-    assert [Gap(ZERO, 5, 0, RECREATED)] == start.gaps
+    assert [Gap(ZERO, 5, 0, RECREATED), Gap(ONE, 3, 0, RECREATED)] == start.gaps
     assert {"t": topic_id_of(log)} == start.topic_ids
+
+
+def test_reports_a_recreated_topic_that_has_none_of_the_selected_partitions(log: MemoryLog) -> None:
+    """A stream without partitions would never receive a record."""
+    before = topic_id_of(log)
+    log.delete("t")
+    log.create("t", 1)
+
+    with pytest.raises(TopicGone, match="none of those"):
+        resolved(log, entry(1, offset=3, topic_id=before, only=True))
 
 
 def test_an_event_id_with_timestamps_resumes_by_time_on_another_cluster(log: MemoryLog) -> None:
@@ -194,3 +199,29 @@ def test_resumes_a_stream_of_some_partitions(log: MemoryLog) -> None:
 def test_a_client_that_resumes_receives_no_second_snapshot(log: MemoryLog) -> None:
     """It already has the table, and continues from its event ID."""
     assert not resolved(log, entry(offset=5, topic_id=topic_id_of(log)), start_at=StartAt.SNAPSHOT).snapshot
+
+
+# Partitions without a leader.
+
+
+@pytest.mark.parametrize("start_at", StartAt)
+def test_a_partition_without_a_leader_starts_when_it_has_one(log: MemoryLog, start_at: StartAt) -> None:
+    """The other partition starts at once. The timestamp selects the record at which the partition starts later."""
+    before_ms = time.time_ns() // 1_000_000
+    log.lose_leader("t")
+
+    start = resolved(log, start_at=start_at)
+
+    assert {ONE: 0} == start.offsets
+    assert (start.pending[ZERO] >= before_ms) if start_at is StartAt.LATEST else {ZERO: 0} == start.pending
+
+
+def test_a_client_keeps_its_offset_in_a_partition_without_a_leader(log: MemoryLog) -> None:
+    """The cursor waits for the leader. A timestamp waits too, because only the leader can resolve it."""
+    log.lose_leader("t")
+
+    by_offset = resolved(log, entry(offset=4, topic_id=topic_id_of(log)), entry(1, offset=0))
+    by_time = resolved(log, entry(timestamp=1003), entry(1, offset=0))
+
+    assert ({ZERO: 4, ONE: 0}, {}) == (by_offset.offsets, by_offset.pending)
+    assert ({ONE: 0}, {ZERO: 1003}) == (by_time.offsets, by_time.pending)

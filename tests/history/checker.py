@@ -695,7 +695,7 @@ class _Client:
         versions = self._versions_of_id(partition, position, parsed)
         if self._history.id_type != "offset" and partition in parsed.entries:
             self._check_time(partition, position, timestamp)
-        if self._history.id_type == "timestamp":
+        if self._history.id_type == "timestamp" and timestamp is not None:
             return replace(position, versions=versions, timestamp=timestamp)
         if offset is None:
             self._report(f"{_label(partition)}: the event ID has no offset")
@@ -742,12 +742,13 @@ class _Client:
         """Check that the timestamp belongs to the last record before this ID, shown or not."""
         after = position.timestamp
         if timestamp is None:
-            self._report(f"{_label(partition)}: the event ID has no timestamp")
-        elif after is not None and timestamp != after and timestamp not in self._hidden_times(partition, position):
+            return  # it is unknown, and the ID contains the offset instead
+        if after is not None and timestamp != after and timestamp not in self._hidden_times(partition, position):
             records = self._stored.versions(partition)[position.versions[0]].records
             offsets = self._visible(partition, position.versions[0]).offsets
             lost = [at for at in offsets if at >= position.high and after <= records[at].timestamp < timestamp]
-            if timestamp < after or lost:
+            # With `both`, the offset counts. The timestamp is for copies of the topic, where an earlier one loses nothing.
+            if lost or (timestamp < after and self._history.id_type == "timestamp"):
                 self._report(
                     f"{_label(partition)}: the event ID has timestamp {timestamp}, not {after}: {lost} would be lost"
                 )

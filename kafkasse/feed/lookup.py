@@ -1,0 +1,124 @@
+"""Slow lookups: shared by concurrent callers, or in the background of a stream. Does not depend on Kafka."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import gevent
+from gevent.event import AsyncResult
+
+from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
+
+MAX_WAIT_S = 0.05  # of a stream, for a background lookup
+MAX_KEYS = 100  # of one request, so that one caller with many keys does not delay the others for long
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+
+class SharedLookup(Generic[Key, Value]):
+    """Looks up values by key. Callers that need the same key at the same time share one request.
+
+    Args:
+        look_up: returns the values of some keys; keys without a value are absent.
+        timeout_s: how long a caller waits at most.
+        one_at_a_time: while a request is in flight, collect the keys of other callers for the next request. Otherwise each
+            caller sends its request at once.
+    """
+
+    def __init__(
+        self, look_up: Callable[[list[Key]], Mapping[Key, Value]], timeout_s: float, one_at_a_time: bool = False
+    ) -> None:
+        self._look_up = look_up
+        self._timeout_s = timeout_s
+        self._one_at_a_time = one_at_a_time
+        self._requests = 0  # in flight
+        self._waiting: dict[Key, None] = {}  # the keys of the next requests
+        self._results: dict[Key, AsyncResult[list[Value]]] = {}  # of the keys that wait or are in flight
+
+    def get(self, keys: Iterable[Key]) -> dict[Key, Value]:
+        """Return the values of those keys that have one.
+
+        Raises:
+            KafkasseError: raised by the request, or by an earlier request while the keys waited.
+            KafkaUnavailable: there is no answer within the timeout.
+        """
+        results = {}
+        for key in keys:
+            if key not in self._results:
+                self._results[key] = AsyncResult()
+                self._waiting[key] = None
+            results[key] = self._results[key]
+        self._start_requests()
+        late = KafkaUnavailable(f"Kafka did not answer within {self._timeout_s:g} s.")
+        with gevent.Timeout(self._timeout_s, late):
+            outcomes: dict[Key, list[Value]] = {key: _outcome(result) for key, result in results.items()}
+        return {key: outcome[0] for key, outcome in outcomes.items() if outcome}
+
+    def _start_requests(self) -> None:
+        while self._waiting and not (self._one_at_a_time and self._requests):
+            keys = list(islice(self._waiting, MAX_KEYS))
+            for key in keys:
+                del self._waiting[key]
+            self._requests += 1
+            # A greenlet of its own, because other callers need the result even if the first caller is killed.
+            gevent.spawn(self._request, keys)
+
+    def _request(self, keys: list[Key]) -> None:
+        try:
+            found = self._look_up(keys)
+            for key in keys:
+                self._results.pop(key).set([found[key]] if key in found else [])
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            failed = [*keys]
+            if isinstance(error, Unavailable):
+                # The next request would probably fail too, after another timeout.
+                failed += self._waiting
+                self._waiting.clear()
+            for key in failed:
+                self._results.pop(key).set_exception(error)
+        finally:
+            self._requests -= 1
+            self._start_requests()
+
+
+def _outcome(result: AsyncResult[list[Value]]) -> list[Value]:
+    try:
+        values: list[Value] = result.get()
+    except KafkasseError as error:
+        raise copy.copy(error) from error  # many callers share the error, and each adds to its traceback
+    return values
+
+
+class BackgroundLookups:
+    """Runs lookups in greenlets of their own, because a slow broker must not delay heartbeats and other topics."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, gevent.Greenlet[..., Any]] = {}
+
+    def get(self, name: str, call: Callable[[], Result]) -> Result | None:
+        """Return `call()`, or None if it fails or takes longer than MAX_WAIT_S.
+
+        The caller repeats the lookup until it returns something. If the lookup with this name is still running, get() waits
+        for it instead of another call.
+        """
+        lookup = self._running.get(name)
+        if lookup is None:
+            lookup = self._running[name] = gevent.spawn(_run, call)
+        lookup.join(MAX_WAIT_S)
+        if not lookup.ready():
+            return None
+        del self._running[name]
+        result: Result | None = lookup.get()
+        return result
+
+
+def _run(call: Callable[[], Result]) -> Result | None:
+    try:
+        return call()
+    except KafkasseError:
+        return None

@@ -1,0 +1,91 @@
+"""Callers that look up the same keys at the same time share requests, results and failures."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from kafkasse.errors import KafkaUnavailable
+from kafkasse.feed import lookup
+from kafkasse.feed.lookup import SharedLookup
+from tests.support.waiting import TIMEOUT_S
+
+
+class Service:
+    """Answers each request once the test calls answer.set()."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[str]] = []
+        self.answer = Event()
+
+    def look_up(self, keys: list[str]) -> dict[str, str]:
+        self.requests.append(keys)
+        self.answer.wait()
+        if "broken" in keys:
+            raise KafkaUnavailable("Kafka cannot be reached.")
+        return {key: key.upper() for key in keys if key != "missing"}
+
+
+def test_callers_with_the_same_key_share_a_request() -> None:
+    """A key without a value is absent from the result."""
+    service = Service()
+    shared = SharedLookup(service.look_up, TIMEOUT_S)
+    callers = [gevent.spawn(shared.get, ["a", "missing"]) for _ in range(100)]
+    gevent.sleep(0)
+    service.answer.set()
+
+    assert [{"a": "A"}] * 100 == [each.get() for each in callers]
+    assert [["a", "missing"]] == service.requests
+
+
+def test_no_caller_waits_for_other_keys() -> None:
+    """Each caller sends a request for the keys that are not in flight, and waits only for its own keys."""
+    service = Service()
+    shared = SharedLookup(service.look_up, TIMEOUT_S)
+    callers = [gevent.spawn(shared.get, keys) for keys in (["a"], ["a", "b"], ["c"])]
+    gevent.sleep(0)
+    service.answer.set()
+    gevent.joinall(callers)
+
+    assert [["a"], ["b"], ["c"]] == service.requests
+
+
+def test_collects_keys_while_a_request_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one request at a time, the next request contains the keys of all callers that waited, up to a limit."""
+    monkeypatch.setattr(lookup, "MAX_KEYS", 3)
+    service = Service()
+    shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
+    callers = [gevent.spawn(shared.get, [key]) for key in "abcdef"]
+    gevent.sleep(0)
+    service.answer.set()
+    gevent.joinall(callers)
+
+    assert [["a"], ["b", "c", "d"], ["e", "f"]] == service.requests
+
+
+def test_a_failure_is_shared_with_the_callers_that_waited() -> None:
+    """While Kafka is unavailable, a hundred requests take one timeout, not a hundred."""
+    service = Service()
+    shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
+    callers = [gevent.spawn(shared.get, [key]) for key in ["broken", *"abcdef"]]
+    gevent.sleep(0)
+    service.answer.set()
+    gevent.joinall(callers)
+
+    assert {KafkaUnavailable} == {type(each.exception) for each in callers}
+    assert [["broken"]] == service.requests
+    assert {"a": "A"} == shared.get(["a"])  # a later call does not receive that failure
+
+
+def test_a_caller_waits_no_longer_than_its_timeout() -> None:
+    """The request continues, and a later caller receives its result."""
+    service = Service()
+    shared = SharedLookup(service.look_up, timeout_s=0.01)
+
+    with pytest.raises(KafkaUnavailable, match=r"within 0\.01 s"):
+        shared.get(["a"])
+    service.answer.set()
+
+    assert {"a": "A"} == shared.get(["a"])
+    assert [["a"]] == service.requests
