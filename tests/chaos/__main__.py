@@ -42,7 +42,10 @@ def main() -> int:
 
 def run(seed: int, seconds: float, clients: int, directory: Path) -> list[str]:
     """Return the violations after a run of random faults."""
-    with EmbeddedCluster() as cluster, Scene(cluster, directory, seed, servers=2) as scene:
+    with (
+        EmbeddedCluster() as cluster,
+        Scene(cluster, directory, seed, servers=2, **RandomFaults.settings("chaos")) as scene,
+    ):
         faults = RandomFaults(scene, seed, report)
         faults.prepare("chaos", clients)
         faults.run(seconds)

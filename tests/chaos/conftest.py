@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import EmbeddedCluster
-from tests.chaos.scene import Scene
+from tests.chaos.scene import Scene, documented_delay_s
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +20,9 @@ def kafka(processes: None) -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def new_scene(kafka: EmbeddedCluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    """Creates scenes: new_scene(setting=value, …)."""
+def new_scene(kafka: EmbeddedCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Scene]]:
+    """Creates scenes: new_scene(setting=value, …). Records must arrive as soon as docs/faults.md says for this test."""
+    delay_s = documented_delay_s(request.node.originalname)
     with ExitStack() as scenes:
         scenes.callback(kafka.heal)
-        yield lambda **settings: scenes.enter_context(Scene(kafka, tmp_path, **settings))
+        yield lambda **settings: scenes.enter_context(Scene(kafka, tmp_path, delay_s_max=delay_s, **settings))

@@ -6,6 +6,7 @@ Go on every machine that runs the tests.
 
 from __future__ import annotations
 
+import random
 import struct
 from contextlib import suppress
 from math import inf
@@ -17,6 +18,7 @@ from gevent.event import Event
 
 HOST = "127.0.0.1"
 BACKLOG = 1000
+RETRANSMISSION_S = 0.2  # Linux's minimum
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() sends an RST instead of a FIN
 
 
@@ -27,12 +29,14 @@ class Conditions(NamedTuple):
         latency_s: the delay of each slice in seconds.
         bytes_per_s: the maximum rate.
         slice_bytes: the maximum number of bytes forwarded at once.
+        loss: the share of slices that are lost. TCP sends them again after RETRANSMISSION_S, and later slices wait.
         refuses: whether new connections are reset immediately.
     """
 
     latency_s: float = 0.0
     bytes_per_s: float = inf
     slice_bytes: int = 65_536
+    loss: float = 0.0
     refuses: bool = False
 
 
@@ -121,6 +125,8 @@ class Network:
         try:
             while data := source.recv(self.conditions.slice_bytes):
                 gevent.sleep(self.conditions.latency_s + len(data) / self.conditions.bytes_per_s)
+                while random.random() < self.conditions.loss:  # noqa: S311 - not secret
+                    gevent.sleep(RETRANSMISSION_S)
                 self._flowing.wait()
                 sink.sendall(data)
             self._flowing.wait()

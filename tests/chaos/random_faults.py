@@ -10,7 +10,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import gevent
 
@@ -19,10 +21,11 @@ from tests.chaos.scene import Client, Producer, Scene, TransactionalProducer
 from tests.support.kafka import retry
 from tests.support.waiting import wait_until
 
-PAUSE_S = 0.3, 2.0  # between two faults
-FAULT_S = 0.5, 4.0
+PAUSE_S = 0.2, 1.0  # between two faults
+FAULT_S = 0.3, 2.0
 CONDITIONS = Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=11)
 NEW_CLIENTS_MAX = 3
+LINES_SHARE = 0.25
 RECORDS_PER_S = 20.0
 PARTITIONS_MAX = 8
 WITNESS_EVERY_S = 10.0
@@ -51,6 +54,7 @@ CONFIGS = {
     },
     TRUNCATED: {"min_insync_replicas": "1", "unclean_leader_election_enable": "true"},
 }
+LINES = PLAIN, COMMITTED, COMPACTED, GROWING  # lines have no topic IDs and leader epochs
 STATUSES = {RECREATED: {404, 410}, FORBIDDEN: {404}}  # statuses that clients of these topics may get in addition to 503
 
 Fault = Callable[["RandomFaults"], object]
@@ -63,6 +67,9 @@ class RandomFaults:
         scene: a scene with two servers.
         seed: the seed of the order of faults.
         log: called with a message for each fault.
+
+    Attributes:
+        occurred: how often each fault occurred.
     """
 
     def __init__(self, scene: Scene, seed: int, log: Callable[[str], object]) -> None:
@@ -70,8 +77,17 @@ class RandomFaults:
         self.cluster = scene.cluster
         self.order = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._log = log
-        self._faults = 0
+        self.occurred: Counter[Fault] = Counter()
         self._names: dict[str, str] = {}
+
+    @staticmethod
+    def settings(prefix: str) -> dict[str, Any]:
+        """Return the settings that the scene needs: clients of JSON lines resume exactly on routes with a fixed start."""
+        routes = {
+            name: {"path": f"/from-the-start/{name}", "topics": [f"{prefix}-{name}"], "start": "earliest"}
+            for name in LINES
+        }
+        return {"routes": routes}
 
     def prepare(self, prefix: str, clients: int) -> None:
         """Create a topic for each type of fault, and connect clients of all types."""
@@ -82,18 +98,19 @@ class RandomFaults:
             self._names[topic] = self.scene.topic(f"{prefix}-{topic}", *of, **CONFIGS.get(topic, {}))
         for _ in range(clients):
             self._connect_client()
-        wait_until(lambda: all(each.last_id for each in self.scene.clients))
+        wait_until(lambda: all(each.body if each.reads_lines else each.last_id for each in self.scene.clients))
 
-    def run(self, seconds: float, faults: Sequence[Fault] = ()) -> None:
-        """Inject faults for this many seconds: those in `faults`, or all. Then heal everything."""
+    def run(self, seconds: float) -> None:
+        """Inject faults for this many seconds, and each kind at least once. Then heal everything."""
         until = time.monotonic() + seconds
         watcher = gevent.spawn(self._witness_compacted)
-        while time.monotonic() < until:
-            fault = self.order.choice(faults or FAULTS)
+        while len(self.occurred) < len(FAULTS) or time.monotonic() < until:
+            least = min(self.occurred[each] for each in FAULTS)
+            fault = self.order.choice([each for each in FAULTS if self.occurred[each] == least])
             self._log(f"{until - time.monotonic():4.0f} s left: {fault.__name__.replace('_', ' ')}")
-            self._faults += 1
             with self.scene.outage():
                 fault(self)
+            self.occurred[fault] += 1
             self._rest(PAUSE_S)
         watcher.kill()
         self.cluster.heal()
@@ -103,7 +120,7 @@ class RandomFaults:
     def violations(self) -> list[str]:
         """Return the violations in what the clients received."""
         lossy = [self._names[TRUNCATED], self._names[COMPACTED]]
-        return self.scene.violations({503}, self._faults, excused=lossy, compacted=[self._names[COMPACTED]])
+        return self.scene.violations({503}, self.occurred.total(), excused=lossy, compacted=[self._names[COMPACTED]])
 
     def _witness_compacted(self) -> None:
         while True:
@@ -114,6 +131,10 @@ class RandomFaults:
         gevent.sleep(self.order.uniform(*between_s))
 
     def _connect_client(self) -> Client:
+        if self.order.random() < LINES_SHARE:
+            name = self.order.choice(LINES)
+            promises = {"start": "earliest", "wire": "lines"}
+            return self.scene.read(self._names[name], path=f"/from-the-start/{name}", **promises)
         topics = self.order.sample(TOPICS, self.order.choice([1, 1, 1, 2, 3]))
         query, about = self.order.choice([("", {}), ("?timestamp=0", {"start": 0})])
         statuses = frozenset().union({503}, *(STATUSES.get(each, ()) for each in topics))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -27,6 +28,7 @@ from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Network
 from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
 from tests.history.cluster import Watch, Witness, Writer
+from tests.history.payloads import is_json
 from tests.history.recorder import Recorder
 from tests.history.wire import Partition, parse_id
 from tests.support.kafka import Cluster, retry
@@ -37,7 +39,8 @@ READ_TIMEOUT_S = 5.0  # heartbeats come every 0.3 s; a client that receives noth
 RETRY_MS_MAX = 300
 READING_S_MAX = 10.0
 RECORDS_PER_TURN = 4
-DELAY_S_MAX = 10.0  # of a record, without the outages that a test declares; generous, because tests share the cores
+FAULTS_PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+DOCUMENTED_DELAY = re.compile(r"[Aa]t most (\d+) s\b")
 BEHIND_S_MAX = 2.0  # of a server's tail, without the outages
 TAIL_BYTES = 16_384  # usually contains a whole event; parsing a long stream for its last event ID is slow
 # By default a producer takes several seconds to notice that a node stopped or started.
@@ -154,10 +157,12 @@ class Client:
     Attributes:
         topics: the topics that it reads.
         about: further arguments for History.
+        reads_lines: whether it reads JSON lines instead of Server-Sent Events.
     """
 
     def __init__(self, name: str, recorder: Recorder, topics: Sequence[str], about: dict[str, Any]) -> None:
         self.name = name
+        self.reads_lines = about.get("wire") == "lines"
         self.topics = topics
         self.about = about
         self._recorder = recorder
@@ -166,7 +171,7 @@ class Client:
 
     @property
     def last_id(self) -> str | None:
-        """The Last-Event-ID that it would send now."""
+        """The Last-Event-ID that it would send now. Only for Server-Sent Events."""
         _, _, tail = bytes(self._recorder.body[-TAIL_BYTES:]).partition(b"\n\n")
         return last_id(tail) or last_id(bytes(self._recorder.body), self._recorder.last_id)
 
@@ -181,6 +186,11 @@ class Client:
         return len(self._recorder.connections)
 
     @property
+    def ended_streams(self) -> list[str]:
+        """The last bytes of each stream that has ended."""
+        return [f"{each.body[-200:]!r}" for each in self._recorder.connections if each.status == 200]
+
+    @property
     def statuses(self) -> set[int]:
         """The statuses of the connections that have ended; 0 if there was no response."""
         return {each.status for each in self._recorder.connections}
@@ -192,8 +202,12 @@ class Client:
             self._reading.join()
         self._reading.kill()
 
-    def has_reached(self, ends: dict[Partition, int]) -> bool:
-        """Return whether its last event ID is at or after these ends."""
+    def has_reached(self, ends: dict[Partition, int], visible_ends: dict[Partition, int]) -> bool:
+        """Return whether its last event ID is at or after the ends; for lines, whether it has the last record of each."""
+        if self.reads_lines:
+            offsets = self._recorder.next_offsets(TAIL_BYTES)
+            of_topics = (partition for partition in visible_ends if partition[0] in self.topics)
+            return all(offsets.get(each, 0) >= visible_ends[each] for each in of_topics)
         if self.last_id is None:
             return False
         parsed = parse_id(self.last_id)
@@ -216,17 +230,24 @@ class Scene:
         directory: for the servers' settings.
         seed: the seed of all random choices.
         servers: the number of servers. Each has its own network to clients.
+        delay_s_max: see below.
         settings: settings of the servers. They override SETTINGS.
 
     Attributes:
         stored: the records that witnesses have read so far.
         networks: the networks between clients and servers, in the order of the servers.
-        delay_s_max: how long after its acknowledgment a client may receive a record.
+        delay_s_max: how long after its acknowledgment a client may receive a record, without the outages.
         outages: the times, as begin and end, in which the test prevents clients from receiving records.
     """
 
     def __init__(
-        self, cluster: EmbeddedCluster, directory: Path, seed: int = 0, servers: int = 1, **settings: Any
+        self,
+        cluster: EmbeddedCluster,
+        directory: Path,
+        seed: int = 0,
+        servers: int = 1,
+        delay_s_max: float = 0,
+        **settings: Any,
     ) -> None:
         self.cluster = cluster
         self.random = random.Random(seed)  # noqa: S311 - reproducible, not secret
@@ -236,7 +257,7 @@ class Scene:
         self.networks: list[Network] = []
         self.stored: dict[tuple[Any, ...], StoredRecord] = {}
         self._acknowledged: list[Acknowledged] = []
-        self.delay_s_max = DELAY_S_MAX
+        self.delay_s_max = delay_s_max or documented_delay_s("")
         self.outages: list[tuple[float, float]] = []
         self._versions: dict[str, tuple[int, int]] = {}
         self._count = servers
@@ -290,15 +311,18 @@ class Scene:
         self.start_producer(name, partitions, producer, per_s)
         return name
 
-    def read(self, *topics: str, query: str = "", first_id: str | None = None, **about: Any) -> Client:
-        """Connect a client to these topics. `about` are further arguments for History."""
-        path = f"/{','.join(topics)}{query}"
+    def read(self, *topics: str, query: str = "", first_id: str | None = None, path: str = "", **about: Any) -> Client:
+        """Connect a client to these topics, or to a route by its path. `about` are further arguments for History."""
+        path = path or f"/{','.join(topics)}{query}"
+        reads_lines = about.get("wire") == "lines"
         recorder = Recorder(
             lambda: (HOST, self.random.choice(self.networks).port),
             path,
+            "application/x-ndjson" if reads_lines else "text/event-stream",
             last_id=first_id,
             retry_ms_max=RETRY_MS_MAX,
             silence_s=READ_TIMEOUT_S,
+            lines_of=topics if reads_lines else None,
         )
         self.clients.append(Client(f"client {len(self.clients)} of {path}", recorder, topics, about))
         return self.clients[-1]
@@ -374,6 +398,16 @@ class Scene:
         topic_id, epoch = self._versions[topic]
         self._versions[topic] = topic_id, epoch + 1
 
+    def _visible_ends(self) -> dict[Partition, int]:
+        """Return the offset after the last record of each partition that the format `kafkasse` shows."""
+        ends: dict[Partition, int] = {}
+        for each in self.stored.values():
+            is_current = (each.topic_id, each.epoch) == self._versions[each.topic]
+            if is_current and (each.value is None or is_json(each.value)):
+                partition = each.topic, each.partition
+                ends[partition] = max(each.offset + 1, ends.get(partition, 0))
+        return ends
+
     # The result.
 
     @contextmanager
@@ -394,10 +428,13 @@ class Scene:
         for topic in list(self.producers):
             self.stop_producer(topic)
         ends = self.witness(*self._versions)
+        last = self._visible_ends()
         with suppress(gevent.Timeout):
-            wait_until(lambda: all(each.has_reached(ends) for each in self.clients))
+            wait_until(lambda: all(each.has_reached(ends, last) for each in self.clients))
         late = [
-            f"{each.name}: did not reach the end: {each.last_id}" for each in self.clients if not each.has_reached(ends)
+            f"{each.name}: did not reach the end: {each.last_id}"
+            for each in self.clients
+            if not each.has_reached(ends, last)
         ]
         gevent.joinall([gevent.spawn(each.close) for each in self.clients])
         retry(self._watch.now)
@@ -415,6 +452,15 @@ class Scene:
             behind_s_max=BEHIND_S_MAX + out_s,
             **about,
         )
+
+
+def documented_delay_s(test: str) -> int:
+    """Return how late docs/faults.md says that a record may arrive: in the row of a test, or at the top of the page."""
+    page = FAULTS_PAGE.read_text()
+    row = next((line for line in page.splitlines() if test and f"::{test}`" in line), "")
+    found = DOCUMENTED_DELAY.search(row) or DOCUMENTED_DELAY.search(page)
+    assert found, "docs/faults.md must say how late a record may arrive: at most N s"
+    return int(found[1])
 
 
 # Conditions that tests wait for.
@@ -445,5 +491,7 @@ def wait_for_heartbeats(clients: list[Client]) -> None:
 
 
 def never_disconnected(clients: list[Client]) -> bool:
-    """Return whether no client had to reconnect."""
-    return not any(each.connections for each in clients)
+    """Return whether no stream ended. Print how those that did ended."""
+    ended = [f"{each.name}: {how}" for each in clients for how in each.ended_streams]
+    print("\n".join(ended))
+    return not ended

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -84,12 +86,93 @@ def test_the_controller_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fre
     assert [] == scene.violations()
 
 
+def test_a_rolling_restart_of_the_cluster(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+    """Each broker is shut down and restarted in turn. Clients wait while leaders move. No stream ends."""
+    scene = new_scene()
+    topic = scene.topic(fresh_name)
+    clients = connect_clients(scene, topic)
+
+    for node in kafka.nodes:
+        with scene.outage():
+            kafka.nodes[node].stop()
+            kafka.start(node)
+            wait_until(lambda node=node: node in kafka.in_sync(topic, 0) & kafka.in_sync(topic, 1))
+        wait_for_records(clients)
+
+    assert never_disconnected(clients)
+    assert [] == scene.violations()
+
+
+def test_the_controller_quorum_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+    """Two of three nodes die, so no leader is elected and producers fail. Streams send heartbeats, then the records."""
+    scene = new_scene()
+    topic = scene.topic(fresh_name)
+    clients = connect_clients(scene, topic)
+    alive = kafka.leader(topic)
+    dead = [node for node in kafka.nodes if node != alive]
+
+    with scene.outage():
+        for node in dead:
+            kafka.nodes[node].kill()
+        wait_for_heartbeats(clients)
+        kafka.start(*dead)
+        wait_until(lambda: -1 not in (kafka.leader(topic, 0), kafka.leader(topic, 1)))
+    wait_for_records(clients)
+    wait_until(lambda: kafka.in_sync(topic, 0) == kafka.in_sync(topic, 1) == {*kafka.nodes})
+
+    assert never_disconnected(clients)
+    assert [] == scene.violations()
+
+
+def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+    """With too few replicas in sync, producers fail. Stored records stay readable, and new ones follow later."""
+    scene = new_scene()
+    topic = scene.topic(fresh_name, 1, replicas=2)
+    clients = connect_clients(scene, topic)
+    [follower] = kafka.in_sync(topic) - {kafka.leader(topic)}
+
+    with scene.outage():
+        kafka.nodes[follower].kill()
+        wait_until(lambda: len(kafka.in_sync(topic)) == 1)
+        wait_for_heartbeats(clients)
+        newcomer = scene.read(topic, query="?timestamp=0", start=0)
+        wait_until(lambda: has_record(newcomer))
+        kafka.start(follower)
+        wait_until(lambda: len(kafka.in_sync(topic)) == 2)
+    wait_for_records(scene.clients)
+
+    assert never_disconnected(clients)
+    assert [] == scene.violations()
+
+
+def test_a_broker_is_stopped(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+    """The leader stops (SIGSTOP) with its connections open. Another one is elected; the old one continues later."""
+    scene = new_scene()
+    topic = scene.topic(fresh_name)
+    clients = connect_clients(scene, topic)
+    stopped = kafka.leader(topic)
+
+    with scene.outage():
+        os.kill(kafka.nodes[stopped].pid, signal.SIGSTOP)
+        try:
+            wait_for_heartbeats(clients)
+            wait_until(lambda: kafka.leader(topic) not in (stopped, -1))
+        finally:
+            os.kill(kafka.nodes[stopped].pid, signal.SIGCONT)
+    wait_for_records(clients)
+    wait_until(lambda: stopped in kafka.in_sync(topic))
+
+    assert never_disconnected(clients)
+    assert [] == scene.violations()
+
+
 def test_the_network_to_kafka_is_slow(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
-    """With latency, a low rate, or slices of seven bytes, records only arrive later."""
+    """With latency, a low rate, slices of seven bytes, or packet loss, records only arrive later."""
     scene = new_scene()
     clients = connect_clients(scene, scene.topic(fresh_name))
 
-    for conditions in (Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=7)):
+    latency, slow, tiny = Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=7)
+    for conditions in (latency, slow, tiny, Conditions(slice_bytes=1400, loss=0.1)):
         for network in kafka.networks.values():
             network.conditions = conditions
         wait_for_records(clients)
@@ -152,7 +235,7 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     wait_for_records(clients)
     scene.stop_producer(topic)
     ends = scene.witness(topic)
-    wait_until(lambda: all(each.has_reached(ends) for each in clients))
+    wait_until(lambda: all(each.has_reached(ends, ends) for each in clients))
     with scene.outage():
         kafka.nodes[leader].kill()
         kafka.start(replica)

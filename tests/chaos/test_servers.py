@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.network import Conditions
-from tests.chaos.scene import Scene, connect_clients, wait_for_records, wait_until
+from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 
 REPLACEMENTS_MAX = (
     20  # reconnects count as requests, so max_requests replaces workers more often than the test asks for
@@ -67,12 +68,49 @@ def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> 
     assert [] == scene.violations(statuses={503}, ended_max=REPLACEMENTS_MAX)
 
 
+def test_one_of_several_workers_is_killed(new_scene: NewScene, fresh_name: str) -> None:
+    """Two workers share a port. When one is killed, its clients reconnect to the other one or to a new one."""
+    scene = new_scene()
+    scene.replace_server(0, WEB_CONCURRENCY="2").stop()
+    [server] = scene.servers
+    wait_until(lambda: len(server.workers()) == 2)
+    topic = scene.topic(fresh_name)
+    clients = [each for _ in range(4) for each in connect_clients(scene, topic)]
+
+    for killed in server.workers():
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda killed=killed: len(server.workers()) == 2 and killed not in server.workers())
+        wait_for_records(clients)
+
+    assert all(each.connections for each in clients)
+    assert [] == scene.violations()
+
+
+def test_the_clock_jumps(new_scene: NewScene, fresh_name: str, tmp_path: Path) -> None:
+    """The clock of the server jumps by an hour in both directions. Streams and new clients do not notice."""
+    scene = new_scene()
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    scene.replace_server(0, app="tests.chaos.jumping_clock:app", CLOCK_FILE=str(clock)).stop()
+    topic = scene.topic(fresh_name)
+    clients = connect_clients(scene, topic)
+
+    for jump_s in (3600, -3600, 0):
+        clock.write_text(str(jump_s))
+        wait_for_records(clients)
+        clients += connect_clients(scene, topic)
+
+    assert never_disconnected(clients)
+    assert [] == scene.violations()
+
+
 def test_the_network_to_clients_is_slow(new_scene: NewScene, fresh_name: str) -> None:
-    """With latency, a low rate, or slices of seven bytes, slow clients catch up and do not delay the others."""
+    """With latency, a low rate, slices of seven bytes or packet loss, slow clients catch up and do not delay others."""
     scene = new_scene(servers=2)
     clients = connect_clients(scene, scene.topic(fresh_name))
 
-    for conditions in (Conditions(latency_s=0.2), Conditions(bytes_per_s=5_000), Conditions(slice_bytes=7)):
+    latency, slow, tiny = Conditions(latency_s=0.2), Conditions(bytes_per_s=5_000), Conditions(slice_bytes=7)
+    for conditions in (latency, slow, tiny, Conditions(slice_bytes=1400, loss=0.1)):
         scene.networks[0].conditions = conditions
         wait_for_records(clients)
     scene.networks[0].heal()

@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.chaos import scene
+
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "faults.md"
-FAULTS = "chaos/test_kafka.py", "chaos/test_topics.py", "chaos/test_servers.py"
+FAULTS = "chaos/test_kafka.py", "chaos/test_topics.py", "chaos/test_servers.py", "chaos/test_security.py"
 NO_FAULT = "test_without_faults"
 
 
@@ -28,3 +32,14 @@ def test_every_row_names_a_test() -> None:
 
     assert len(rows) > len(FAULTS)
     assert [] == [row for row in rows if not re.search(r"`[\w/]+\.py::test_\w+`", row.split(" | ")[-1])]
+
+
+def test_a_row_says_how_late_a_record_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of a test has its own time; other tests use the time at the top of the page."""
+    page = tmp_path / "faults.md"
+    page.write_text(
+        "Records arrive at most 5 s later.\n\n| a fault | at most 7 s | `chaos/x.py::test_a` |\n| `x.py::test_b` |"
+    )
+    monkeypatch.setattr(scene, "FAULTS_PAGE", page)
+
+    assert (7, 5, 5) == tuple(map(scene.documented_delay_s, ("test_a", "test_b", "")))

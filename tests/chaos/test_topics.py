@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from tests.chaos.cluster import EmbeddedCluster
+from tests.chaos.network import Conditions
 from tests.chaos.scene import (
     Producer,
     Scene,
@@ -83,6 +85,29 @@ def test_retention_removes_records_of_disconnected_clients(new_scene: NewScene, 
         wait_for_records(clients)
 
     assert all(b"removed by retention" in each.body for each in clients)
+    assert [] == scene.violations()
+
+
+def test_retention_while_clients_read(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+    """Kafka is so slow that retention removes records before they are read. Open streams get a gap for exactly these."""
+    scene = new_scene()
+    topic = scene.topic(fresh_name)
+    clients = connect_clients(scene, topic)
+
+    with scene.outage():
+        for network in kafka.networks.values():
+            network.conditions = Conditions(bytes_per_s=2_000)
+        for _ in range(3):
+            ends = scene.witness(topic)
+            wait_until(lambda ends=ends: scene.witness(topic)[topic, 0] > ends[topic, 0] + 40)
+            for partition in (0, 1):
+                scene.kafka.drop_before(topic, ends[topic, partition] + 20, partition)
+        for network in kafka.networks.values():
+            network.heal()
+    wait_for_records(clients)
+
+    assert all(b"removed by retention" in each.body for each in clients)
+    assert never_disconnected(clients)
     assert [] == scene.violations()
 
 

@@ -169,6 +169,11 @@ class Recorder:
         """The bytes received over the open connection."""
         return self._response.body if self._response else bytearray()
 
+    def next_offsets(self, tail_bytes: int) -> dict[Partition, int]:
+        """Return the offset after the last line of each partition. Only the last bytes of the open connection count."""
+        _, _, tail = bytes(self.body[-tail_bytes:]).partition(b"\n")
+        return self._next_offsets | next_offsets(tail)
+
     def follow(self, enough: Callable[[Recorder], bool], cut_after: Callable[[], int | None] = lambda: None) -> None:
         """Read, and reconnect after every break, until `enough` returns True. Then leave.
 

@@ -135,6 +135,11 @@ class Simulation:
             held = self.log.offset_ranges([LogPartition(TOPIC, partition)])[LogPartition(TOPIC, partition)]
             bounds.append(Bounds(self.now, self.now, held.start, held.end))
 
+    @property
+    def gaps(self) -> int:
+        """The number of gaps that clients have received."""
+        return sum(each.body.count(b"event: gap\n") for client in self.clients for each in client.connections)
+
     # Steps.
 
     def append(self) -> None:

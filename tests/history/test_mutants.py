@@ -12,13 +12,13 @@ import pytest
 
 from tests.history import mutants, simulation
 from tests.history.scenario import Outcome, Scenario
-from tests.history.test_delivery import RETENTION_SEEDS, SEED, STEPS
+from tests.history.test_delivery import SEED, STEPS
 from tests.support.kafka import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 SERVERS_AT_ONCE = 5
 BATCHES = 10
-SEEDS_MAX = 60
+SEEDS = range(60)
 # These need an order of steps that no black-box test can force, or retention during a stream.
 IN_PROCESS = (
     "joins_one_too_late", "joins_one_too_early", "evicted_while_joining", "falls_behind_to_the_end",
@@ -68,7 +68,7 @@ def mutant(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("mutant", IN_PROCESS, indirect=True)
 def test_reports_a_fault_in_this_process(mutant: str) -> None:
     """Feeds in this process with the fault apply it, and the checker reports it."""
-    simulations = (simulation.Simulation(seed, filtered=False, sparse=False) for seed in RETENTION_SEEDS)
+    simulations = (simulation.Simulation(seed, filtered=False, sparse=False) for seed in SEEDS)
     found = next((found for each in simulations if (found := each.play(STEPS))), [])
 
     assert mutants.applied[mutant] > 0, "this mutant never ran: patch the code that runs instead"

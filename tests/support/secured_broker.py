@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
@@ -14,10 +14,10 @@ _LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "CONTROLLER")
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
-def free_ports() -> dict[str, int]:
+def free_ports(listeners: Sequence[str] = _LISTENERS) -> dict[str, int]:
     """Return a free port for each listener."""
-    sockets = [socket.create_server((HOST, 0)) for _ in _LISTENERS]
-    ports = {name: each.getsockname()[1] for name, each in zip(_LISTENERS, sockets, strict=True)}
+    sockets = [socket.create_server((HOST, 0)) for _ in listeners]
+    ports = {name: each.getsockname()[1] for name, each in zip(listeners, sockets, strict=True)}
     for each in sockets:
         each.close()
     return ports
@@ -42,6 +42,29 @@ def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBr
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_LOGIN} user_{USER}="{PASSWORD}";',
     }
     return EmbeddedBroker(ports["PLAINTEXT"], settings=settings)
+
+
+def encrypted_broker(certificate: tuple[str, str], ports: Mapping[str, int], **more: str) -> EmbeddedBroker:
+    """Return a broker that is not started yet, with a plaintext listener, and one for TLS with a password.
+
+    Args:
+        certificate: the broker's certificate and key, as PEM.
+        ports: the ports of the listeners PLAINTEXT, SASL_SSL and CONTROLLER.
+        more: further settings, with underscores for dots.
+    """
+    addresses = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
+    settings = {
+        "listeners": ",".join(addresses.values()),
+        "advertised.listeners": ",".join(text for name, text in addresses.items() if name != "CONTROLLER"),
+        "listener.security.protocol.map": ",".join(f"{n}:{'PLAINTEXT' if n == 'CONTROLLER' else n}" for n in ports),
+        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
+        "listener.name.sasl_ssl.ssl.keystore.type": "PEM",
+        "listener.name.sasl_ssl.ssl.keystore.certificate.chain": _property(certificate[0]),
+        "listener.name.sasl_ssl.ssl.keystore.key": _property(certificate[1]),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{_LOGIN} user_{USER}="{PASSWORD}";',
+    }
+    return EmbeddedBroker(ports["PLAINTEXT"], settings=settings | {k.replace("_", "."): v for k, v in more.items()})
 
 
 def _property(pem: str) -> str:
