@@ -398,6 +398,8 @@ class _Client:
             self._now = connection.time_of(block.end)
             if failed:
                 self._report("an event follows the error that ended the stream")
+            if block.id is not None and block.names[-1] != "id":
+                self._report("the ID is not the last field: a client that is cut may store it without the event")
             if block.id is not None and not id_received:
                 id_received = True
                 if error := schema_error(block.id):

@@ -248,9 +248,12 @@ def _snapshot_short() -> None:
 
 
 def _times_too_far() -> None:
-    def set_(original: Any, self: Any, partition: Any, next_offset: int, timestamp: int | None = None) -> None:
-        applied["times_one_too_far"] += timestamp is not None
-        original(self, partition, next_offset, None if timestamp is None else timestamp + 1)
+    def set_(original: Any, self: Any, partition: Any, next_offset: int, *rest: Any, **named: Any) -> None:
+        given = inspect.signature(original).bind(self, partition, next_offset, *rest, **named)
+        if given.arguments.get("timestamp") is not None:
+            applied["times_one_too_far"] += 1
+            given.arguments["timestamp"] += 1
+        original(*given.args, **given.kwargs)
 
     patch(IdWriter, "set", set_)
 
