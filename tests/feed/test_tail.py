@@ -1,0 +1,365 @@
+"""The tail of a worker: all topics share one cursor, and the problems of a topic or a feed stay with that topic or feed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import gevent
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.errors import KafkasseError, KafkaUnavailable, ServerFull, TopicGone, TopicNotAvailable
+from kafkasse.feed import Feeds, Reader, StopReason, feeds
+from kafkasse.feed.tail import Tail
+from kafkasse.frame import Encoder
+from kafkasse.log import Topic
+from kafkasse.memory_log import MemoryCursor, MemoryLog
+from kafkasse.position import IdType, of_topics, parse
+from kafkasse.route import Route, StartAt
+from kafkasse.sse import Parser
+from tests.support.waiting import TIMEOUT_S, wait_until
+
+CARD_NUMBER = "4711-0815"
+
+
+class CountingLog(MemoryLog):
+    """A log that counts its cursors and lookups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cursors: list[MemoryCursor] = []
+        self.described: list[list[str]] = []
+
+    def cursor(self, *args: Any, **named: Any) -> MemoryCursor:
+        self.cursors.append(super().cursor(*args, **named))
+        return self.cursors[-1]
+
+    def describe(self, topics: Any) -> dict[str, Topic]:
+        self.described.append(list(topics))
+        return super().describe(topics)
+
+
+class World:
+    """A log with the topics a and b of two partitions, and feeds. The test calls turn() of the tail."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.log = CountingLog()
+        self.log.create("a", 2)
+        self.log.create("b", 2)
+        self.tails: list[Tail] = []
+        config = Config(heartbeat_s=0.001).feed
+        self.feeds = Feeds(self.log, replace(config, metadata_refresh_s=0.0, **settings), self.tails.append)
+        self.encoder = Encoder()
+
+    def open(self, *entries: Any, encoder: Encoder | None = None, **route: Any) -> Reader:
+        """Open a stream of these topics or position entries."""
+        is_named = isinstance(entries[0], str)
+        position = of_topics(entries) if is_named else parse(json.dumps(entries))
+        topics = self.feeds.describe(position.topics)
+        return self.feeds.open(Route("r", "/r", None, **route), position, topics, encoder or self.encoder)
+
+    def turn(self) -> None:
+        """Let all that is due happen: records, heartbeats and checks."""
+        self.tails[-1].turn(0)
+        gevent.sleep(0.002)
+        self.tails[-1].turn(0)
+
+    def write(self, topic: str, n: int, partition: int = 0) -> None:
+        self.log.append(topic, b'{"n":%d}' % n, partition)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    with closing(world.feeds):
+        yield world
+
+
+def numbers(reader: Reader) -> list[int]:
+    """Return the numbers in the records that the reader returns now."""
+    return numbers_in(b"".join(iter(lambda: reader.read(0), b"")))
+
+
+def numbers_in(frames: bytes) -> list[int]:
+    return [json.loads(event.data)["n"] for event in Parser().receive(frames) if event.type == "message"]
+
+
+# One cursor.
+
+
+def test_all_topics_share_one_cursor(world: World) -> None:
+    """Each combination of topics is a feed of its own, and needs no cursor of its own."""
+    readers = {names: world.open(*names) for names in (("a",), ("b",), ("a", "b"))}
+    world.write("a", 1)
+    world.write("b", 2)
+    world.turn()
+
+    assert {("a",): [1], ("b",): [2], ("a", "b"): [1, 2]} == {names: numbers(each) for names, each in readers.items()}
+    assert 1 == len(world.log.cursors)
+
+
+def test_streams_of_selected_partitions_share_a_feed(world: World) -> None:
+    """They receive only the records of their partitions, and need no cursor of their own."""
+    entry = {"topic": "a", "partition": 1, "offset": 0}
+    readers = [world.open(entry) for _ in range(3)]
+    for partition in (0, 1):
+        world.write("a", partition, partition)
+    world.turn()
+
+    assert [[1]] * 3 == [numbers(each) for each in readers]
+    assert 1 == len(world.log.cursors)
+    assert {"only": True}.items() <= json.loads(readers[0].position_id)[0].items()
+
+
+def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world: World) -> None:
+    """KafkaSSE's event IDs are such IDs. The stream includes partitions that are added later."""
+    live = world.open("a")
+    returned = world.open(*({"topic": "a", "partition": n, "offset": 0} for n in (0, 1)))
+    world.log.create("a", 3)
+    world.turn()
+    world.write("a", 3, 2)
+    world.turn()
+
+    assert [3] == numbers(live) == numbers(returned)
+    assert 1 == len(world.log.cursors) == len(world.tails[0].feeds)
+
+
+@pytest.mark.parametrize("id_type", IdType)
+def test_clients_that_resume_with_timestamps_share_the_feed(world: World, id_type: IdType) -> None:
+    """The timestamps of idle partitions differ, but the client is parked all the same."""
+    first = world.open("a", id_type=id_type)
+    world.write("a", 1)
+    world.turn()
+    numbers(first)
+
+    returned = world.open(*json.loads(first.position_id), id_type=id_type)
+
+    assert returned.can_park
+    assert 1 == len(world.log.cursors)
+
+
+def test_stops_reading_a_topic_after_its_last_feed(world: World) -> None:
+    """The feed is dropped after idle_feed_timeout_s. Without feeds, the tail closes, and the next stream starts another."""
+    world = World(idle_feed_timeout_s=0.0)
+    a, b = world.open("a"), world.open("b")
+    a.close()
+    world.turn()
+    assert {"b"} == {partition.topic for partition in world.tails[0].partitions} == world.tails[0].topics.keys()
+
+    b.close()
+    world.turn()
+    assert world.tails[0].closed
+
+    again = world.open("a")
+    world.write("a", 1)
+    world.turn()
+    assert [1] == numbers(again)
+
+
+def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all feeds have readers, the server is full."""
+    monkeypatch.setattr(feeds, "MAX_FEEDS", 2)
+    world.open("a").close()
+    world.open("b").close()
+    kept = world.open("b")
+
+    other = world.open("a", "b")
+
+    assert [("b",), ("a", "b")] == [key.topics for key in world.tails[0].feeds]
+    with pytest.raises(ServerFull, match="2 different selections"):
+        world.open("a")
+    assert [[], []] == [numbers(kept), numbers(other)]
+
+
+# Isolation.
+
+
+def rejects_text(message: Mapping[str, Any]) -> bool:
+    if "secret" in message:
+        raise ValueError(message["secret"])
+    return True
+
+
+def times_out(message: Mapping[str, Any]) -> bool:
+    if "secret" in message:
+        raise gevent.Timeout(0)
+    return True
+
+
+@pytest.mark.parametrize("filterer", [rejects_text, times_out])
+def test_a_failing_filter_ends_only_its_own_feed(world: World, filterer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The error is logged once, with the offset and without the record's data. The records before it are delivered."""
+    broken, healthy = world.open("a", encoder=Encoder(filterer=filterer)), world.open("a")
+    world.write("a", 1)
+    world.turn()
+    world.log.append("a", b'{"secret":"%s","n":2}' % CARD_NUMBER.encode())
+    with caplog.at_level(logging.ERROR):
+        world.turn()
+    world.write("a", 3)
+    world.turn()
+
+    assert [1, 2, 3] == numbers(healthy)
+    assert [1] == numbers_in(broken.read(0))
+    with pytest.raises(KafkasseError):
+        broken.read(0)
+    [logged] = caplog.messages
+    assert logged.startswith("a/0 offset 1 cannot be encoded")
+    assert CARD_NUMBER not in logged
+
+
+def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
+    """The error is the one that the cursor reports."""
+    a, b, both = world.open("a"), world.open("b"), world.open("a", "b")
+    world.log.fail_partition("a", TopicNotAvailable("Not authorized."))
+    world.turn()
+    world.write("b", 1)
+    world.turn()
+
+    assert [1] == numbers(b)
+    for each in (a, both):
+        with pytest.raises(TopicNotAvailable):
+            each.read(0.01)
+    assert {"b"} == world.tails[0].topics.keys()
+
+
+def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
+    """The error names the topic."""
+    a, b = world.open("a"), world.open("b")
+    world.log.delete("a")
+    for _ in range(3):
+        world.turn()
+    world.write("b", 1)
+    world.turn()
+
+    assert [1] == numbers(b)
+    with pytest.raises(TopicGone) as gone:
+        a.read(0.01)
+    assert ["a"] == gone.value.extra["topics"]
+
+
+def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
+    """Their clients reconnect with an event ID of the old topic, and receive the new one."""
+    a, b = world.open("a"), world.open("b")
+    world.log.delete("a")
+    world.log.create("a", 1)
+    world.turn()
+    world.write("b", 1)
+    world.turn()
+
+    assert [1] == numbers(b)
+    assert b"" == a.read(0.01)
+    assert StopReason.ENDED is a.stop_reason
+
+
+@pytest.mark.parametrize("error", [TopicNotAvailable("Not authorized."), KafkaUnavailable("An election.")])
+def test_a_topic_that_cannot_be_described_is_not_deleted(world: World, error: KafkasseError) -> None:
+    """The stream continues. A new stream gets the error, or 404 if the server may not read the topic."""
+    a = world.open("a")
+    world.log.fail_topic("a", error)
+    for _ in range(3):
+        world.turn()
+    world.write("a", 1)
+    world.turn()
+
+    assert [1] == numbers(a)
+    if isinstance(error, TopicNotAvailable):
+        assert {} == world.feeds.describe(["a"], 0)
+    else:
+        with pytest.raises(KafkaUnavailable):
+            world.feeds.describe(["a"], 0)
+
+
+def test_a_tail_that_fails_ends_its_streams_with_an_error() -> None:
+    """No stream ends silently, and the next stream starts another tail."""
+    log = CountingLog()
+    log.create("a")
+    feeds = Feeds(log, Config().feed)
+    route, topics = Route("r", "/r", None), log.describe(["a"])
+    reader = feeds.open(route, of_topics(["a"]), topics, Encoder())
+    gevent.sleep(0)
+
+    def fail(timeout_s: float) -> Any:
+        raise AssertionError("a bug")
+
+    log.cursors[0].poll = fail  # type: ignore[method-assign]
+    log.append("a", b'{"n":1}')
+    assert [1] == numbers_in(reader.read(TIMEOUT_S))
+    with pytest.raises(KafkaUnavailable, match="last event ID"):
+        reader.read(TIMEOUT_S)
+
+    again = feeds.open(route, of_topics(["a"]), topics, Encoder())
+    log.append("a", b'{"n":2}')
+    wait_until(lambda: 2 in numbers(again))
+    feeds.close()
+
+
+# Partitions without a leader.
+
+
+def test_a_topic_opens_although_a_partition_has_no_leader(world: World) -> None:
+    """The event ID contains a timestamp for that partition until it has a leader. No record is lost."""
+    world.log.lose_leader("a")
+    reader = world.open("a")
+    reader.begin()
+    first = {entry["partition"]: entry for entry in json.loads(reader.position_id)}
+    world.log.elect_leader("a")
+    world.turn()
+    world.write("a", 1)
+    world.write("a", 2, 1)
+    world.turn()
+
+    assert [1, 2] == sorted(numbers(reader))
+    assert ({"timestamp"}, {"offset"}) == tuple(first[n].keys() & {"offset", "timestamp"} for n in (0, 1))
+    assert {1} == {entry["offset"] for entry in json.loads(reader.position_id)}
+
+
+def test_catches_up_although_a_partition_has_no_leader(world: World) -> None:
+    """A client that starts at the first record reads the other partitions at once, and this one when it has a leader."""
+    world.write("a", 1)
+    world.write("a", 2, 1)
+    world.log.lose_leader("a")
+    reader = world.open("a", start=StartAt.EARLIEST)
+    assert [2] == numbers(reader)
+
+    world.log.elect_leader("a")
+    world.turn()
+
+    wait_until(lambda: [1] == numbers(reader))
+
+
+def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(world: World) -> None:
+    """An event ID with the timestamp of the feed needs no cursor."""
+    world.log.lose_leader("a")
+    first = world.open("a")
+
+    returned = world.open(*json.loads(first.position_id))
+
+    assert returned.can_park
+    assert 1 == len(world.log.cursors)
+
+
+# Opening.
+
+
+def test_caches_topics_that_do_not_exist(world: World) -> None:
+    """A client that repeats a request for an unknown topic costs Kafka one lookup per second."""
+    for _ in range(10):
+        assert {} == world.feeds.describe(["unknown"])
+
+    assert [["unknown"]] == world.log.described
+
+
+def test_forgets_the_oldest_descriptions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests for random names do not fill the memory."""
+    monkeypatch.setattr(feeds, "MAX_DESCRIPTIONS", 3)
+    for n in range(5):
+        world.feeds.describe([f"unknown{n}"])
+    for n in (4, 0):
+        world.feeds.describe([f"unknown{n}"])
+
+    assert [[f"unknown{n}"] for n in (0, 1, 2, 3, 4, 0)] == world.log.described
