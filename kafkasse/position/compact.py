@@ -29,10 +29,9 @@ def encode(text: str) -> str:
     return base64.urlsafe_b64encode((text + " " * (-len(text) % 3)).encode("ascii")).decode("ascii")
 
 
-def encode_topic(topic: str, topic_id: str | None, is_partial: bool) -> str:
-    """Encode the start of a line. `topic_id` is None if an earlier line of the same topic contains it."""
-    id_word = "" if topic_id is None else f" i{topic_id}"
-    return encode(f"\n{topic}{id_word}{' o' if is_partial else ''}")
+def encode_topic(topic: str, topic_id: str, is_partial: bool) -> str:
+    """Encode the start of a line."""
+    return encode(f"\n{topic} i{topic_id}{' o' if is_partial else ''}")
 
 
 def entry_start(partition: Partition, previous: Partition | None) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from kafkasse.log import UNKNOWN_EPOCH, Partition
 from kafkasse.position import compact
@@ -13,16 +13,13 @@ from kafkasse.position.position import INT64_MAX, IdType
 # of the JSON form take three bytes each, so this is about 6,500 bytes of a request line, which may have 8,190.
 MAX_JSON_BYTES = 4_000
 
-# The length of an entry without its topic, and what the first entry of a topic adds. The numbers are as long as they usually
-# become at most.
+# The length of an entry without its topic. The numbers are as long as they usually become at most.
 _JSON_ENTRY_BYTES = {
-    IdType.OFFSET: len('{"topic":"","partition":1000,"offset":100000000000,"leader_epoch":1000},'),
+    IdType.OFFSET: len('{"topic":"","partition":1000,"offset":1000000000,"leader_epoch":100},'),
     IdType.TIMESTAMP: len('{"topic":"","partition":1000,"timestamp":1790000000000},'),
-    IdType.BOTH: len(
-        '{"topic":"","partition":1000,"offset":100000000000,"leader_epoch":1000,"timestamp":1790000000000},'
-    ),
+    IdType.BOTH: len('{"topic":"","partition":1000,"offset":1000000000,"leader_epoch":100,"timestamp":1790000000000},'),
 }
-_JSON_TOPIC_BYTES = len(',"topic_id":"kQ3d8y1Z","only":true')
+_JSON_TOPIC_BYTES = len(',"topic_id":"kQ3d8y1Z","only":true')  # what the first entry of a topic adds
 
 # The parts (prefix, format_offset, suffix) of an ID: its text is `prefix + format_offset(offset) + suffix`. If the text
 # contains the offset in decimal digits, format_offset is `str` itself, so that the caller can use "%d" instead.
@@ -37,7 +34,7 @@ class IdWriter:
     """Writes the IDs of one stream. When a partition advances, only its entry is written again.
 
     Args:
-        offsets: the next offset of every partition of the stream. The ID lists the partitions in this order.
+        offsets: the next offset of every partition of the stream.
         topic_ids: for each topic, the first 8 characters of its topic ID, or "" if the cluster has no topic IDs.
         partial_topics: topics of which the stream contains only the partitions in `offsets` and `pending`.
         id_type: what the ID contains for each partition.
@@ -148,27 +145,24 @@ class IdWriter:
 
     def _build_entries(self) -> None:
         """Write all entries."""
-        partitions = [*self.offsets, *self.pending]
+        by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
+        for each in [*self.offsets, *self.pending]:
+            by_topic[each.topic].append(each)
         # The form depends only on the partitions and not on their offsets, so it does not alternate within a stream.
-        is_long = _json_bytes(partitions, self._id_type) > MAX_JSON_BYTES
+        counts = {topic: len(partitions) for topic, partitions in by_topic.items()}
+        is_long = _json_bytes(counts, self._id_type) > MAX_JSON_BYTES
         self._is_compact = is_long if self._compact is None else self._compact
         self._punctuation = (compact.MARK, "", "") if self._is_compact else ("[", ",", "]")
         self._after_offset = compact.after_offset if self._is_compact else _json_after_offset
+        layout = _compact_layout if self._is_compact else _json_layout
         self._layouts: dict[Partition, _Layout] = {}
-        previous: Partition | None = None
-        topics_seen: set[str] = set()
-        for partition in partitions:
-            topic_id, is_partial = None, False
-            if partition.topic not in topics_seen:  # only the first entry of a topic describes the topic
-                topics_seen.add(partition.topic)
-                topic_id = self.topic_ids.get(partition.topic, "")
-                is_partial = partition.topic in self._partial_topics
-            if self._is_compact:
-                self._layouts[partition] = _compact_layout(partition, previous, topic_id, is_partial)
-            else:
-                self._layouts[partition] = _json_layout(partition, topic_id, is_partial)
-            previous = partition
-        self._entries = {partition: self._entry(partition) for partition in partitions}
+        for topic, partitions in by_topic.items():
+            topic_id, is_partial = self.topic_ids.get(topic, ""), topic in self._partial_topics
+            previous: Partition | None = None
+            for partition in sorted(partitions):  # the compact form omits a partition that follows the previous one
+                self._layouts[partition] = layout(partition, previous, topic_id, is_partial)
+                previous = partition
+        self._entries = {partition: self._entry(partition) for partition in self._layouts}
 
     def _entry(self, partition: Partition) -> str:
         offset, epoch, timestamp = self._values(partition)
@@ -192,17 +186,17 @@ class IdWriter:
                 return offset, self.epochs.get(partition), timestamp
 
 
-def _json_bytes(partitions: Collection[Partition], id_type: IdType) -> int:
+def _json_bytes(partition_counts: Mapping[str, int], id_type: IdType) -> int:
     """Return the length that the JSON form of an ID usually reaches at most."""
-    topics = Counter(each.topic for each in partitions)
-    return len(partitions) * _JSON_ENTRY_BYTES[id_type] + sum(
-        len(topic) * count + _JSON_TOPIC_BYTES for topic, count in topics.items()
+    return sum(
+        count * (len(topic) + _JSON_ENTRY_BYTES[id_type]) + _JSON_TOPIC_BYTES
+        for topic, count in partition_counts.items()
     )
 
 
-def _json_layout(partition: Partition, topic_id: str | None, is_partial: bool) -> _Layout:
+def _json_layout(partition: Partition, previous: Partition | None, topic_id: str, is_partial: bool) -> _Layout:
     start = f'{{"topic":"{partition.topic}","partition":{partition.partition},'
-    if topic_id is None:
+    if previous is not None:  # only the first entry of a topic describes the topic
         return start, "}"
     only = ',"only":true' if is_partial else ""
     return start, f',"topic_id":"{topic_id}"{only}}}'
@@ -213,11 +207,6 @@ def _json_after_offset(leader_epoch: int | None, timestamp: int | None) -> str:
     return epoch_member if timestamp is None else f'{epoch_member},"timestamp":{timestamp}'
 
 
-def _compact_layout(
-    partition: Partition, previous: Partition | None, topic_id: str | None, is_partial: bool
-) -> _Layout:
-    start = ""
-    if previous is None or previous.topic != partition.topic:
-        previous = None
-        start = compact.encode_topic(partition.topic, topic_id, is_partial)
+def _compact_layout(partition: Partition, previous: Partition | None, topic_id: str, is_partial: bool) -> _Layout:
+    start = "" if previous is not None else compact.encode_topic(partition.topic, topic_id, is_partial)
     return start, compact.entry_start(partition, previous)

@@ -6,11 +6,12 @@ import base64
 import json
 import string
 import sys
+from random import Random
 from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafkasse import schemas
@@ -299,13 +300,13 @@ def test_an_id_in_the_json_form_fits_into_a_request_line(topic_count: int, lengt
     listed = [Partition(name, index) for index in range(70) for name in names(topic_count, length)]
     lengths = []
     for count in range(1, len(listed)):
-        offsets = dict.fromkeys(sorted(listed[:count]), 10**11)
+        offsets = dict.fromkeys(sorted(listed[:count]), 10**9)
         rendered = IdWriter(
             offsets,
             dict.fromkeys(names(topic_count, length), "kQ3d8y1Z"),
             id_type=id_type,
             timestamps=dict.fromkeys(offsets, 1_790_000_000_000),
-            epochs=dict.fromkeys(offsets, 1000),
+            epochs=dict.fromkeys(offsets, 100),
         ).render()
         if rendered.startswith("~"):
             break
@@ -314,6 +315,40 @@ def test_an_id_in_the_json_form_fits_into_a_request_line(topic_count: int, lengt
     assert rendered.startswith("~")
     assert 4_096 > max(length for length, _ in lengths)
     assert 7_000 > max(length for _, length in lengths)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 249), st.integers(1, 200)), min_size=1, max_size=50),
+    st.sampled_from(IdType),
+    st.none() | st.booleans(),
+    st.randoms(),
+)
+@example([(30, 50)] * 50, IdType.OFFSET, None, Random(0))  # noqa: S311 - not for secrets
+@settings(max_examples=30)
+def test_the_server_accepts_the_ids_of_every_stream_that_it_opens(
+    sizes: list[tuple[int, int]], id_type: IdType, compact: bool | None, rng: Random
+) -> None:
+    """parse() accepts an ID of as many partitions and bytes as the default limits allow, and returns its position."""
+    names = [f"{index:02}".ljust(length, "n") for index, (length, _) in enumerate(sizes)]
+    counts = {name: count for name, (_, count) in zip(names, sizes, strict=True)}
+    listed = [Partition(name, index) for name, count in counts.items() for index in range(count)]
+    pending = rng.sample(listed, rng.randrange(len(listed)))
+    offsets = {each: rng.randrange(10**10) for each in listed if each not in set(pending)}
+    stream = Stream(
+        offsets,
+        dict.fromkeys(counts, "kQ3d8y1Z"),
+        frozenset(rng.sample(names, rng.randrange(len(names)))),
+        id_type,
+        {each: rng.randrange(10**12, 10**13) for each in offsets if rng.random() < 0.9},
+        compact,
+        {each: rng.randrange(1000) for each in offsets if rng.random() < 0.9},
+        {each: rng.randrange(10**12, 10**13) for each in pending},
+    )
+
+    rendered = stream.writer().render()
+
+    if len(listed) <= Limits().max_entries and len(rendered) <= Limits().max_bytes:
+        assert stream.position() == parse(rendered)
 
 
 def test_the_form_of_an_id_does_not_depend_on_its_offsets() -> None:
