@@ -100,6 +100,13 @@ class Client:
     def client_id(self) -> str:
         return str(self._settings["client_id"])
 
+    @property
+    def newest_fetch_version(self) -> int:
+        """The newest Fetch version of the broker that was contacted first; 0 before. Does not block."""
+        if self._admin is None:
+            return 0
+        return int(self._admin._manager.broker_version_data.api_versions[_FETCH_API_KEY][1])
+
     def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
         """Return those of `topics` that exist, and those about which the cluster reports an error. None means all topics.
 
@@ -142,7 +149,9 @@ class Client:
             for response in self._send(node_id, requests)
         ]
 
-    def epoch_ends(self, node_id: int, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    def epoch_ends(
+        self, node_id: int, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int, int]]:
         """Look up where leader epochs end, in partitions that one broker leads.
 
         Args:
@@ -150,7 +159,8 @@ class Client:
             epochs: the leader epoch to look up in each partition.
 
         Returns:
-            For each partition, Kafka's error code and the end offset; -1 if the broker does not know it.
+            For each partition, Kafka's error code, the epoch that was found (the newest one that is not newer than the
+            epoch to look up) and its end offset; -1 if the broker does not know them.
 
         Raises:
             kafka.errors.KafkaError: the broker does not answer, or does not support the request.
@@ -168,7 +178,7 @@ class Client:
         )
         [response] = self._send(node_id, [request])
         return {
-            TopicPartition(topic.topic, each.partition): (each.error_code, each.end_offset)
+            TopicPartition(topic.topic, each.partition): (each.error_code, each.leader_epoch, each.end_offset)
             for topic in response.topics
             for each in topic.partitions
         }

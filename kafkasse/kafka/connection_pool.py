@@ -9,7 +9,7 @@ from kafka.errors import IncompatibleBrokerVersion
 
 from kafkasse.kafka.client import Broker, Client
 from kafkasse.kafka.connection import Connection
-from kafkasse.kafka.fetch_protocol import newest_version
+from kafkasse.kafka.fetch_protocol import FIRST_WITH_DIVERGENCE, newest_version
 
 MAX_IDLE_PER_BROKER = 4
 
@@ -26,7 +26,13 @@ class ConnectionPool:
         self._client = client
         self._timeout_s = timeout_s
         self._idle: defaultdict[Broker, list[Connection]] = defaultdict(list)
+        self._versions: dict[Broker, int] = {}  # of the last connection to each broker
         self._closed = False
+
+    def reports_truncation(self, broker: Broker) -> bool:
+        """Return whether a broker's Fetch responses report a truncated log, as far as is known. Does not block."""
+        version = self._versions.get(broker, self._client.newest_fetch_version)
+        return version >= FIRST_WITH_DIVERGENCE
 
     def take_idle(self, broker: Broker) -> Connection | None:
         """Return an idle connection, or None. Does not block."""
@@ -45,8 +51,9 @@ class ConnectionPool:
         if version is None:
             sock.close()
             raise IncompatibleBrokerVersion(
-                f"the broker supports Fetch versions {versions[0]} to {versions[1]}; kafkasse needs Kafka 2.7 or newer"
+                f"the broker supports Fetch versions {versions[0]} to {versions[1]}; kafkasse needs Kafka 0.11 or newer"
             )
+        self._versions[broker] = version
         return Connection(sock, broker, version, self._client.client_id, self._timeout_s)
 
     def release(self, connection: Connection) -> None:

@@ -44,6 +44,7 @@ _SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's erro
 _SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does not accept its epoch or its topic IDs
 
 FindLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader | KafkasseError]]
+FindEpochs = Callable[[Mapping[Partition, int]], Mapping[Partition, tuple[int, int]]]
 KnownLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader]]
 
 
@@ -78,6 +79,7 @@ class KafkaCursor:
         known_leaders: returns the last known leaders of those partitions that have one. Does not block.
         find_leaders: returns the current leaders of those partitions that have one, and an error for those that we may not
             read. Raises Unavailable if Kafka does not answer.
+        find_epochs: returns, for each partition with an epoch, the newest epoch of its log that is not newer, and its end.
         pool: provides connections.
         offsets: where to start.
         epochs: as for log.Cursor.seek().
@@ -89,6 +91,7 @@ class KafkaCursor:
         self,
         known_leaders: KnownLeaders,
         find_leaders: FindLeaders,
+        find_epochs: FindEpochs,
         pool: ConnectionPool,
         offsets: Mapping[Partition, int],
         epochs: Mapping[Partition, int] | None,
@@ -97,6 +100,7 @@ class KafkaCursor:
     ) -> None:
         self._known_leaders = known_leaders
         self._find_leaders = find_leaders
+        self._find_epochs = find_epochs
         self._pool = pool
         self._options = options
         self._on_close = on_close
@@ -134,11 +138,17 @@ class KafkaCursor:
             state.seek(offset, (epochs or {}).get(partition, UNKNOWN_EPOCH))
             self._stopped.pop(partition, None)
             self._failed.pop(partition, None)
-            if (node := self._nodes_of.get(partition)) is not None:
-                node.offset_changed(state)
-            else:
+            node = self._nodes_of.get(partition)
+            if node is None:
                 self._add_leaderless(state)
-        self._assign(self._known_leaders(added))
+            elif state.leader is not None and self._must_validate(state, state.leader):
+                self._remove_leader(state)
+            else:
+                node.offset_changed(state)
+        known = self._known_leaders(added).items()
+        self._assign(
+            {each: leader for each, leader in known if not self._must_validate(self._partitions[each], leader)}
+        )
         self._wakeup.set()
 
     def remove(self, partitions: Iterable[Partition]) -> None:
@@ -352,6 +362,7 @@ class KafkaCursor:
         try:
             leaders = {} if self._closed else self._find_leaders(due)
             if not self._closed:
+                self._validate(leaders)
                 self._assign(leaders)
         except Unavailable:
             pass  # retry after the backoff
@@ -363,6 +374,28 @@ class KafkaCursor:
             self._next_refresh_at = min((each.retry_at for each in self._leaderless.values()), default=math.inf)
             self._is_refreshing = False
             self._wakeup.set()
+
+    def _must_validate(self, state: PartitionState, leader: Leader) -> bool:
+        """Return whether the leader's log may have been truncated, and its Fetch responses would not report it."""
+        is_valid = state.last_epoch == UNKNOWN_EPOCH or state.valid_at == (leader.broker, leader.epoch)
+        return not is_valid and not self._pool.reports_truncation(leader.broker)
+
+    def _validate(self, leaders: Mapping[Partition, Leader | KafkasseError]) -> None:
+        """Look for truncated logs, where Fetch responses do not report them, and stop their partitions."""
+        unknown = {}
+        for partition, leader in leaders.items():
+            state = self._leaderless.get(partition)
+            if state is not None and isinstance(leader, Leader) and self._must_validate(state, leader):
+                unknown[partition] = state, state.last_epoch, leader
+        epochs = {partition: epoch for partition, (_, epoch, _) in unknown.items()}
+        for partition, (epoch, end_offset) in self._find_epochs(epochs).items():
+            state, last_epoch, leader = unknown[partition]
+            if self._leaderless.get(partition) is not state or state.last_epoch != last_epoch:
+                continue  # removed or moved meanwhile
+            if epoch < last_epoch or end_offset < state.offset:
+                self._stop(state, _Stopped(diverged_at=state.diverged_at(epoch, end_offset)))
+            else:
+                state.valid_at = leader.broker, leader.epoch
 
     def _assign(self, leaders: Mapping[Partition, Leader | KafkasseError]) -> None:
         """Give each partition without a leader to the node of its leader."""
@@ -379,6 +412,8 @@ class KafkaCursor:
                 continue  # the metadata comes from a broker that lags behind
             self._topic_ids[partition.topic] = leader.topic_id
             state.leader = leader
+            if state.last_epoch == UNKNOWN_EPOCH:
+                state.valid_at = leader.broker, leader.epoch  # all records will come from this leader
             self._nodes_of[partition] = node = self._node(leader.broker)
             node.add(state)
             del self._leaderless[partition]

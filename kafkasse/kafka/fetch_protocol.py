@@ -1,9 +1,12 @@
 """Encodes Kafka's Fetch requests and parses the responses.
 
 These messages are too frequent for kafka-python, which encodes and decodes field by field from a schema and copies the
-records three times. kafka-python handles all other messages. Version 12 (Kafka 2.7) is the first in which a broker reports a
-truncated log. Version 13 (Kafka 3.1) identifies a topic by its ID, so that a recreated topic is never mistaken for the old
-one. This module does no I/O.
+records three times. kafka-python handles all other messages. This module does no I/O.
+
+Version 4 (Kafka 0.11) is the first with the current format of batches. Version 7 adds sessions, 9 leader epochs, and 11
+reads from the nearest replica. From version 12 (Kafka 2.7), a broker reports a truncated log. From version 13 (Kafka 3.1),
+topic IDs identify topics, so that a recreated topic is never mistaken for the old one. Later versions differ only in fields
+for brokers.
 
 Source: https://kafka.apache.org/protocol (Fetch). In flexible versions, each structure ends with tagged fields.
 """
@@ -13,12 +16,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
-from uuid import UUID
 
 API_KEY = 1
-BY_NAME, BY_TOPIC_ID = VERSIONS = (12, 13)  # how each version identifies a topic
+VERSIONS = range(4, 19)
+BY_NAME, BY_TOPIC_ID = 12, 13  # the last version that identifies topics by name, and the first with topic IDs
+FIRST_WITH_DIVERGENCE = 12  # the first in which a broker reports a truncated log
 UNKNOWN_EPOCH = -1
+NO_REPLICA = -1
 # Session ID and epoch of a request
 NO_SESSION = (0, -1)  # outside of any session, so that the response lists every partition
 NEW_SESSION = (0, 0)  # that opens a session
@@ -26,22 +32,18 @@ NEW_SESSION = (0, 0)  # that opens a session
 MALFORMED = (ValueError, IndexError, struct.error)  # what parse_response() raises for malformed bytes
 
 _HEADER = struct.Struct(">ihhih")  # size, API key, version, correlation ID, length of the client ID
-_REQUEST = struct.Struct(">iiiibii")  # replica, max wait, min and max bytes, isolation level, session ID and epoch
-_PARTITION = struct.Struct(">iiqiqib")  # partition, leader epoch, offset, last epoch, log start, max bytes, no tags
-_RESPONSE = struct.Struct(">ibihi")  # correlation ID, no tags, throttle time, error code, session ID
-_PARTITION_DATA = struct.Struct(">ihqqq")  # partition, error code, high watermark, last stable offset, log start
-_ABORTED = struct.Struct(">qqb")  # producer ID, first offset, no tags
-_INT32 = struct.Struct(">i")
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_ABORTED = struct.Struct(">qq")  # producer ID, first offset
 _DIVERGING = struct.Struct(">iq")  # epoch, end offset
 _DIVERGING_TAG = 0
 _NO_DIVERGENCE = memoryview(_DIVERGING.pack(UNKNOWN_EPOCH, -1))
+_NO_TAGS = b"\0"
 _TOPIC_ID_BYTES = 16
 _SIZE_BYTES = 4
 _MAX_UVARINT_SHIFT = 28
 _CONSUMER = -1  # in place of a replica's ID
 _UNKNOWN_LOG_START = -1
 _MIN_BYTES = 1
-_NO_RACK = ""
 
 
 class FetchOptions(NamedTuple):
@@ -50,18 +52,20 @@ class FetchOptions(NamedTuple):
     Attributes:
         max_wait_ms: how long the broker may hold the request while it has no records.
         isolation_level: 0 for read_uncommitted, 1 for read_committed.
+        rack: the rack of this process. The leader may name a replica in this rack to read from. "": read from leaders only.
     """
 
     max_wait_ms: int
     max_bytes: int
     max_partition_bytes: int
     isolation_level: int
+    rack: str = ""
 
 
 class FetchPartition(NamedTuple):
     """One partition of a Fetch request. Unknown epochs are UNKNOWN_EPOCH."""
 
-    topic: bytes  # from topic_name() or topic_id(), depending on the version
+    topic: bytes  # the name in UTF-8, or the topic ID, depending on the version
     partition: int
     leader_epoch: int
     fetch_offset: int
@@ -78,6 +82,7 @@ class PartitionData(NamedTuple):
         aborted: (producer ID, first offset) of each aborted transaction in `records`.
         diverging: if the log was truncated, a leader epoch and its end offset on this broker. What the cursor has read
             agrees with the log at most up to that offset. Otherwise None.
+        replica: the node ID of the replica to read from instead of this broker, or NO_REPLICA.
     """
 
     topic: bytes
@@ -86,6 +91,7 @@ class PartitionData(NamedTuple):
     records: memoryview
     aborted: Sequence[tuple[int, int]]
     diverging: tuple[int, int] | None
+    replica: int = NO_REPLICA
 
 
 class FetchResponse(NamedTuple):
@@ -98,14 +104,108 @@ class FetchResponse(NamedTuple):
     partitions: list[PartitionData]
 
 
-def topic_name(name: str) -> bytes:
-    """Encode a topic for version 12."""
-    return _string(name)
+class _Fields:
+    """A sequence of fields with fixed sizes, of which a version contains some.
+
+    Args:
+        fields: the format of each field in Python's struct module, and whether this version contains the field.
+    """
+
+    def __init__(self, *fields: tuple[str, bool]) -> None:
+        self.struct = struct.Struct(">" + "".join(code for code, is_present in fields if is_present))
+        self._present = [index for index, (_, is_present) in enumerate(fields) if is_present]
+        self._select = itemgetter(*self._present)
+
+    def pack(self, *values: int) -> bytes:
+        """Encode those of the values that the version contains."""
+        return self.struct.pack(*self._select(values))
+
+    def unpack(self, data: memoryview) -> dict[int, int]:
+        """Return the values at the start of `data`, by the index of their field."""
+        return dict(zip(self._present, self.struct.unpack_from(data), strict=True))
 
 
-def topic_id(uuid: UUID) -> bytes:
-    """Encode a topic for version 13."""
-    return uuid.bytes
+class _Layout:
+    """How the messages of one version are encoded."""
+
+    def __init__(self, version: int) -> None:
+        self.is_flexible = flexible = version >= 12
+        self.has_topic_ids = version >= BY_TOPIC_ID
+        self.has_sessions = sessions = version >= 7
+        self.has_replicas = version >= 11
+        # replica, maximum wait, minimum and maximum bytes, isolation level, session ID and epoch
+        self.request = _Fields(
+            ("i", version < 15), ("i", True), ("i", True), ("i", True), ("b", True), ("i", sessions), ("i", sessions)
+        )
+        # partition, leader epoch, offset, last fetched epoch, log start, maximum bytes, no tags
+        self.partition = _Fields(
+            ("i", True),
+            ("i", version >= 9),
+            ("q", True),
+            ("i", flexible),
+            ("q", version >= 5),
+            ("i", True),
+            ("b", flexible),
+        )
+        # correlation ID, no tags, throttle time, error code, session ID
+        self.response = _Fields(("i", True), ("b", flexible), ("i", True), ("h", sessions), ("i", sessions))
+        # partition, error code, high watermark, last stable offset, log start
+        data = _Fields(("i", True), ("h", True), ("q", True), ("q", True), ("q", version >= 5))
+        self.partition_data = data.struct
+
+    # Encoding
+
+    def array(self, items: Sequence[bytes]) -> bytes:
+        return (_uvarint(len(items) + 1) if self.is_flexible else _INT32.pack(len(items))) + b"".join(items)
+
+    def string(self, data: bytes) -> bytes:
+        return (_uvarint(len(data) + 1) if self.is_flexible else _INT16.pack(len(data))) + data
+
+    def topic(self, topic: bytes, partitions: Sequence[bytes]) -> bytes:
+        return (topic if self.has_topic_ids else self.string(topic)) + self.array(partitions) + self.tags
+
+    @property
+    def tags(self) -> bytes:
+        return _NO_TAGS if self.is_flexible else b""
+
+    # Parsing: each method returns the offset after what it has parsed
+
+    def parse_length(self, data: memoryview, at: int) -> tuple[int, int]:
+        """Parse the length of an array or of bytes; 0 if they are null."""
+        if self.is_flexible:
+            length, at = _parse_uvarint(data, at)
+            return max(0, length - 1), at
+        (length,) = _INT32.unpack_from(data, at)
+        if length < -1:
+            raise ValueError("a length is negative")
+        return max(0, length), at + _INT32.size
+
+    def parse_topic(self, data: memoryview, at: int) -> tuple[bytes, int]:
+        if self.has_topic_ids:
+            size = _TOPIC_ID_BYTES
+        elif self.is_flexible:
+            size, at = self.parse_length(data, at)
+        else:
+            (size,) = _INT16.unpack_from(data, at)
+            at += _INT16.size
+            if size < 0:
+                raise ValueError("the name of a topic is null")
+        return bytes(data[at : at + size]), at + size
+
+    def parse_tags(self, data: memoryview, at: int) -> tuple[Mapping[int, memoryview], int]:
+        tags: dict[int, memoryview] = {}
+        if not self.is_flexible:
+            return tags, at
+        count, at = _parse_uvarint(data, at)
+        for _ in range(count):
+            tag, at = _parse_uvarint(data, at)
+            size, at = _parse_uvarint(data, at)
+            tags[tag] = data[at : at + size]
+            at += size
+        return tags, at
+
+
+_LAYOUTS = {version: _Layout(version) for version in VERSIONS}
 
 
 def newest_version(lowest: int, highest: int) -> int | None:
@@ -114,6 +214,7 @@ def newest_version(lowest: int, highest: int) -> int | None:
 
 
 def encode_request(
+    version: int,
     options: FetchOptions,
     session: tuple[int, int],
     partitions: Iterable[FetchPartition],
@@ -122,31 +223,40 @@ def encode_request(
     """Encode the body of a request.
 
     Args:
+        version: the version of the request.
         options: the fields that all requests share.
-        session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session.
+        session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session. Ignored before version 7.
         partitions: in a session, those that are new or have a new offset; otherwise all. Neighbors with the same topic
             share one topic entry.
         forgotten: (topic, partition) of partitions to remove from the session.
     """
+    layout = _LAYOUTS[version]
+    pack = layout.partition.pack
     topics = [
-        topic + _array([_PARTITION.pack(*_fields(each), options.max_partition_bytes, 0) for each in group]) + b"\0"
+        layout.topic(topic, [pack(*_fields(each), options.max_partition_bytes, 0) for each in group])
         for topic, group in groupby(partitions, key=lambda each: each.topic)
     ]
-    forgotten_topics = [
-        topic + _array([_INT32.pack(partition) for _, partition in group]) + b"\0"
-        for topic, group in groupby(forgotten, key=lambda each: each[0])
-    ]
-    fixed = _REQUEST.pack(
-        _CONSUMER, options.max_wait_ms, _MIN_BYTES, options.max_bytes, options.isolation_level, *session
-    )
-    return b"".join((fixed, _array(topics), _array(forgotten_topics), _string(_NO_RACK), b"\0"))
+    fixed = (_CONSUMER, options.max_wait_ms, _MIN_BYTES, options.max_bytes, options.isolation_level, *session)
+    parts = [layout.request.pack(*fixed), layout.array(topics)]
+    if layout.has_sessions:
+        parts.append(
+            layout.array(
+                [
+                    layout.topic(topic, [_INT32.pack(partition) for _, partition in group])
+                    for topic, group in groupby(forgotten, key=lambda each: each[0])
+                ]
+            )
+        )
+    if layout.has_replicas:
+        parts.append(layout.string(options.rack.encode()))
+    return b"".join((*parts, layout.tags))
 
 
 def frame_request(version: int, correlation_id: int, client_id: str, body: bytes) -> bytes:
     """Prefix the body of a request with its size and header."""
-    client = client_id.encode()
-    size = _HEADER.size - _SIZE_BYTES + len(client) + 1 + len(body)
-    return b"%b%b\0%b" % (_HEADER.pack(size, API_KEY, version, correlation_id, len(client)), client, body)
+    client, tags = client_id.encode(), _LAYOUTS[version].tags
+    size = _HEADER.size - _SIZE_BYTES + len(client) + len(tags) + len(body)
+    return b"".join((_HEADER.pack(size, API_KEY, version, correlation_id, len(client)), client, tags, body))
 
 
 def parse_response(version: int, data: memoryview) -> FetchResponse:
@@ -155,68 +265,54 @@ def parse_response(version: int, data: memoryview) -> FetchResponse:
     Raises:
         MALFORMED: the bytes are not a Fetch response.
     """
-    correlation_id, tags, throttle_ms, error_code, session_id = _RESPONSE.unpack_from(data)
-    if tags:
+    layout = _LAYOUTS[version]
+    fixed = layout.response.unpack(data)
+    if fixed.get(1):
         raise ValueError("the header of the Fetch response has tagged fields")
-    at = _RESPONSE.size
-    count, at = _uvarint(data, at)
+    count, at = layout.parse_length(data, layout.response.struct.size)
     partitions: list[PartitionData] = []
-    for _ in range(count - 1):
-        at = _parse_topic(version, data, at, partitions)
-    _, at = _parse_tags(data, at)
+    for _ in range(count):
+        at = _parse_topic(layout, data, at, partitions)
+    _, at = layout.parse_tags(data, at)
     if at != len(data):
         raise ValueError("the Fetch response is longer or shorter than its fields")
-    return FetchResponse(correlation_id, throttle_ms, error_code, session_id, partitions)
+    return FetchResponse(fixed[0], fixed[2], fixed.get(3, 0), fixed.get(4, 0), partitions)
 
 
 def _fields(each: FetchPartition) -> tuple[int, int, int, int, int]:
     return each.partition, each.leader_epoch, each.fetch_offset, each.last_fetched_epoch, _UNKNOWN_LOG_START
 
 
-def _parse_topic(version: int, data: memoryview, at: int, partitions: list[PartitionData]) -> int:
-    begin = at
-    if version >= BY_TOPIC_ID:
-        at += _TOPIC_ID_BYTES
-    else:
-        size, at = _uvarint(data, at)
-        at += size - 1
-    topic = bytes(data[begin:at])
-    count, at = _uvarint(data, at)
-    for _ in range(count - 1):
-        partition, at = _parse_partition(topic, data, at)
+def _parse_topic(layout: _Layout, data: memoryview, at: int, partitions: list[PartitionData]) -> int:
+    topic, at = layout.parse_topic(data, at)
+    count, at = layout.parse_length(data, at)
+    for _ in range(count):
+        partition, at = _parse_partition(layout, topic, data, at)
         partitions.append(partition)
-    _, at = _parse_tags(data, at)
+    _, at = layout.parse_tags(data, at)
     return at
 
 
-def _parse_partition(topic: bytes, data: memoryview, at: int) -> tuple[PartitionData, int]:
-    partition, error_code, _, _, _ = _PARTITION_DATA.unpack_from(data, at)
-    count, at = _uvarint(data, at + _PARTITION_DATA.size)
+def _parse_partition(layout: _Layout, topic: bytes, data: memoryview, at: int) -> tuple[PartitionData, int]:
+    partition, error_code, *_ = layout.partition_data.unpack_from(data, at)
+    count, at = layout.parse_length(data, at + layout.partition_data.size)
     aborted = []
-    for _ in range(count - 1):
-        producer_id, first_offset, _ = _ABORTED.unpack_from(data, at)
-        aborted.append((producer_id, first_offset))
-        at += _ABORTED.size
-    size, at = _uvarint(data, at + _INT32.size)  # skips the preferred read replica
-    end = at + max(0, size - 1)
-    tags, after = _parse_tags(data, end)
+    for _ in range(count):
+        aborted.append(_ABORTED.unpack_from(data, at))
+        _, at = layout.parse_tags(data, at + _ABORTED.size)
+    replica = NO_REPLICA
+    if layout.has_replicas:
+        (replica,) = _INT32.unpack_from(data, at)
+        at += _INT32.size
+    size, at = layout.parse_length(data, at)
+    end = at + size
+    tags, after = layout.parse_tags(data, end)
     epoch, end_offset = _DIVERGING.unpack_from(tags.get(_DIVERGING_TAG, _NO_DIVERGENCE))
     diverging = (epoch, end_offset) if epoch != UNKNOWN_EPOCH else None
-    return PartitionData(topic, partition, error_code, data[at:end], aborted, diverging), after
+    return PartitionData(topic, partition, error_code, data[at:end], aborted, diverging, replica), after
 
 
-def _parse_tags(data: memoryview, at: int) -> tuple[Mapping[int, memoryview], int]:
-    count, at = _uvarint(data, at)
-    tags = {}
-    for _ in range(count):
-        tag, at = _uvarint(data, at)
-        size, at = _uvarint(data, at)
-        tags[tag] = data[at : at + size]
-        at += size
-    return tags, at
-
-
-def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
+def _parse_uvarint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while (byte := data[at]) & 0x80:
         value |= (byte & 0x7F) << shift
@@ -227,16 +323,7 @@ def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
     return value | byte << shift, at + 1
 
 
-def _encode_uvarint(value: int) -> bytes:
+def _uvarint(value: int) -> bytes:
     if value < 0x80:
         return bytes((value,))
-    return bytes((value & 0x7F | 0x80,)) + _encode_uvarint(value >> 7)
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return _encode_uvarint(len(data) + 1) + data
-
-
-def _array(items: Sequence[bytes]) -> bytes:
-    return _encode_uvarint(len(items) + 1) + b"".join(items)
+    return bytes((value & 0x7F | 0x80,)) + _uvarint(value >> 7)

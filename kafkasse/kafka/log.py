@@ -25,7 +25,6 @@ from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.config.settings import KafkaSettings
 from kafkasse.errors import ConfigurationError, KafkasseError, ServerFull, TopicNotAvailable, Unavailable
-from kafkasse.kafka import fetch_protocol
 from kafkasse.kafka.client import Client, PartitionMetadata, TopicMetadata, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
@@ -118,21 +117,7 @@ class KafkaLog:
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, int]:
-            try:
-                found = self._client.epoch_ends(node_id, {self._in_kafka(each): epochs[each] for each in partitions})
-            except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
-                return {}
-            return {self._from_kafka(each): end for each, (error, end) in found.items() if not error and end >= 0}
-
-        leaders = self._known_leaders(epochs)
-        with translate_errors():
-            if len(leaders) < len(epochs):
-                leaders = self._leaders_now(epochs)
-            found, error = self._ask_leaders(leaders, look_up)
-            if error is not None and not found:
-                raise error
-        return found
+        return {partition: end for partition, (_, end) in self._find_epochs(epochs).items()}
 
     def cursor(
         self,
@@ -150,6 +135,7 @@ class KafkaLog:
             return KafkaCursor(
                 self._known_leaders,
                 self._find_leaders,
+                self._find_epochs,
                 self.pool,
                 offsets,
                 epochs,
@@ -210,6 +196,29 @@ class KafkaLog:
         return self._known_leaders(wanted)
 
     # Offsets
+
+    def _find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
+        """Return the newest epoch that is not newer than the given one, and its end. See epoch_ends()."""
+
+        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+            try:
+                found = self._client.epoch_ends(node_id, {self._in_kafka(each): epochs[each] for each in partitions})
+            except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
+                return {}
+            return {
+                self._from_kafka(each): (epoch, end)
+                for each, (error, epoch, end) in found.items()
+                if not error and end >= 0
+            }
+
+        leaders = self._known_leaders(epochs)
+        with translate_errors():
+            if len(leaders) < len(epochs):
+                leaders = self._leaders_now(epochs)
+            found, error = self._ask_leaders(leaders, look_up)
+            if error is not None and not found:
+                raise error
+        return found
 
     def _list_offsets(self, *lookups: Mapping[Partition, int]) -> list[dict[Partition, int]]:
         """Look up offsets by timestamp or OffsetSpec.
@@ -331,8 +340,7 @@ def _topic_error(name: str, code: int) -> KafkasseError:
 
 
 def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
-    topic_name = fetch_protocol.topic_name(name)
-    topic_id = fetch_protocol.topic_id(topic.topic_id) if topic.topic_id else b""
+    topic_name, topic_id = name.encode(), topic.topic_id.bytes if topic.topic_id else b""
 
     def leader(each: PartitionMetadata) -> Leader | None:
         return Leader(each.leader, each.leader_epoch, topic_name, topic_id) if each.leader else None

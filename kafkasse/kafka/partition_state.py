@@ -16,7 +16,7 @@ FAILURES_FORGOTTEN_S = 10.0  # a failure this long after the last one is the fir
 
 
 class Leader(NamedTuple):
-    """The leader of a partition, its epoch, and the topic as Fetch requests identify it."""
+    """The leader of a partition, its epoch, and the topic's name and topic ID, as Fetch requests contain them."""
 
     broker: Broker
     epoch: int
@@ -31,16 +31,28 @@ class PartitionState:
         offset: the next offset to read.
         last_epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         leader: the last known leader, or None.
+        valid_at: the broker and the epoch of the leader whose log contains the record before `offset`, if one is known.
         retry_at: if the partition has no leader: when to look for one again, in seconds as in time.monotonic().
     """
 
-    __slots__ = ("_epochs", "_failed_at", "_failures", "last_epoch", "leader", "offset", "partition", "retry_at")
+    __slots__ = (
+        "_epochs",
+        "_failed_at",
+        "_failures",
+        "last_epoch",
+        "leader",
+        "offset",
+        "partition",
+        "retry_at",
+        "valid_at",
+    )
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.offset = 0
         self.last_epoch = UNKNOWN_EPOCH
         self.leader: Leader | None = None
+        self.valid_at: tuple[Broker, int] | None = None
         self.retry_at = 0.0
         self._epochs: list[tuple[int, int]] = []  # the epochs that were read, each with the first offset read in it
         self._failures = 0  # in a row
@@ -50,6 +62,7 @@ class PartitionState:
         """Continue at `offset`, and forget what was read before. `epoch` is that of the record before `offset`."""
         self.offset, self.last_epoch = offset, epoch
         self._epochs = [(epoch, offset - 1)] if epoch != UNKNOWN_EPOCH else []
+        self.valid_at = None
 
     def back_off(self, now: float) -> None:
         """Set `retry_at` after a failure. Each partition has its own backoff, so that no partition delays another."""

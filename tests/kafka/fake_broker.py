@@ -72,7 +72,7 @@ class FakeTopic:
         epochs: the leader epochs, by partition; 0 if absent.
         offset_range: log start offset and log end offset of each partition.
         list_offsets_error: the error code in each ListOffsets response.
-        epoch_ends: by partition, the error code and the end offset in each OffsetForLeaderEpoch response.
+        epoch_ends: by partition, the error code, epoch and end offset in each OffsetForLeaderEpoch response.
         error: the error code in the metadata. With an error, the response contains no partitions.
     """
 
@@ -81,7 +81,7 @@ class FakeTopic:
     epochs: dict[int, int] = field(default_factory=dict)
     offset_range: tuple[int, int] = (0, 0)
     list_offsets_error: int = 0
-    epoch_ends: dict[int, tuple[int, int]] = field(default_factory=dict)
+    epoch_ends: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     error: int = 0
 
 
@@ -288,10 +288,10 @@ class FakeCluster:
             ends = self.topics[requested.topic].epoch_ends
             partitions = [
                 response_class.EpochEndOffset(
-                    partition=each.partition, error_code=ends[each.partition][0], leader_epoch=each.leader_epoch,
-                    end_offset=ends[each.partition][1],
+                    partition=each.partition, error_code=error, leader_epoch=epoch, end_offset=end_offset
                 )
                 for each in requested.partitions
+                for error, epoch, end_offset in [ends[each.partition]]
             ]  # fmt: skip
             topics.append(response_class(topic=requested.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(version=0, throttle_time_ms=0, topics=topics)

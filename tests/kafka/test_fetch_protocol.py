@@ -12,25 +12,26 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from kafkasse.kafka import fetch_protocol
-from kafkasse.kafka.fetch_protocol import BY_NAME, BY_TOPIC_ID, VERSIONS, FetchOptions, FetchPartition, PartitionData
+from kafkasse.kafka.fetch_protocol import BY_NAME, NO_REPLICA, VERSIONS, FetchOptions, FetchPartition, PartitionData
 from kafkasse.kafka.fetch_protocol import FetchResponse as ParsedResponse
 
 NAMES = ["t", "u" * 249, "ü"]
+FIRST_WITH_SESSIONS, FIRST_WITH_REPLICAS, FIRST_WITH_DIVERGENCE = 7, 11, 12
 IDS = [UUID(int=each) for each in (1, 2**127, 2**128 - 1)]
 INT32 = st.integers(-1, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
 COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around the values where a length takes a second byte
-OPTIONS = st.builds(FetchOptions, INT32, INT32, INT32, st.integers(0, 1))
+OPTIONS = st.builds(FetchOptions, INT32, INT32, INT32, st.integers(0, 1), st.sampled_from(["", "rack 1"]))
 
 Topic, Response = FetchRequest.FetchTopic, FetchResponse.FetchableTopicResponse
 
 
 def encoded_topic(version: int, topic: int) -> bytes:
-    return fetch_protocol.topic_name(NAMES[topic]) if version == BY_NAME else fetch_protocol.topic_id(IDS[topic])
+    return NAMES[topic].encode() if version <= BY_NAME else IDS[topic].bytes
 
 
 def of_topic(version: int, topic: int) -> dict:
-    return {"topic": NAMES[topic]} if version == BY_NAME else {"topic_id": IDS[topic]}
+    return {"topic": NAMES[topic]} if version <= BY_NAME else {"topic_id": IDS[topic]}
 
 
 @given(
@@ -51,7 +52,7 @@ def test_encodes_requests_like_kafka_python(version, options, session, topics, p
     forgotten = [(encoded_topic(version, topic), each) for topic, n in topics for each in range(n)]
 
     written = fetch_protocol.frame_request(
-        version, 7, "kafkasse", fetch_protocol.encode_request(options, session, partitions, forgotten)
+        version, 7, "kafkasse", fetch_protocol.encode_request(version, options, session, partitions, forgotten)
     )
 
     def partition(number):
@@ -63,7 +64,7 @@ def test_encodes_requests_like_kafka_python(version, options, session, topics, p
     asked = [(topic, list(range(n))) for topic, n in topics if n]
     request = FetchRequest(
         version=version, replica_id=-1, max_wait_ms=options.max_wait_ms, min_bytes=1, max_bytes=options.max_bytes,
-        isolation_level=options.isolation_level, session_id=session[0], session_epoch=session[1], rack_id="",
+        isolation_level=options.isolation_level, session_id=session[0], session_epoch=session[1], rack_id=options.rack,
         topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, each))) for topic, each in asked],
         forgotten_topics_data=[
             FetchRequest.ForgottenTopic(**of_topic(version, topic), partitions=each) for topic, each in asked
@@ -81,6 +82,7 @@ FETCHED = st.builds(
     error_code=st.integers(-1, 110),
     records=COUNTS.map(lambda count: b"r" * count),
     aborted=st.lists(st.tuples(INT64, INT64), max_size=3),
+    replica=st.integers(-1, 5),
     diverging=st.none() | st.tuples(st.integers(0, 2**31 - 1), INT64),
 )
 
@@ -96,10 +98,21 @@ def test_parses_responses_of_kafka_python(version, head, fetched):
 
     answer = fetch_protocol.parse_response(version, memoryview(encoded(version, head, fetched)))
 
+    if version < FIRST_WITH_SESSIONS:
+        error_code = session_id = 0
     assert ParsedResponse(correlation_id, throttle_ms, error_code, session_id, answer.partitions) == answer
-    assert [each._replace(topic=encoded_topic(version, each.topic)) for each in fetched] == [
+    assert [in_version(version, each) for each in fetched] == [
         each._replace(records=bytes(each.records)) for each in answer.partitions
     ]
+
+
+def in_version(version: int, each: PartitionData) -> PartitionData:
+    """Return what a response of this version can contain."""
+    return each._replace(
+        topic=encoded_topic(version, each.topic),
+        replica=each.replica if version >= FIRST_WITH_REPLICAS else NO_REPLICA,
+        diverging=each.diverging if version >= FIRST_WITH_DIVERGENCE else None,
+    )
 
 
 def encoded(version: int, head: tuple[int, int, int, int], fetched: list[PartitionData]) -> bytes:
@@ -107,7 +120,7 @@ def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Partiti
     response = FetchResponse(
         version=version, throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id,
         responses=[
-            Response(**of_topic(version, topic), partitions=list(map(data, each)))
+            Response(**of_topic(version, topic), partitions=[data(version, one) for one in each])
             for topic, each in groupby(fetched, key=lambda one: one.topic)
         ],
     )  # fmt: skip
@@ -116,30 +129,41 @@ def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Partiti
     return response.encode(header=True)
 
 
-def data(fetched: PartitionData) -> Response.PartitionData:
+def data(version: int, fetched: PartitionData) -> Response.PartitionData:
     response_class = Response.PartitionData
     rest = {}
-    if fetched.diverging is not None:
+    if fetched.diverging is not None and version >= FIRST_WITH_DIVERGENCE:
         rest["diverging_epoch"] = response_class.EpochEndOffset(
             epoch=fetched.diverging[0], end_offset=fetched.diverging[1]
         )
     aborted = [response_class.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted]
     return response_class(
         partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
-        log_start_offset=0, preferred_read_replica=4, records=fetched.records,
+        log_start_offset=0, preferred_read_replica=fetched.replica, records=fetched.records,
         aborted_transactions=aborted,
         **rest,
     )  # fmt: skip
 
 
 @given(version=st.sampled_from(VERSIONS), garbage=st.binary(max_size=200))
-def test_garbage(version, garbage):
+def test_survives_random_bytes(version, garbage):
     """Random bytes result in a response or in one of the errors in MALFORMED, and never in a hang."""
     with contextlib.suppress(fetch_protocol.MALFORMED):
         fetch_protocol.parse_response(version, memoryview(garbage))
 
 
-@pytest.mark.parametrize("version", [BY_NAME, BY_TOPIC_ID])
+@given(version=st.sampled_from(VERSIONS), changes=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4))
+def test_survives_changed_bytes(version, changes):
+    """The same is true of a response with some wrong bytes: no length makes the parser go backwards or loop."""
+    whole = bytearray(encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 20, [(1, 2)], (7, 8))] * 2))
+    for at, byte in changes:
+        whole[at % len(whole)] = byte
+
+    with contextlib.suppress(fetch_protocol.MALFORMED):
+        fetch_protocol.parse_response(version, memoryview(whole))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_rejects_a_truncated_response(version):
     """A response that is cut at any byte is malformed."""
     whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])

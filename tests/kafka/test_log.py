@@ -125,7 +125,7 @@ def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster: 
 
 def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
     """Partitions whose leader does not know the epoch, or cannot answer, are absent."""
-    cluster.topics["t"].epoch_ends = {0: (0, 42), 1: (0, -1), 2: (NOT_LEADER, -1)}
+    cluster.topics["t"].epoch_ends = {0: (0, 5, 42), 1: (0, -1, -1), 2: (NOT_LEADER, -1, -1)}
 
     assert {at(0): 42} == log.epoch_ends(dict.fromkeys(ALL, 5))
     assert {} == log.epoch_ends({})

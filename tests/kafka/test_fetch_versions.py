@@ -1,0 +1,181 @@
+"""Brokers of every age: each Fetch version from 4 to the newest, with fake brokers and with a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from uuid import UUID
+
+import pytest
+
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, VERSIONS
+from kafkasse.kafka.log import KafkaLog
+from kafkasse.log import OffsetOutOfRange, Partition
+from tests.kafka.fake_broker import (
+    FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
+    SESSION_ID,
+    FakeCluster,
+    FakeTopic,
+    batch,
+    partition_data,
+)
+from tests.kafka.logs import open_log
+from tests.kafka.test_cursor import at, offsets, start_poll
+from tests.kafka.test_log_contract import KafkaWriter, take, values
+
+FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, FIRST_WITH_DIVERGENCE = 7, 9, 12
+NOT_LEADER = 6
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def cluster(version: int) -> Iterator[FakeCluster]:
+    """Brokers that support no Fetch version after `version`."""
+    running = FakeCluster(brokers=2)
+    running.versions[FETCH] = version
+    running.topics["t"] = FakeTopic([0, 0], epochs={0: 5, 1: 5})
+    if version < BY_TOPIC_ID:
+        running.topics["t"].id = UUID(int=0)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
+    with closing(open_log(cluster.bootstrap_servers)) as opened:
+        opened.describe(["t"])
+        yield opened
+
+
+def session(version: int) -> dict[str, int]:
+    return {"session": SESSION_ID} if version >= FIRST_WITH_SESSIONS else {}
+
+
+def test_tails_a_partition(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+    """Before version 7 there are no sessions, so each request contains all partitions. Before 9 there are no epochs."""
+    broker, cursor = cluster.brokers[0], log.cursor({at(0): 0, at(1): 0}, tail=True)
+    poll = start_poll(cursor)
+    first = broker.next_fetch()
+    first.respond(partition_data(0, batch(0, b"a")), partition_data(1), **session(version))
+    found = poll.get()
+    poll = start_poll(cursor)
+    second = broker.next_fetch()
+    second.respond(partition_data(0, batch(1, b"b")), **session(version))
+    found += poll.get()
+    cursor.close()
+
+    assert version == first.request.API_VERSION
+    assert [0, 1] == offsets(found)
+    assert ({0: 1} if version >= FIRST_WITH_SESSIONS else {0: 1, 1: 0}) == second.offsets
+    if version >= FIRST_WITH_LEADER_EPOCH:
+        assert 5 == first.partitions[0].current_leader_epoch
+
+
+def test_reports_a_log_that_was_truncated_before_the_first_fetch(
+    cluster: FakeCluster, log: KafkaLog, version: int
+) -> None:
+    """Before version 12, a lookup of the epoch replaces the report in the response."""
+    cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
+    broker, cursor = cluster.brokers[0], log.cursor({at(0): 100}, epochs={at(0): 4})
+    poll = start_poll(cursor)
+    if version >= FIRST_WITH_DIVERGENCE:
+        broker.next_fetch().respond(partition_data(0, diverging=(3, 90)))
+
+    error = poll.get()
+    cursor.close()
+
+    assert isinstance(error, OffsetOutOfRange)
+    assert {at(0): 90} == error.diverged_at
+    assert (version < FIRST_WITH_DIVERGENCE) == bool(cluster.requests[OFFSET_FOR_LEADER_EPOCH])
+
+
+def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+    """The new leader has fewer records of the last epoch than the cursor has read."""
+    broker, other = cluster.brokers
+    cluster.topics["t"].epoch_ends = {0: (0, 5, 1)}
+    cursor = log.cursor({at(0): 0})
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a", b"b", epoch=5)))
+    read = offsets(poll.get())
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    cluster.topics["t"].leaders[0], cluster.topics["t"].epochs[0] = 1, 6
+    fetch.respond(partition_data(0, error=NOT_LEADER))
+    if version >= FIRST_WITH_DIVERGENCE:
+        other.next_fetch().respond(partition_data(0, diverging=(5, 1)))
+
+    error = poll.get()
+    cursor.close()
+
+    assert [0, 1] == read
+    assert isinstance(error, OffsetOutOfRange)
+    assert {at(0): 1} == error.diverged_at
+
+
+def test_continues_after_an_election_without_truncation(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+    """The log of the new leader contains all records that the cursor has read."""
+    broker, other = cluster.brokers
+    cluster.topics["t"].epoch_ends = {0: (0, 5, 2)}
+    cursor = log.cursor({at(0): 0})
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a", b"b", epoch=5)))
+    poll.get()
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    cluster.topics["t"].leaders[0], cluster.topics["t"].epochs[0] = 1, 6
+    fetch.respond(partition_data(0, error=NOT_LEADER))
+    other.next_fetch().respond(partition_data(0, batch(2, b"c", epoch=6)))
+
+    assert [2] == offsets(poll.get())
+    cursor.close()
+
+
+# A real broker
+
+
+@pytest.fixture(scope="module")
+def writer(broker: EmbeddedBroker) -> Iterator[KafkaWriter]:
+    with closing(KafkaWriter(broker.bootstrap_servers)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka_log(broker: EmbeddedBroker, version: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaLog]:
+    """A log that uses `version` with a broker that supports all of them."""
+    monkeypatch.setattr("kafkasse.kafka.connection_pool.newest_version", lambda lowest, highest: version)
+    with closing(open_log(broker.bootstrap_servers)) as log:
+        yield log
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("tail", [False, True])
+def test_real_broker(kafka_log: KafkaLog, writer: KafkaWriter, fresh_name: str, tail: bool) -> None:
+    """Records, seek(), remove(), aborted transactions, and offsets outside the log work in each version."""
+    writer.create(fresh_name, 2)
+    one, other = Partition(fresh_name, 0), Partition(fresh_name, 1)
+    writer.send(fresh_name, b"a", b"b")
+    writer.compressed(fresh_name, "gzip", b"c" * 1000)
+    writer.skip(fresh_name)
+    writer.send(fresh_name, b"x", partition=1)
+
+    with closing(kafka_log.cursor({one: 1, other: 99}, tail)) as cursor:
+        with pytest.raises(OffsetOutOfRange) as out_of_range:
+            take(cursor, 9)
+        cursor.seek({other: 0})
+        assert [b"x"] == values(take(cursor, 1), 1)
+        cursor.remove([other])
+        writer.send(fresh_name, b"y", partition=1)
+        cursor.seek({one: 0})
+        found = take(cursor, 3)
+        writer.send(fresh_name, b"d")
+        found += take(cursor, 1)
+
+    assert (other,) == out_of_range.value.partitions
+    assert [b"a", b"b", b"c" * 1000, b"d"] == values(found)
+    assert [] == values(found, 1)
