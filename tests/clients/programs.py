@@ -110,15 +110,32 @@ def _page(url: str) -> str:
     return f"{scheme_and_host}/-/follow?stream={path}"
 
 
+def _fetch(_: Path, __: Path, url: str) -> Sequence[str]:
+    script = """
+        for await (const { type, data, id } of events(process.argv[1])) {
+          console.log(JSON.stringify({ event: type, id, data }));
+        }"""
+    example = documented("async function* events(").partition("\nfor await ")[0]
+    return ["node", "--input-type=module", "-e", example + script, url]
+
+
+def _requests(_: Path, __: Path, url: str) -> Sequence[str]:
+    printed = 'print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)'
+    example = documented("def events(").replace("print(json.loads(event.data))", printed)
+    return [sys.executable, "-c", example.replace("http://127.0.0.1:6917/topn/updates", url)]
+
+
 PROGRAMS = [
     Program("Chromium", CHROMIUM, _chromium),
     Program("Firefox", FIREFOX, _firefox),
+    Program("fetch", NODE, _fetch),
     Program("eventsource 2.0.2", NODE, _node("eventsource-2")),
     Program("eventsource 2.0.2, plain", NODE, _node("eventsource-2-plain")),
     Program("eventsource 4.1.1", NODE, _node("eventsource")),
     Program("@microsoft/fetch-event-source 2.0.1", NODE, _node("fetch-event-source")),
     Program("@microsoft/fetch-event-source 2.0.1, plain", NODE, _node("fetch-event-source-plain")),
     Program("launchdarkly-eventsource 2.2.0", NODE, _node("launchdarkly-eventsource")),
+    Program("requests 2.34.2", PYTHON, _requests),
     Program("httpx-sse 0.4.3", PYTHON, _python("with_httpx_sse.py")),
     Program("aiohttp-sse-client 0.2.1", PYTHON, _python("with_aiohttp_sse_client.py")),
     Program("r3labs/sse 2.10.0", GO, _go("r3labs-sse")),
@@ -131,6 +148,13 @@ PROGRAMS = [
     ),
     Program("reqwest-eventsource 0.6.0", RUST, lambda built, _, url: [str(built / "target" / "debug" / "client"), url]),
 ]
+
+
+def documented(part: str) -> str:
+    """Return the example in docs/clients.md that contains `part`."""
+    examples = re.findall(r"^```\w+\n(.*?)^```", (ROOT / "docs/clients.md").read_text(), re.MULTILINE | re.DOTALL)
+    [found] = [each for each in examples if part in each]
+    return str(found)
 
 
 @cache

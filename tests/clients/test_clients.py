@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 from tests.clients.programs import CHROMIUM, PROGRAMS, PYTHON, Program, missing
 from tests.clients.scenario import DEFECTS, Result
+from tests.support.server import ROOT
 
 REQUIRED = PYTHON, CHROMIUM  # in CI; the other toolchains are optional everywhere
 
@@ -25,3 +27,23 @@ def test_a_client_receives_each_record_once(program: Program, results: dict[str,
 
     assert DEFECTS.get(program.name, {}) == result.defects, result.log
     assert bool(result.defects) == bool(result.violations), result.violations
+
+
+def test_the_docs_list_every_client() -> None:
+    """docs/clients.md has a row for each client, with the version that its toolchain installs."""
+    text = (ROOT / "docs/clients.md").read_text()
+    rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.+) \|$", text.split("## Libraries")[1], re.MULTILINE)]
+    names = [each.name for each in PROGRAMS if not each.name.endswith(", plain")]
+
+    assert [] == [name for name in names if not any(name in row for row in rows)]
+    for program in PROGRAMS:
+        for version in re.findall(r"\d+\.\d+\.\d+", program.name):
+            assert version in _manifests(program)
+
+
+def _manifests(program: Program) -> str:
+    """Return the files that pin the version of a library."""
+    folder = ROOT / "tests/clients/programs" / program.toolchain.folder
+    names = "package.json", "go.mod", "pom.xml", "Cargo.toml"
+    files = [file for name in names if (file := folder / name).exists()] or [ROOT / "requirements-dev.txt"]
+    return "".join(file.read_text() for file in files)

@@ -395,6 +395,43 @@ class TestConnection:
             shown = page.site.requests[-1].query, page.text("#reason"), page.text("#countdown")
             assert (str(number), "", "") == shown
 
+    def test_resumes_at_a_position(self, page: Page) -> None:
+        """A page that has received no record resumes with the ID of the `position` event."""
+        page.site.preamble = SHORT_RETRY + event("{}", "5", "position")
+        page.open()
+
+        page.site.refusal = refuse(503, "")
+        page.site.end_streams()
+        page.wait_for_text("#countdown", "Retrying in ")
+        page.site.refusal = None
+        page.browser.find_element(By.ID, "retry").click()
+        page.wait_for_text("#state", "Live")
+
+        assert StreamRequest(query="5") == page.site.requests[-1]
+        assert "invalid" not in page.text(".figures")
+
+    def test_keeps_the_id_of_the_previous_stream(self, page: Page) -> None:
+        """If a stream ends with an error before its first ID, the page resumes with the last ID that it received."""
+        page.site.preamble = SHORT_RETRY
+        page.open()
+        page.site.send(EUROPE)
+        page.wait_for_board("Europe")
+
+        for number in (2, 3):
+            page.site.send(event('{"status":503}', type="error"))
+            page.wait_for_requests(number)
+            page.wait_for_text("#state", "Live")
+
+        assert [None, "7", "7"] == [each.query for each in page.site.requests]
+
+    def test_backs_off_if_streams_contain_only_positions(self, page: Page) -> None:
+        """The second wait is longer than the first: a `position` event does not show that the stream works."""
+        page.site.preamble = SHORT_RETRY + event("{}", "5", "position") + event('{"status":503}', type="error")
+
+        page.open(state="Reconnecting")
+
+        page.wait_for_text("#countdown", "Retrying in 3 s")
+
     def test_waits_as_long_as_retry_after_says(self, page: Page) -> None:
         """The retry button can be reached with the keyboard and retries immediately."""
         page.site.refusal = refuse(503, "", Retry_After="120")
@@ -597,7 +634,7 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
 def test_fetch_example_of_the_docs(page: Page) -> None:
     """The example in docs/clients.md resumes after a break, sends its headers, and throws the server's permanent error."""
     text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
-    (example,) = re.findall(r"```js\n(/\*\*.*?)```", text, re.DOTALL)
+    (example,) = [each for each in re.findall(r"```js\n(.*?)```", text, re.DOTALL) if "function* events" in each]
     page.browser.get(page.site.url + "/about")
     page.site.preamble = SHORT_RETRY
 

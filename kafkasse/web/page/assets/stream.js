@@ -11,6 +11,8 @@ const RETRY_AFTER_S_MAX = 300;
 const PROBE_TIMEOUT_MS = 10_000;
 const REASON_CHARS_MAX = 300;
 
+const EVENT_TYPES = ["position", "message", "delete", "base64", "gap"];
+
 // 4xx statuses that can be temporary, such as a topic that does not exist yet, or too many streams.
 const TEMPORARY_STATUSES = new Set([404, 408, 425, 429]);
 
@@ -59,7 +61,7 @@ export class Stream {
     this.#source = source;
     source.onopen = () => this.#setState({ name: "live" });
     source.onerror = (event) => this.#onError(source, event);
-    for (const type of ["message", "delete", "position"]) source.addEventListener(type, (event) => this.#onEvent(event));
+    for (const type of EVENT_TYPES) source.addEventListener(type, (event) => this.#onEvent(event));
   }
 
   #urlWithPosition() {
@@ -69,16 +71,22 @@ export class Stream {
   }
 
   #onEvent(event) {
+    this.#saveId(event);
+    if (event.type === "position") return; // Every stream starts with one, even if the next event is an error.
     this.#failures = 0;
-    this.#lastEventId = event.lastEventId;
-    this.#handlers[event.type]?.(event.data); // There is no handler for `position`, which has only an ID.
+    this.#handlers[event.type]?.(event.data);
+  }
+
+  /** Save the ID unless it is empty: a new EventSource does not know the ID in its URL. */
+  #saveId(event) {
+    this.#lastEventId = event.lastEventId || this.#lastEventId;
   }
 
   /** A broken connection and an `error` event from the server have the same name; only the latter is a MessageEvent. */
   #onError(source, event) {
     if (event instanceof MessageEvent) {
       source.close();
-      this.#lastEventId = event.lastEventId;
+      this.#saveId(event);
       this.#retryOrStop(parseProblem(event.data));
     } else if (source.readyState === EventSource.CLOSED) {
       this.#probe(source);
