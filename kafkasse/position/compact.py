@@ -1,6 +1,7 @@
 """The compact form of an event ID, for streams with many partitions and for cross-origin pages.
 
-A compact ID is "~" and the base64url encoding of lines of text. Each line has the entries of one topic:
+A compact ID is "~~", the base64url encoding of lines of text, and "~". Some clients store an ID of which they have received
+only a part. Without the last "~", a part could be a valid ID. Each line has the entries of one topic:
 
     LF topic [SP "i" topic-id] [SP "o"] *( SP [partition] ":" [offset] ["e" leader-epoch] [":" timestamp] )
 
@@ -20,6 +21,7 @@ from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
 
 MARK = "~"  # neither JSON nor base64url starts with it
+OPENING, CLOSING = "~~", "~"  # IDs of earlier versions start with MARK and have no end mark
 
 _ENTRY = re.compile(r"([0-9]*):([0-9]*)(?:e([0-9]+))?(?::([0-9]*))?")
 
@@ -53,7 +55,12 @@ def decode(text: str) -> list[dict[str, object]]:
         InvalidPosition: the text is not base64url, or the decoded lines do not have the form above.
     """
     try:
-        body = text.removeprefix(MARK).encode("ascii")
+        if text.startswith(OPENING):
+            if not text.endswith(CLOSING):
+                raise ValueError("incomplete")
+            body = text[len(OPENING) : -len(CLOSING)].encode("ascii")
+        else:
+            body = text.removeprefix(MARK).encode("ascii")
         lines = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
         entries = [entry for line in lines.split("\n") if line.strip() for entry in _decode_line(line.split(" "))]
         if not entries:

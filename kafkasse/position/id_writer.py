@@ -152,7 +152,7 @@ class IdWriter:
         counts = {topic: len(partitions) for topic, partitions in by_topic.items()}
         is_long = _json_bytes(counts, self._id_type) > MAX_JSON_BYTES
         self._is_compact = is_long if self._compact is None else self._compact
-        self._punctuation = (compact.MARK, "", "") if self._is_compact else ("[", ",", "]")
+        self._punctuation = (compact.OPENING, "", compact.CLOSING) if self._is_compact else ("[", ",", "]")
         self._after_offset = compact.after_offset if self._is_compact else _json_after_offset
         layout = _compact_layout if self._is_compact else _json_layout
         self._layouts: dict[Partition, _Layout] = {}

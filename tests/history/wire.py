@@ -138,11 +138,13 @@ def _validator() -> Draft202012Validator:
 
 
 def _from_compact(text: str) -> list[dict[str, Any]]:
-    """Decode `~` and base64url of one line for each topic.
+    """Decode `~~`, base64url of one line for each topic, and `~`. IDs of earlier versions have one `~`, at the start.
 
     A line is: name [iTOPIC_ID] [o] and, for each partition, [PARTITION]:[OFFSET][eLEADER_EPOCH][:TIMESTAMP].
     """
-    body = text[1:].encode("ascii")
+    if text.startswith("~~") and not text.endswith("~"):
+        raise ValueError("the ID is incomplete")
+    body = text.strip("~").encode("ascii")
     plain = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
     return [entry for line in plain.split("\n") if line.strip() for entry in _from_line(line.split())]
 

@@ -125,6 +125,14 @@ def test_an_id_is_valid_in_sse_and_http(stream: Stream) -> None:
 moves = st.tuples(partitions, numbers, st.none() | st.integers(-1, INT64_MAX), st.none() | st.integers(-1, 2**31 - 1))
 
 
+@given(streams(), st.data())
+def test_a_part_of_an_id_is_rejected(stream: Stream, data: st.DataObject) -> None:
+    """Some clients store an incomplete ID if the connection breaks within it. The ID must not mean another position."""
+    rendered = stream.writer().render()
+
+    assert rejection(rendered[: data.draw(st.integers(0, len(rendered) - 1))]).detail
+
+
 @given(streams(), st.lists(moves, max_size=8), st.data())
 def test_a_moved_writer_equals_a_new_one(
     stream: Stream, moves: list[tuple[Partition, int, int | None, int | None]], data: st.DataObject
@@ -177,7 +185,7 @@ def test_the_json_form() -> None:
 
 
 def test_compact_ids_of_earlier_versions_are_valid() -> None:
-    """A compact ID without leader epochs is parsed as before."""
+    """A compact ID without an end mark is parsed as before."""
     starts = [PartitionStart(5), PartitionStart(6, 7), PartitionStart(None, 8), PartitionStart(9, None, 2)]
 
     position = parse(compact("\nt ix :5 :6:7 3::8 :9e2"))
@@ -497,6 +505,7 @@ def test_two_topic_ids_for_one_topic_are_rejected() -> None:
     [
         *("~", "~~", "~é", "~%%%", compact(""), compact("\n"), compact("t"), compact("t ix"), compact("t o")),
         *(compact("t :1e"), compact("t :1e1e1"), compact("t :1:2e1"), compact("t :1e-1")),
+        *("~~~", "~~" + compact("t :1")[1:]),
         *(compact("t x:1"), compact("t -1:1"), compact("t 0"), compact("t :1:2:3"), compact("t :+1")),
         *(compact("t :\u0663"), compact("t " + ":1" * 100), compact("t :" + "9" * 5000)),
     ],
