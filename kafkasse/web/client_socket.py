@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import sys
 import termios
 import time
 from collections.abc import Callable
@@ -25,26 +26,68 @@ CHECKS_PER_TIMEOUT = 4  # how often per write timeout we check whether the clien
 MAX_UNREAD_BYTES = 65_536
 _WRITABLE = 2  # libev's WRITE
 _INT = struct.Struct("i")
+_LAST_ACK_RECEIVED_MS = struct.Struct("=56xI")  # the member tcpi_last_ack_recv of struct tcp_info
+_TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else 0
 _PlainSocket = get_original("socket", "socket")  # gevent's socket holds two watchers, which we do not need
 
 
-def close_if_silent(client: socket.socket, timeout_s: float) -> None:
-    """Let the kernel break the connection if the peer's system does not respond for about `timeout_s` seconds.
+class SilenceDetector:
+    """Detects that the client's system has vanished without closing the connection, as after a power failure.
 
-    Otherwise, a connection whose peer vanished without a FIN or an RST stays open for hours. While the stream is quiet, the
-    kernel sends a probe four times per timeout, and checks then, so it may break the connection a quarter of the timeout
-    late. These intervals are whole seconds. Systems other than Linux lack some of these options.
+    While nothing is sent, the kernel sends probes and breaks the connection after `timeout_s`. These intervals are whole
+    seconds, and systems other than Linux lack the options. While sent bytes wait for their acknowledgment, the kernel sends
+    no probes, and retransmits for 15 minutes, so is_silent() checks how long ago the last acknowledgment was.
+    TCP_USER_TIMEOUT would do that too, but it also closes clients that read slowly.
+
+    Args:
+        client: a connected socket.
+        timeout_s: how long a client may stay silent.
     """
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if client.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    for name, value in (
-        ("TCP_USER_TIMEOUT", int(timeout_s * 1000)),
-        ("TCP_KEEPIDLE", max(1, int(timeout_s / 2))),
-        ("TCP_KEEPINTVL", max(1, int(timeout_s / CHECKS_PER_TIMEOUT))),
-    ):
-        if hasattr(socket, name):
-            client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    __slots__ = ("_check_at", "_client", "_timeout_s", "_unacknowledged_since")
+
+    def __init__(self, client: socket.socket, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._check_at = 0.0
+        self._unacknowledged_since = float("inf")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if client.family in (socket.AF_INET, socket.AF_INET6):
+            interval_s = max(1, int(timeout_s / CHECKS_PER_TIMEOUT))
+            options = {"TCP_KEEPIDLE": 2 * interval_s, "TCP_KEEPINTVL": interval_s, "TCP_KEEPCNT": 2}
+            for name, value in options.items():
+                if hasattr(socket, name):
+                    client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def is_silent(self) -> bool:
+        """Return whether sent bytes have waited for `timeout_s` without any acknowledgment. Call this before each write."""
+        now = time.monotonic()
+        if now < self._check_at:
+            return False
+        self._check_at = now + self._timeout_s / CHECKS_PER_TIMEOUT
+        if not queued_bytes(self._client):
+            self._unacknowledged_since = float("inf")
+            return False
+        self._unacknowledged_since = min(self._unacknowledged_since, now)
+        return min(now - self._unacknowledged_since, self._silence_s()) >= self._timeout_s
+
+    def _silence_s(self) -> float:
+        """Return the seconds since the last acknowledgment, or 0 if the system does not tell."""
+        try:
+            info = self._client.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_ACK_RECEIVED_MS.size)
+        except OSError:
+            return 0.0
+        (milliseconds,) = _LAST_ACK_RECEIVED_MS.unpack(info)
+        return float(milliseconds / 1000)
+
+
+def queued_bytes(client: socket.socket) -> int:
+    """Return how many of the sent bytes the client's system has not acknowledged."""
+    try:
+        (count,) = _INT.unpack(fcntl.ioctl(client.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+    except (OSError, ValueError):  # the socket is closed
+        return 0
+    return int(count)
 
 
 class ClientGone(Exception):
@@ -60,7 +103,17 @@ class ClientSocket:
         resume: runs in a new greenlet when a parked client is woken.
     """
 
-    __slots__ = ("_is_closed", "_resume", "_unsent", "_watcher", "_write_timeout_s", "parked", "socket")
+    __slots__ = (
+        "_is_closed",
+        "_is_gone",
+        "_resume",
+        "_silence",
+        "_unsent",
+        "_watcher",
+        "_write_timeout_s",
+        "parked",
+        "socket",
+    )
 
     def __init__(self, client: socket.socket, write_timeout_s: float, resume: Callable[[], None]) -> None:
         self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
@@ -71,6 +124,8 @@ class ClientSocket:
         self._unsent: bytes | memoryview = b""
         self._watcher: Any = None  # while a greenlet waits until the socket is writable
         self._is_closed = False
+        self._silence = SilenceDetector(self.socket, write_timeout_s)
+        self._is_gone = False  # try_send() has found that the client has vanished
 
     def to_chunk(self, data: bytes) -> bytes:
         """Return `data` as a chunk of the response body."""
@@ -82,6 +137,8 @@ class ClientSocket:
         Raises:
             ClientGone: the client has left, or has accepted nothing within the write timeout.
         """
+        if self._is_gone or self._silence.is_silent():
+            raise ClientGone("the client has vanished")
         view = memoryview(data)
         while view:
             try:
@@ -94,7 +151,8 @@ class ClientSocket:
     def try_send(self, chunk: bytes) -> bool:
         """Send without waiting. If the socket does not accept all bytes, keep the rest, wake the client and return False."""
         try:
-            sent = self.socket.send(chunk)
+            self._is_gone = self._silence.is_silent()
+            sent = 0 if self._is_gone else self.socket.send(chunk)
         except OSError:
             sent = 0  # the socket is full, or broken; if it is broken, send_unsent() gets the same error
         if sent == len(chunk):
@@ -140,23 +198,15 @@ class ClientSocket:
                 self.socket.close()
 
     def _wait_while_accepting(self) -> None:
-        queued, accepted_at = self._queued_bytes(), time.monotonic()
+        queued, accepted_at = queued_bytes(self.socket), time.monotonic()
         while True:
             try:
                 wait(self._watcher, self._write_timeout_s / CHECKS_PER_TIMEOUT)
                 return
             except TimeoutError as error:
                 # The kernel reports a socket as writable only when a third of its buffer is free, which may be megabytes.
-                now, still_queued = time.monotonic(), self._queued_bytes()
+                now, still_queued = time.monotonic(), queued_bytes(self.socket)
                 if still_queued < queued:
                     queued, accepted_at = still_queued, now
                 elif now - accepted_at >= self._write_timeout_s:
                     raise ClientGone(str(error)) from None
-
-    def _queued_bytes(self) -> int:
-        """Return how many of the sent bytes the client's operating system has not acknowledged."""
-        try:
-            (count,) = _INT.unpack(fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
-        except OSError:  # the socket is closed
-            return 0
-        return int(count)

@@ -27,7 +27,7 @@ from kafkasse.config.settings import WebSettings
 from kafkasse.errors import UNEXPECTED, FilterError, KafkasseError
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
-from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, close_if_silent
+from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, SilenceDetector
 from kafkasse.web.registry import StreamRegistry
 
 MAX_AGE_JITTER = 0.1
@@ -66,6 +66,7 @@ class Stream:
         "_reader",
         "_registry",
         "_settings",
+        "_silence",
         "_socket",
         "_timer",
         "_watcher",
@@ -95,6 +96,7 @@ class Stream:
         self._socket: ClientSocket | None = None  # set by serve()
         self._chunks: Iterator[bytes | None] = iter(())  # the rest of the body; only serve() uses it
         self._on_served: Callable[[], object] | None = None
+        self._silence: SilenceDetector | None = None  # of a client's socket that the server writes to
         self._watcher: Any = None
         self._timer: Any = None
         registry.add(self)
@@ -192,7 +194,9 @@ class Stream:
             now = time.monotonic()
             if not frames and now >= heartbeat_at:
                 frames = reader.id_if_moved() or self._wire.heartbeat
-            if frames:
+            if self._silence is not None and self._silence.is_silent():
+                self._stop(StopReason.CLIENT_LEFT)
+            elif frames:
                 yield frames
                 heartbeat_at = time.monotonic() + heartbeat_s
             if now >= self._deadline:
@@ -266,8 +270,8 @@ class Stream:
             client = self._socket.socket
         elif client is not None:
             client.settimeout(self._settings.write_timeout_s)
+            self._silence = SilenceDetector(client, self._settings.write_timeout_s)
         if client is not None:
-            close_if_silent(client, self._settings.write_timeout_s)
             # The watcher notices that the client closed its connection, even while the stream is idle. It needs no greenlet.
             self._watcher = get_hub().loop.io(client.fileno(), _READABLE)
             self._watcher.start(self._on_readable)
