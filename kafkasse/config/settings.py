@@ -18,6 +18,7 @@ class KafkaSettings:
     kafka_timeout_s: float
     topic_prefix: str
     isolation_level: str
+    client_rack: str
     max_fetch_bytes: int
     max_decompressed_bytes: int
     max_cursors: int

@@ -78,6 +78,7 @@ class BrokerNode:
         self._session = NEW_SESSION if use_session else NO_SESSION  # of the next request
         self._connection: Connection | None = None
         self._is_fetching = False
+        self._may_redirect = False
         self._version = 0  # of the last request
         response_timeout_s = options.max_wait_ms / 1000 + timeout_s
         self._response_timer = get_hub().loop.timer(response_timeout_s, response_timeout_s)
@@ -120,11 +121,16 @@ class BrokerNode:
         """Request a partition at its new offset, and after all others, so that each gets its share of a response."""
         self._partitions[state.partition] = self._changed[state.partition] = self._partitions.pop(state.partition)
 
-    def fetch(self) -> None:
-        """Send a request, unless one is in flight or there is nothing to read. Opening a connection does not block."""
+    def fetch(self, may_redirect: bool) -> None:
+        """Send a request, unless one is in flight or there is nothing to read. Opening a connection does not block.
+
+        Args:
+            may_redirect: tell the broker our rack, so that it may name a nearer replica instead of returning records.
+        """
         if not self._partitions or self._is_fetching:
             return
         self._is_fetching = True
+        self._may_redirect = may_redirect
         if self._connection is not None:
             self._send_or_fail(self._connection)
         elif (idle := self._pool.take_idle(self.broker)) is not None:
@@ -207,7 +213,8 @@ class BrokerNode:
         # A partition that was removed and added again must not be in both lists: the protocol does not define the result.
         forgotten = [name for name in self._forgotten if name not in self._requested]
         self._changed, self._forgotten = {}, []
-        body = encode_request(version, self._options, self._session, partitions, forgotten)
+        options = self._options if self._may_redirect else self._options._replace(rack="")
+        body = encode_request(version, options, self._session, partitions, forgotten)
         self._response_timer.again(self._fail_later, TimeoutError("the broker did not respond in time"))
         connection.send(self._version, body)
 

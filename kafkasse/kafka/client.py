@@ -76,6 +76,9 @@ class Client:
     Args:
         settings: settings of KafkaAdminClient.
         timeout_s: how long bootstrap, a connection attempt and a TLS handshake may take.
+
+    Attributes:
+        brokers: the brokers of the cluster in the last metadata, by node ID.
     """
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
@@ -90,6 +93,7 @@ class Client:
             "max_in_flight_requests_per_connection": MAX_IN_FLIGHT_REQUESTS,
             **settings,
         }
+        self.brokers: Mapping[int, Broker] = {}
         self._lock = Lock()
         self._admin: KafkaAdminClient | None = None
         self._failure: Exception | None = None
@@ -115,9 +119,11 @@ class Client:
         """
         admin = self._bootstrapped()
         found = admin._manager.run(admin._get_cluster_metadata, None if topics is None else list(topics))
-        brokers = {each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in found["brokers"]}
+        self.brokers = {
+            each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in found["brokers"]
+        }
         return {
-            each["name"]: _topic_metadata(each, brokers)
+            each["name"]: _topic_metadata(each, self.brokers)
             for each in found["topics"]
             if each["error_code"] not in _NO_SUCH_TOPIC
         }

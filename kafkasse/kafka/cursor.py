@@ -28,13 +28,15 @@ from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.errors import PERMANENT_ERRORS, translate
-from kafkasse.kafka.fetch_protocol import FetchOptions, FetchResponse, PartitionData
+from kafkasse.kafka.fetch_protocol import NO_REPLICA, FetchOptions, FetchResponse, PartitionData
 from kafkasse.kafka.partition_state import Leader, PartitionState
 from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, PartitionsFailed
 
 log = logging.getLogger(__name__)
 
 OUT_OF_RANGE_REPEAT_S = 0.5
+MAX_REPLICA_AGE_S = 300.0  # then the leader is asked again which replica is the nearest
+REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_POLL_RECORDS = 2_000  # poll() returns about this many at most
 MAX_PENDING_PARTITIONS = 16  # with records that are not decoded, while a tail fetches the other partitions
 MAX_DECODE_S = 0.005  # poll() returns what it has after this time
@@ -44,6 +46,7 @@ _SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's erro
 _SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does not accept its epoch or its topic IDs
 
 FindLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader | KafkasseError]]
+FindBroker = Callable[[int], Broker | None]
 FindEpochs = Callable[[Mapping[Partition, int]], Mapping[Partition, tuple[int, int]]]
 KnownLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader]]
 
@@ -80,6 +83,7 @@ class KafkaCursor:
         find_leaders: returns the current leaders of those partitions that have one, and an error for those that we may not
             read. Raises Unavailable if Kafka does not answer.
         find_epochs: returns, for each partition with an epoch, the newest epoch of its log that is not newer, and its end.
+        find_broker: returns the broker with a node ID.
         pool: provides connections.
         offsets: where to start.
         epochs: as for log.Cursor.seek().
@@ -92,6 +96,7 @@ class KafkaCursor:
         known_leaders: KnownLeaders,
         find_leaders: FindLeaders,
         find_epochs: FindEpochs,
+        find_broker: FindBroker,
         pool: ConnectionPool,
         offsets: Mapping[Partition, int],
         epochs: Mapping[Partition, int] | None,
@@ -101,6 +106,7 @@ class KafkaCursor:
         self._known_leaders = known_leaders
         self._find_leaders = find_leaders
         self._find_epochs = find_epochs
+        self._find_broker = find_broker
         self._pool = pool
         self._options = options
         self._on_close = on_close
@@ -122,6 +128,8 @@ class KafkaCursor:
         self._wakeup = Event()
         self._is_refreshing = False
         self._next_refresh_at = math.inf
+        self._replicas_expire_at = math.inf
+        self._replicas_allowed_at = 0.0
         self._fetches_ahead = False
         self.seek(offsets, epochs)
 
@@ -171,6 +179,7 @@ class KafkaCursor:
                 break
             self._raise_errors()
             self._wakeup.clear()
+            self._leave_old_replicas()
             self._fetch()
             if not self._responses and not self._wait(deadline_s):
                 return []
@@ -318,6 +327,8 @@ class KafkaCursor:
             if data.error_code != _SUCCESS or data.diverging is not None:
                 if (error := self._handle_partition_error(state, data)) is not None:
                     failed[state.partition.topic, error].append(state)
+            elif data.replica not in (NO_REPLICA, node.broker.node_id):
+                self._follow_replica(state, data.replica)
             elif data.records:
                 state.records_received()
                 self._runs.append((state, self._runs_of(data, state)))
@@ -334,7 +345,11 @@ class KafkaCursor:
     ) -> type[kafka_errors.KafkaError] | None:
         """Return the error if the partition cannot be read any more. Otherwise stop it, or find its leader."""
         error: type[kafka_errors.KafkaError] = kafka_errors.for_code(data.error_code)
-        if data.diverging is not None:
+        if (leader := self._bypassed_leader(state)) is not None:
+            log.info("%s/%d cannot be read from the nearest replica now: %s", *state.partition, error.__name__)
+            self._avoid_replicas()
+            self._move(state, leader)  # the replica may lag behind, so the leader decides
+        elif data.diverging is not None:
             self._stop(state, _Stopped(diverged_at=state.diverged_at(*data.diverging)))
         elif data.error_code == _OFFSET_OUT_OF_RANGE:
             self._stop(state, _Stopped())
@@ -352,8 +367,9 @@ class KafkaCursor:
         if not self._is_refreshing and time.monotonic() >= self._next_refresh_at:
             self._is_refreshing = True
             gevent.spawn(self._refresh_leaders)
+        may_redirect = time.monotonic() >= self._replicas_allowed_at
         for node in list(self._nodes.values()):
-            node.fetch()
+            node.fetch(may_redirect)
 
     def _refresh_leaders(self) -> None:
         """Find leaders for the partitions without one whose backoff is over."""
@@ -465,11 +481,47 @@ class KafkaCursor:
             del self._nodes[node.broker]
         now = time.monotonic()
         for partition, state in node.close().items():
+            if self._bypassed_leader(state) is not None:
+                self._avoid_replicas()
             del self._nodes_of[partition]
             if not retry_now:
                 state.back_off(now)
             self._add_leaderless(state)
         self._wakeup.set()
+
+    # Replicas
+
+    def _bypassed_leader(self, state: PartitionState) -> Broker | None:
+        """Return the leader of a partition that is read from another replica; None if it is read from its leader."""
+        node = self._nodes_of.get(state.partition)
+        if node is None or state.leader is None or node.broker == state.leader.broker:
+            return None
+        return state.leader.broker
+
+    def _follow_replica(self, state: PartitionState, node_id: int) -> None:
+        """Read a partition from the replica that its leader has named."""
+        if (broker := self._find_broker(node_id)) is None:
+            self._avoid_replicas()
+            return
+        self._move(state, broker)
+        self._replicas_expire_at = min(self._replicas_expire_at, time.monotonic() + MAX_REPLICA_AGE_S)
+
+    def _leave_old_replicas(self) -> None:
+        if time.monotonic() < self._replicas_expire_at:
+            return
+        self._replicas_expire_at = math.inf
+        for state in self._partitions.values():
+            if (leader := self._bypassed_leader(state)) is not None:
+                self._move(state, leader)
+
+    def _avoid_replicas(self) -> None:
+        """Read from leaders for some time. Otherwise a leader would name the same replica again."""
+        self._replicas_allowed_at = time.monotonic() + REPLICA_FAILED_S
+
+    def _move(self, state: PartitionState, broker: Broker) -> None:
+        self._nodes_of[state.partition].remove(state)
+        self._nodes_of[state.partition] = node = self._node(broker)
+        node.add(state)
 
     # Callbacks of the nodes
 

@@ -136,6 +136,7 @@ class KafkaLog:
                 self._known_leaders,
                 self._find_leaders,
                 self._find_epochs,
+                lambda node_id: self._client.brokers.get(node_id),
                 self.pool,
                 offsets,
                 epochs,
@@ -164,6 +165,7 @@ class KafkaLog:
             max_bytes=settings.max_fetch_bytes,
             max_partition_bytes=min(settings.max_fetch_bytes, MAX_PARTITION_BYTES),
             isolation_level=self._isolation_level,
+            rack=settings.client_rack,
         )
         return CursorOptions(fetch, tail, settings.kafka_timeout_s, settings.max_decompressed_bytes)
 

@@ -12,6 +12,7 @@ DEFAULTS: dict[str, Any] = {
     "kafka_timeout_s": 5.0,
     "topic_prefix": "",
     "isolation_level": "read_committed",
+    "client_rack": "",
     "max_fetch_bytes": 1_048_576,
     "max_decompressed_bytes": 16_777_216,
     "max_cursors": 200,

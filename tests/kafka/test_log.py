@@ -20,8 +20,8 @@ from tests.kafka.fake_broker import (
 )
 from tests.kafka.logs import open_log
 
-TIMEOUT_S = 2.0  # also the shortest request timeout
-SOON_S = 1.0
+TIMEOUT_S = 3.0
+SOON_S = 2.5
 NOT_LEADER, OFFSET_NOT_AVAILABLE, NOT_AUTHORIZED, LEADER_NOT_AVAILABLE = 6, 78, 29, 5
 
 
@@ -93,7 +93,7 @@ def test_offsets_do_not_wait_for_a_broker_that_hangs(cluster: FakeCluster, log: 
     began_at = time.monotonic()
 
     assert {at(0), at(1)} == log.offset_ranges(ALL).keys()
-    assert time.monotonic() - began_at < 2 * SOON_S
+    assert time.monotonic() - began_at < SOON_S
     with pytest.raises(KafkaUnavailable):
         log.offset_ranges([at(2)])
 
