@@ -51,7 +51,7 @@ def run(seed: int, seconds: float, clients: int, directory: Path) -> list[str]:
         faults.run(seconds)
         report("all faults are healed; clients read to the end, then the checker runs")
         found = faults.violations()
-        events = sum(each.body.count(b"event: ") for each in scene.clients)
+        events = sum(each.body.count(b"event: message") for each in scene.clients)
         connections = sum(each.connections for each in scene.clients)
         report(f"{len(scene.clients)} clients received {events} events over {connections} connections")
         return found
