@@ -170,7 +170,9 @@ class StreamService:
         self.metrics.count("requests_refused", status=str(error.status))
         if error.status >= 500:
             self._call_handler("event.error", error)
-        if isinstance(error, ConfigurationError) and error.__cause__ is None:  # the Kafka adapter logs its own causes
+        if isinstance(error, ConfigurationError) and not _has_foreign_cause(
+            error
+        ):  # the Kafka adapter logs its own causes
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
         if (response := self._response_of_hook(error)) is not None:
             return response
@@ -228,3 +230,9 @@ class StreamService:
                 handler(argument)
             except Exception:
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
+
+
+def _has_foreign_cause(error: BaseException) -> bool:
+    """Return whether an exception of another library caused the error. Feeds raise copies whose cause is the original."""
+    cause = error.__cause__
+    return cause is not None and (not isinstance(cause, KafkasseError) or _has_foreign_cause(cause))

@@ -223,10 +223,10 @@ class TestDescriptors:
         """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
         client = opened.enter_context(Client(server.port, f"/{topic}")).ready()
         other = cluster.create(f"{fresh_name}-other")
+        cluster.send(other, value(1))
         allow(server, more=1)
 
-        patient = opened.enter_context(Client(server.port, f"/{other}")).ready()
-        cluster.send(other, value(1))
+        patient = opened.enter_context(Client(server.port, f"/{other}?timestamp=0")).ready()
         cluster.send(topic, value(2))
         assert [2] == numbers(client.events(1))
         patient.read_until_text(b":heartbeat", patient.body.count(b":heartbeat") + 3)
