@@ -47,6 +47,7 @@ SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "auto.leader.rebalance.enable": "false",  # only tests move leaders
     # Compaction and retention run immediately instead of every few minutes.
     "log.initial.task.delay.ms": "100",
@@ -54,6 +55,10 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "file.delete.delay.ms": "1000",
 }
+
+
+def rack(node: int) -> str:
+    return f"rack-{node}"
 
 
 class EmbeddedCluster:
@@ -83,6 +88,7 @@ class EmbeddedCluster:
         for node, (plain, faulty, controller) in ports.items():
             own = {
                 "node.id": str(node),
+                "broker.rack": rack(node),
                 "controller.quorum.voters": voters,
                 "listeners": f"PLAINTEXT://{HOST}:{plain},FAULTY://{HOST}:{faulty},CONTROLLER://{HOST}:{controller}",
                 "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},FAULTY://{HOST}:{self.networks[node].port}",
