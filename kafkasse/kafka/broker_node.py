@@ -213,7 +213,7 @@ class BrokerNode:
         # A partition that was removed and added again must not be in both lists: the protocol does not define the result.
         forgotten = [name for name in self._forgotten if name not in self._requested]
         self._changed, self._forgotten = {}, []
-        options = self._options if self._may_redirect else self._options._replace(rack="")
+        options = self._options if self._may_redirect else self._options.without_rack()
         body = encode_request(version, options, self._session, partitions, forgotten)
         self._response_timer.again(self._fail_later, TimeoutError("the broker did not respond in time"))
         connection.send(self._version, body)

@@ -230,7 +230,7 @@ class Client:
         failures = self._failures
         with self._lock:
             if self._closed:
-                raise kafka_errors.KafkaConnectionError("The client is closed")
+                raise kafka_errors.IllegalStateError("The client is closed")
             if self._admin is None:
                 # Callers that waited for the lock share the failure. Otherwise each would wait for another timeout.
                 if self._failure is not None and self._failures > failures:

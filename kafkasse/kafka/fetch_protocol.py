@@ -61,6 +61,10 @@ class FetchOptions(NamedTuple):
     isolation_level: int
     rack: str = ""
 
+    def without_rack(self) -> FetchOptions:
+        """Return options with which a leader does not name another replica."""
+        return self._replace(rack="")
+
 
 class FetchPartition(NamedTuple):
     """One partition of a Fetch request. Unknown epochs are UNKNOWN_EPOCH."""

@@ -52,9 +52,14 @@ MAX_LEADERLESS_S = 0.15  # how long a lookup of offsets waits for elections
 LEADERLESS_BACKOFF_S = 0.03
 MAX_STRAGGLER_S = 0.5  # how much later than others a broker may answer a lookup of offsets
 
-_TRANSIENT_ERRORS = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)  # while kafka-python connects
+# kafka-python raises these while it connects, and if a connection closes while a request is in flight.
+_TRANSIENT_ERRORS = (
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.UnknownBrokerIdError,
+    kafka_errors.KafkaConnectionError,
+)
 _TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
-_UNREACHABLE = (*_TRANSIENT_ERRORS, *_TIMEOUTS, kafka_errors.KafkaConnectionError, OSError)  # errors of one broker
+_UNREACHABLE = (*_TRANSIENT_ERRORS, *_TIMEOUTS, OSError)  # errors of one broker
 
 Result = TypeVar("Result")
 

@@ -147,6 +147,7 @@ class FakeBroker:
 
     Attributes:
         silent: the API keys of requests that get no response.
+        disconnects: the API keys of requests that end their connection once.
         connections: the connections that sent a Fetch request.
     """
 
@@ -158,6 +159,7 @@ class FakeBroker:
         self._server.start()
         self.port = self._server.server_port
         self.silent: set[int] = set()
+        self.disconnects: set[int] = set()
         self.connections: list[socket.socket] = []
 
     def next_fetch(self) -> PendingFetch:
@@ -184,7 +186,10 @@ class FakeBroker:
             request = REQUESTS[key].decode(data, version=version, header=True)
             request.API_VERSION = version
             self._cluster.requests[key] += 1
-            if key == FETCH:
+            if key in self.disconnects:
+                self.disconnects.remove(key)
+                sock.shutdown(socket.SHUT_RDWR)
+            elif key == FETCH:
                 if sock not in self.connections:
                     self.connections.append(sock)
                 self._fetches.put(PendingFetch(sock, request))

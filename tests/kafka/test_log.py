@@ -13,6 +13,7 @@ from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import OffsetRange, Partition
 from tests.kafka.fake_broker import (
     LIST_OFFSETS,
+    METADATA,
     NO_LEADER,
     OFFSET_FOR_LEADER_EPOCH,
     FakeCluster,
@@ -121,6 +122,16 @@ def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster: 
     with pytest.raises(TopicNotAvailable):
         log.offset_ranges([Partition("denied", 0)])
     assert {} == log.offset_ranges([Partition("election", 0)])
+
+
+def test_retries_on_another_connection(cluster: FakeCluster, log: KafkaLog) -> None:
+    """A broker that restarts, or whose login has expired, closes connections with requests in flight."""
+    log.offset_ranges(ALL)
+    for broker in cluster.brokers:
+        broker.disconnects |= {METADATA, LIST_OFFSETS}
+
+    assert ["t"] == list(log.describe(["t"]))
+    assert set(ALL) == log.offset_ranges(ALL).keys()
 
 
 def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
