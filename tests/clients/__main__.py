@@ -19,6 +19,8 @@ from kafkasse.broker import EmbeddedBroker  # noqa: E402
 from tests.clients.programs import PROGRAMS, Program, build, missing  # noqa: E402
 from tests.clients.scenario import DEFECTS, FAULTS, Outcome, Result, Scenario  # noqa: E402
 
+QUIET_S = 12.0  # longer than the read timeouts of several clients
+
 
 def main() -> int:
     """Run the clients and print the result."""
@@ -50,7 +52,7 @@ def run(programs: Sequence[Program], count: int, directory: Path) -> list[dict[s
             own = directory / f"round-{number}"
             own.mkdir()
             with Scenario(broker.bootstrap_servers, f"clients-{secrets.token_hex(6)}", programs, own) as scenario:
-                rounds.append(scenario.run(FAULTS))
+                rounds.append(scenario.run(FAULTS, QUIET_S))
             report(f"round {number + 1} of {count} is done")
     return rounds
 
@@ -81,6 +83,8 @@ def problems(number: int, results: dict[str, Result]) -> list[str]:
         expected = DEFECTS.get(name, {})
         if expected != result.defects or bool(expected) != bool(result.violations):
             lines += [f"round {number + 1}, {name}:", *result.violations, result.log]
+        if result.disconnects:
+            lines.append(f"round {number + 1}, {name}: {result.disconnects} disconnects while the stream was quiet")
     return lines
 
 

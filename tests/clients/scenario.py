@@ -88,11 +88,13 @@ class Result(NamedTuple):
     Attributes:
         outcomes: one for each fault.
         violations: what the checker found.
+        disconnects: how often it disconnected while the stream was quiet, before the first fault.
         log: what the client printed that is no event, and the status of each response.
     """
 
     outcomes: dict[str, Outcome]
     violations: list[str]
+    disconnects: int
     log: str
 
     @property
@@ -110,6 +112,7 @@ class Client:
         self.log: list[str] = []
         self.newest = -1  # the highest number of a record that it printed
         self.has_stopped = False
+        self.disconnects = 0
         self.recovery_s: dict[str, float | None] = {}
         self.altered: dict[str, int] = {}
         self.stage = ""
@@ -142,9 +145,10 @@ class Client:
             self.events.append(event)
             if event.event == "message":
                 number = _number(event.data)
-                self.newest = max(self.newest, number or 0)
                 if number is None:
                     self.altered[self.stage] = self.altered.get(self.stage, 0) + 1
+                else:
+                    self.newest = max(self.newest, number)
 
 
 def _number(data: str) -> int | None:
@@ -164,6 +168,7 @@ class Scenario:
         self._programs = programs
         self._directory = directory
         self._stages: list[str] = []  # the fault of each record
+        self._is_writing = True
         self._stack = ExitStack()
 
     def __enter__(self) -> Scenario:
@@ -186,9 +191,14 @@ class Scenario:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, faults: Sequence[str]) -> dict[str, Result]:
-        """Inject faults, and return the result of each client by its name."""
+    def run(self, faults: Sequence[str], quiet_s: float = 0.0) -> dict[str, Result]:
+        """Inject faults, `quiet_s` after all clients have started. Return the result of each client by its name."""
         self._wait_until(lambda client: bool(client.first_id), START_S_MAX)
+        for client in self.clients:
+            client.disconnects = -len(client.proxy.exchanges)
+        gevent.sleep(quiet_s)
+        for client in self.clients:
+            client.disconnects += len(client.proxy.exchanges)
         writing: gevent.Greenlet | None = None
         for self._stage in faults:
             for client in self.clients:
@@ -196,12 +206,10 @@ class Scenario:
             for inject in self._injections(self._stage):
                 began = time.monotonic()
                 inject()
-                if writing is None:
-                    writing = gevent.spawn(self._write)
+                writing = writing or gevent.spawn(self._write)  # the first fault comes before the first record
                 self._wait_for_recovery(began)
-        assert writing is not None
-        writing.kill()
-        self._writer.flush()
+        self._is_writing = False
+        gevent.joinall([writing])
         self._wait_until(lambda client: client.newest == len(self._stages) - 1)
         return self._results()
 
@@ -215,7 +223,7 @@ class Scenario:
         return Server("tests.clients.app:create()", KAFKASSE_CONFIG=str(self._directory / "kafkasse.yaml"))
 
     def _write(self) -> None:
-        while True:
+        while self._is_writing:
             for partition in range(PARTITIONS):
                 self._send(partition)
             self._writer.flush()
@@ -301,7 +309,7 @@ class Scenario:
             # The topic was empty when the client connected.
             history = History(client.name, [self._topic], [_as_connection(client)], start="earliest")
             wrong = violations([history], witness.stored, acknowledged=self._writer.acknowledged, reached=ends)
-            found[client.name] = Result(self._outcomes(client), wrong, _log(client))
+            found[client.name] = Result(self._outcomes(client), wrong, client.disconnects, _log(client))
         return found
 
     def _outcomes(self, client: Client) -> dict[str, Outcome]:
