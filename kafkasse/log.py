@@ -212,7 +212,6 @@ class Log(Protocol):
         self,
         offsets: Mapping[Partition, int],
         tail: bool = False,
-        shared: bool = False,
         epochs: Mapping[Partition, int] | None = None,
     ) -> Cursor:
         """Open a cursor at `offsets`.
@@ -221,10 +220,6 @@ class Log(Protocol):
             offsets: where to start in each partition. A cursor without partitions waits until seek() adds some.
             epochs: as for Cursor.seek().
             tail: the cursor will stay at the end of its partitions for a long time.
-            shared: many clients depend on the cursor. The log reserves some of its capacity for such cursors.
-
-        Raises:
-            ServerFull: the log has too many open cursors.
         """
         ...
 

@@ -187,7 +187,6 @@ class MemoryLog:
         self,
         offsets: Mapping[Partition, int],
         tail: bool = False,
-        shared: bool = False,
         epochs: Mapping[Partition, int] | None = None,
     ) -> MemoryCursor:
         return MemoryCursor(self, offsets, epochs)

@@ -21,7 +21,6 @@ class KafkaSettings:
     client_rack: str
     max_fetch_bytes: int
     max_decompressed_bytes: int
-    max_cursors: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,9 @@ class FeedSettings:
     max_chunk_bytes: int
     max_ring_bytes: int
     max_ring_records: int
-    max_snapshot_keys: int
-    max_cursors: int
+    max_total_ring_bytes: int
+    max_catch_ups: int
+    max_snapshot_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ from kafkasse.feed.lookup import SharedLookup
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.feed.slots import CatchUpSlots
+from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.start import (
     ResolvedPosition,
     check_partitions,
@@ -30,7 +32,7 @@ from kafkasse.feed.start import (
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
-from kafkasse.log import Log, Partition, Topic
+from kafkasse.log import Gap, Log, Partition, Topic
 from kafkasse.position import IdType, IdWriter, Position
 from kafkasse.route import Route, StartAt
 
@@ -58,6 +60,10 @@ class Feeds:
         self._describing = SharedLookup(log.describe, settings.kafka_timeout_s, one_at_a_time=True)
         self._ranging = SharedLookup(log.offset_ranges, settings.kafka_timeout_s)
         self._tail: Tail | None = None
+        self._slots = CatchUpSlots(settings.max_catch_ups)
+        self._ring_limits = RingLimits(
+            settings.max_ring_bytes, settings.max_ring_records, settings.max_total_ring_bytes
+        )
 
     def describe(self, topics: Iterable[str], max_age_s: float = MAX_DESCRIPTION_AGE_S) -> dict[str, Topic]:
         """Return those of `topics` that exist and that we may read. Cached descriptions may be `max_age_s` seconds old.
@@ -96,6 +102,7 @@ class Feeds:
         topics: Mapping[str, Topic],
         encoder: Encoder,
         since: int | None = None,
+        client: str = "",
     ) -> Reader:
         """Open a reader.
 
@@ -106,18 +113,19 @@ class Feeds:
             topics: the topics of the position, as describe() returns them.
             encoder: encodes records. Streams with the same encoder and topics share a feed.
             since: where a client without an event ID starts, in milliseconds since the epoch. None: where the route says.
+            client: the address of the client. Clients that must catch up do so in turn.
 
         Raises:
             InvalidPosition: the position is not valid for these topics.
             TopicNotAvailable: a topic was deleted after describe() returned it.
-            Unavailable: Kafka does not answer, or the log has too many open cursors.
+            Unavailable: Kafka does not answer.
         """
         check_partitions(position, topics)
         position = with_whole_topics(position, topics)
         feed = self._feed(route, position, topics, encoder)
         feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
         try:
-            return self._open_reader(feed, route, position, topics, encoder, since)
+            return self._open_reader(feed, route, position, topics, encoder, since, client)
         except BaseException:
             feed.readers -= 1
             raise
@@ -130,34 +138,36 @@ class Feeds:
         topics: Mapping[str, Topic],
         encoder: Encoder,
         since: int | None,
+        client: str,
     ) -> Reader:
         settings = self._settings
         ids = _ids_in_ring(feed, route, position, topics, since)
-        catch_up: CatchUp | None = None
+        gaps: list[Gap] = []
+        snapshot: SnapshotReader | None = None
         if ids is None:
             start = resolve(self.log, position, topics, route.start, since, route.id_type)
-            ids = _ids(start, route)
-            if start.gaps or start.snapshot or not feed.holds(ids):
-                catch_up = CatchUp(
-                    self.log,
-                    ids,
-                    encoder,
-                    self._watch(start.partial_topics),
-                    settings.max_chunk_bytes,
-                    start.gaps,
-                    settings.max_snapshot_keys if start.snapshot else None,
-                )
+            ids, gaps = _ids(start, route), start.gaps
+            snapshot = SnapshotReader(self._snapshot(feed)) if start.snapshot else None
 
         def open_catch_up(ids: IdWriter) -> CatchUp:
-            return CatchUp(self.log, ids, encoder, self._watch(), settings.max_chunk_bytes)
+            watch = self._watch(feed.key.partial_topics)
+            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes)
 
-        return Reader(ids, feed, open_catch_up, catch_up, settings.max_chunk_bytes)
+        return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot)
 
     def close(self) -> None:
         """End all streams, and close the log."""
         if self._tail is not None:
             self._tail.close()
         self.log.close()
+
+    def _snapshot(self, feed: SharedFeed) -> Snapshot:
+        if feed.snapshot is None:
+            settings = self._settings
+            feed.snapshot = Snapshot(
+                feed, self.log, self._slots, settings.max_snapshot_bytes, settings.idle_feed_timeout_s
+            )
+        return feed.snapshot
 
     def _watch(self, partial_topics: frozenset[str] = frozenset()) -> TopicWatch:
         interval_s = self._settings.metadata_refresh_s
@@ -206,8 +216,7 @@ class Feeds:
             | {each: state.timestamp + add_ms for each, state in states.items() if state.timestamp is not None},
             pending={each: state.start_ms for each, state in states.items() if state.offset is None},
         )
-        limits = RingLimits(settings.max_ring_bytes, settings.max_ring_records)
-        feed = SharedFeed(key, _ids(start, route), route.id_type, limits, settings.heartbeat_s)
+        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, settings.heartbeat_s)
         tail.add(feed, states)
         return feed
 

@@ -1,49 +1,66 @@
 """A reader is one client's view of a feed: what the client has received, and where its next frames come from.
 
-    open, the ring does not cover its position
-     │   ┌──────────────────────────────────────────────────────────┐
-     ▼   ▼                                                          │ opens a cursor
-    CATCHING_UP ──▶ JOINING ──▶ LIVE ◀──▶ PARKED                    │
-    the ring covers  ▲   │       │                                  │
-    its position     │   └───────┴──▶ BEHIND ───────────────────────┘
-                     │                the ring evicted its next segment
-    open, the ring covers its position
+    open ─▶ SNAPSHOT          if the route starts with a snapshot
+         ─▶ JOINING or LIVE   if the ring covers the client's position
+         ─▶ BEHIND            otherwise
 
-    every state ──▶ CLOSED
+    from         to           when
+    SNAPSHOT     JOINING      the client has the snapshot, and the ring covers its position
+    SNAPSHOT     BEHIND       the client has the snapshot
+    BEHIND       CATCHING_UP  the reader has a slot
+    CATCHING_UP  JOINING      the ring covers its position
+    CATCHING_UP  BEHIND       the slot was revoked, because other readers wait for one
+    JOINING      LIVE         its position is one of the feed's
+    JOINING      BEHIND       the ring evicted the next segment
+    LIVE         PARKED       the client has received everything
+    LIVE         BEHIND       the ring evicted the next segment
+    PARKED       LIVE         the socket did not accept all bytes, or the stream ends
+    each         CLOSED
 
+    SNAPSHOT     sends the rows of the feed's snapshot
+    BEHIND       waits for a slot, with which it may open a cursor
     CATCHING_UP  reads through its own cursor, and encodes frames with its own event IDs
     JOINING      reads from the ring and skips records that the client already has; still writes its own event IDs
-    LIVE         follows the feed, so the client can receive the shared frames with the event IDs in them
+    LIVE         is at a position of the feed, so the client can receive the shared frames with the event IDs in them
     PARKED       the client has received everything; the feed sends to it, and no greenlet is needed
-    BEHIND       the ring has evicted the segment that the client needs next; read() opens a cursor
     CLOSED       has released everything
 
-A slow client costs other readers nothing: its reader falls behind, and catches up through its own cursor. A stream of
-selected partitions cannot share a feed; its reader stays in CATCHING_UP.
+A slow client costs other readers nothing: its reader falls behind, and catches up through its own cursor.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
+import gevent
+
 from kafkasse import frame
-from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.ring import Segment
+from kafkasse.errors import Unavailable
+from kafkasse.event_loop import take_turn
+from kafkasse.feed.catch_up import CatchUp, declare
+from kafkasse.feed.ring import Place, Segment
 from kafkasse.feed.shared_feed import FeedPosition, ParkedClient, SharedFeed
-from kafkasse.log import Partition
+from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.feed.snapshot import SnapshotReader
+from kafkasse.log import Gap, Partition
 from kafkasse.position import IdWriter
+
+MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes between two turns
+MAX_PIECE_SEGMENTS = 1000  # that it examines
+UNAVAILABLE_BACKOFF_S = 0.5
 
 
 class ReaderState(Enum):
-    """The states in the diagram at the top of this module."""
+    """The states that the docstring of this module describes."""
 
+    SNAPSHOT = "reading a snapshot"
+    BEHIND = "behind"
     CATCHING_UP = "catching up"
     JOINING = "joining"
     LIVE = "live"
     PARKED = "parked"
-    BEHIND = "behind"
     CLOSED = "closed"
 
 
@@ -55,11 +72,12 @@ class StopReason(Enum):
 
 
 _NEXT_STATES = {
-    ReaderState.CATCHING_UP: {ReaderState.JOINING, ReaderState.CLOSED},
+    ReaderState.SNAPSHOT: {ReaderState.JOINING, ReaderState.BEHIND, ReaderState.CLOSED},
+    ReaderState.BEHIND: {ReaderState.CATCHING_UP, ReaderState.CLOSED},
+    ReaderState.CATCHING_UP: {ReaderState.JOINING, ReaderState.BEHIND, ReaderState.CLOSED},
     ReaderState.JOINING: {ReaderState.LIVE, ReaderState.BEHIND, ReaderState.CLOSED},
     ReaderState.LIVE: {ReaderState.PARKED, ReaderState.BEHIND, ReaderState.CLOSED},
     ReaderState.PARKED: {ReaderState.LIVE, ReaderState.CLOSED},
-    ReaderState.BEHIND: {ReaderState.CATCHING_UP, ReaderState.CLOSED},
     ReaderState.CLOSED: set[ReaderState](),
 }
 
@@ -69,10 +87,13 @@ class Reader:
 
     Args:
         ids: writes the client's own event IDs, at the client's position.
-        feed: the feed to join, whose `readers` already counts this reader. None if the reader never joins a feed.
+        feed: the feed to join, whose `readers` already counts this reader.
         open_catch_up: opens a cursor at the position of the ID writer that it receives.
-        catch_up: the cursor with which the reader starts. None if the ring covers the client's position.
+        slots: grants the slot that a cursor needs.
+        client: the address of the client. Clients get slots in turn.
         max_chunk_bytes: read() returns about this many bytes at most.
+        gaps: the gaps before the position, which begin() reports.
+        snapshot: the snapshot with which the stream starts, instead of at the position of `ids`. None: there is none.
 
     Attributes:
         state: the state of the reader.
@@ -80,16 +101,21 @@ class Reader:
     """
 
     __slots__ = (
+        "_address",
         "_catch_up",
         "_client",
         "_feed",
+        "_gaps",
         "_id_sent",
         "_ids",
+        "_is_reading",
         "_max_chunk_bytes",
-        "_offsets",
         "_open_catch_up",
+        "_places",
         "_segment",
-        "_timestamps",
+        "_slot",
+        "_slots",
+        "_snapshot",
         "state",
         "stop_reason",
     )
@@ -97,25 +123,34 @@ class Reader:
     def __init__(
         self,
         ids: IdWriter,
-        feed: SharedFeed | None,
+        feed: SharedFeed,
         open_catch_up: Callable[[IdWriter], CatchUp],
-        catch_up: CatchUp | None,
+        slots: CatchUpSlots,
+        client: str,
         max_chunk_bytes: int,
+        gaps: Sequence[Gap] = (),
+        snapshot: SnapshotReader | None = None,
     ) -> None:
-        self.state = ReaderState.CATCHING_UP if catch_up is not None else ReaderState.JOINING
+        self.state = ReaderState.SNAPSHOT if snapshot is not None else ReaderState.BEHIND
         self.stop_reason: StopReason | None = None
         self._feed = feed
         self._max_chunk_bytes = max_chunk_bytes
         self._open_catch_up = open_catch_up
-        self._catch_up = catch_up  # CATCHING_UP only
-        self._ids: IdWriter | None = ids  # CATCHING_UP, JOINING and BEHIND
-        self._offsets: dict[Partition, int] = {}  # LIVE only: the position before the segment `_segment`
-        self._timestamps: dict[Partition, int] = {}  # LIVE only: the timestamps of that position
-        self._segment = feed.ring.first if feed is not None else 0  # JOINING and LIVE: the next segment to read
+        self._slots = slots
+        self._address = client
+        self._gaps = gaps
+        self._snapshot = snapshot  # SNAPSHOT only
+        self._ids: IdWriter | None = ids  # BEHIND, CATCHING_UP and JOINING
+        self._slot: Slot | None = None  # BEHIND and CATCHING_UP
+        self._catch_up: CatchUp | None = None  # CATCHING_UP only
+        self._segment = 0  # JOINING and LIVE: the next segment to read
+        self._places: dict[Partition, Place] = {}  # LIVE only: the position before that segment
         self._id_sent = False  # the last event ID that the client received is its position
+        self._is_reading = False
         self._client: ParkedClient | None = None  # PARKED only
-        if self.state is ReaderState.JOINING and self._shared.is_at(ids):
-            self._go_live()
+        if snapshot is None and feed.covers(ids):
+            self.state = ReaderState.JOINING
+            self._find_segment(ids)
 
     # State changes.
 
@@ -124,52 +159,85 @@ class Reader:
             raise RuntimeError(f"A reader that is {self.state.value} cannot change to {state.value}.")
         self.state = state
 
-    def _join(self, catch_up: CatchUp) -> None:
-        self._enter(ReaderState.JOINING)
-        self._id_sent = catch_up.id_sent
-        self._catch_up = None
-        # Set this before close(), which may switch greenlets. If the ring evicts the segment meanwhile, the reader notices.
-        self._segment = self._shared.ring.first
-        catch_up.close()
+    def _release_cursor(self) -> None:
+        catch_up, self._catch_up = self._catch_up, None
+        slot, self._slot = self._slot, None
+        try:
+            if catch_up is not None:
+                catch_up.close()  # may switch greenlets
+        finally:
+            if slot is not None:
+                slot.release()
 
-    def _go_live(self) -> None:
-        self._enter(ReaderState.LIVE)
-        self._ids = None
-        self._read_to(self._shared.position._replace(id_sent=self._id_sent))
-
-    def _fall_behind(self) -> None:
-        self._enter(ReaderState.BEHIND)
-        if self._ids is None:
-            self._ids = self._shared.ids.copy_at(self._offsets, self._timestamps)
-            self._offsets, self._timestamps = {}, {}
-        catch_up = self._open_catch_up(self._ids)  # may wait until a cursor is free
-        if self.state is ReaderState.CLOSED:  # another greenlet closed the reader while the cursor was opened
+    def _start_catch_up(self, slot: Slot, ids: IdWriter) -> None:
+        try:
+            catch_up = self._open_catch_up(ids)  # may switch greenlets
+        except Unavailable:
+            self._release_cursor()  # let others try; Kafka may be able to serve them
+            gevent.sleep(UNAVAILABLE_BACKOFF_S)
+            return
+        if self.state is not ReaderState.BEHIND:  # another greenlet closed the reader meanwhile
             catch_up.close()
             return
         self._enter(ReaderState.CATCHING_UP)
         self._catch_up = catch_up
-        catch_up.id_sent = self._id_sent
+
+    def _join(self, ids: IdWriter) -> None:
+        self._enter(ReaderState.JOINING)
+        self._find_segment(ids)
+        # This may switch greenlets. If the ring evicts the segment meanwhile, the reader notices.
+        self._release_cursor()
+
+    def _find_segment(self, ids: IdWriter) -> None:
+        ring = self._feed.ring
+        self._segment = ring.find(ids.offsets)
+        if self._feed.is_at(ids):
+            self._segment = ring.head
+            self._go_live(ids)
+        elif ring.rank(ids.offsets) == ring.rank_before(self._segment):
+            self._go_live(ids)
+
+    def _go_live(self, ids: IdWriter) -> None:
+        self._enter(ReaderState.LIVE)
+        self._places = self._feed.places(ids)
+        self._ids = None
+
+    def _fall_behind(self) -> None:
+        self._enter(ReaderState.BEHIND)
+        if self._ids is None:
+            self._ids = self._feed.ids_at(self._places)
+            self._places = {}
+        self._release_cursor()
+
+    def _on_revoked(self) -> None:
+        # While read() runs, its frames and the position may not match. It falls behind after it has returned them.
+        if self.state is ReaderState.CATCHING_UP and not self._is_reading:
+            self._fall_behind()
 
     def park(self, client: ParkedClient) -> None:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
         self._enter(ReaderState.PARKED)
         self._client = client
-        self._offsets, self._timestamps = {}, {}
-        self._shared.park(client)
+        self._places = {}
+        self._feed.park(client)
 
     def unpark(self) -> None:
         """Take the client back from the feed."""
         self._enter(ReaderState.LIVE)
         client, self._client = self._client, None
         assert client is not None  # noqa: S101 - a parked reader has one
-        self._read_to(self._shared.unpark(client))
+        self._read_to(self._feed.unpark(client))
 
     def stop(self, reason: StopReason) -> None:
         """Make read() return b"" now and from now on. This never waits, so callbacks in the event loop may call it."""
         if self.stop_reason is not StopReason.CLIENT_LEFT:
             self.stop_reason = reason
+        if self._snapshot is not None:
+            self._snapshot.wake()
+        if self._slot is not None:
+            self._slot.wake()
         if self.state in (ReaderState.JOINING, ReaderState.LIVE):
-            self._shared.wake_readers()
+            self._feed.wake_readers()
 
     def close(self) -> None:
         """Release everything. May be called twice."""
@@ -179,18 +247,20 @@ class Reader:
             self.unpark()
         self._enter(ReaderState.CLOSED)
         self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
-        catch_up, self._catch_up = self._catch_up, None
-        if self._feed is not None:
-            self._feed.readers -= 1
-            self._feed.idle_since = time.monotonic()
-        if catch_up is not None:
-            catch_up.close()
+        self._feed.readers -= 1
+        self._feed.idle_since = time.monotonic()
+        self._snapshot = None
+        self._release_cursor()
 
     # Reading.
 
     def begin(self) -> bytes:
         """Return the frames to send before the first record: the first event ID, and gaps."""
-        return self._catch_up.begin() if self._catch_up is not None else self.id_if_moved()
+        gaps, self._gaps = self._gaps, ()
+        if not gaps:
+            return self.id_if_moved()
+        self._id_sent = True
+        return declare(self._feed.wire, gaps, self.position_id)
 
     def read(self, timeout_s: float) -> bytes:
         """Return the next frames. Return b"" after `timeout_s` seconds, or as soon as the reader is stopped.
@@ -199,144 +269,206 @@ class Reader:
             KafkasseError: the stream cannot continue.
         """
         deadline = time.monotonic() + timeout_s
-        while self.stop_reason is None:
-            data = self._read_once(deadline)
-            if data or time.monotonic() >= deadline:
-                return data
-        return b""
+        self._is_reading = True
+        try:
+            while self.stop_reason is None:
+                state = self.state
+                data = self._read_once(deadline)
+                if data or (self.state is state and time.monotonic() >= deadline):
+                    return data
+                take_turn()
+            return b""
+        finally:
+            self._is_reading = False
 
     def _read_once(self, deadline: float) -> bytes:
+        if self._snapshot is not None:
+            return self._read_snapshot(self._snapshot, deadline)
+        if self.state is ReaderState.BEHIND:
+            self._wait_for_slot(deadline)
+            return b""
         if self._catch_up is not None:
             return self._read_cursor(self._catch_up, deadline)
-        feed = self._shared
+        feed = self._feed
         if self._segment < feed.ring.first:
             self._fall_behind()
             return b""
         data = self._read_shared(feed) if self._ids is None else self._read_joining(feed, self._ids)
-        if not data and self.stop_reason is None:
+        if not data and self.stop_reason is None and self._segment == feed.ring.head:
             self._wait(deadline - time.monotonic())
         return data
 
     def _wait(self, timeout_s: float) -> None:
-        feed = self._shared
+        feed = self._feed
         if timeout_s > 0:
             feed.wait(self._segment, timeout_s)
-        if feed.failure is not None and feed.ring.head <= self._segment:
-            raise feed.failure
-        if feed.ended and feed.ring.head <= self._segment and self.stop_reason is None:
+        if feed.ring.head <= self._segment and self.stop_reason is None:
+            self._check_feed()
+
+    def _check_feed(self) -> None:
+        """Stop if the feed has failed or ended."""
+        if self._feed.failure is not None:
+            raise self._feed.failure
+        if self._feed.ended:
             self.stop_reason = StopReason.ENDED
 
+    def _read_snapshot(self, snapshot: SnapshotReader, deadline: float) -> bytes:
+        data = snapshot.read(max(0.0, deadline - time.monotonic()), self._max_chunk_bytes)
+        if snapshot.position is not None and self.state is ReaderState.SNAPSHOT:
+            feed = self._feed
+            self._snapshot = None
+            self._ids = ids = feed.ids_at(snapshot.position)
+            if feed.covers(ids):
+                self._enter(ReaderState.JOINING)
+                self._find_segment(ids)
+            else:
+                self._enter(ReaderState.BEHIND)
+            data += self.id_if_moved()
+        elif not data and self.stop_reason is None:
+            self._check_feed()
+        return data
+
+    def _wait_for_slot(self, deadline: float) -> None:
+        if self._slot is None:
+            self._slot = self._slots.request(self._address, self._on_revoked)
+        slot = self._slot
+        if slot.wait(max(0.0, deadline - time.monotonic())) and self.stop_reason is None:
+            assert self._ids is not None  # noqa: S101 - a reader that is behind has its own IDs
+            self._start_catch_up(slot, self._ids)
+
     def _read_cursor(self, catch_up: CatchUp, deadline: float) -> bytes:
-        data = catch_up.read(max(0.0, deadline - time.monotonic()), self._stopped_or_may_join)
+        if self._slot is not None and self._slot.revoked:
+            self._fall_behind()
+            return b""
+        catch_up.id_sent = self._id_sent
+        data = catch_up.read(max(0.0, deadline - time.monotonic()), self._must_stop_catch_up)
+        self._id_sent = catch_up.id_sent
+        if data and self._slot is not None:
+            self._slot.started()
         if catch_up.ended and self.stop_reason is None:
             self.stop_reason = StopReason.ENDED
         if not data and self.stop_reason is None and self._may_join():
-            self._join(catch_up)
+            self._join(catch_up.ids)
         return data
 
-    def _stopped_or_may_join(self) -> bool:
-        return self.stop_reason is not None or self._may_join()
+    def _must_stop_catch_up(self) -> bool:
+        is_revoked = self._slot is not None and self._slot.revoked
+        return self.stop_reason is not None or is_revoked or self._may_join()
 
     def _may_join(self) -> bool:
-        catch_up, feed = self._catch_up, self._feed
-        return feed is not None and catch_up is not None and catch_up.idle and feed.covers(catch_up.ids)
+        catch_up = self._catch_up
+        return catch_up is not None and catch_up.idle and self._feed.covers(catch_up.ids)
 
     def _read_shared(self, feed: SharedFeed) -> bytes:
         parts: list[bytes] = []
         size = 0
-        for segment in feed.ring.segments(self._segment):
+        while self._segment < feed.ring.head and size < self._max_chunk_bytes:
+            segment = feed.ring[self._segment]
             parts.append(segment.data)
             size += len(segment.data)
             self._segment += 1
-            self._offsets.update(segment.next_offsets)
-            if segment.next_timestamps:
-                self._timestamps.update(segment.next_timestamps)
+            self._places.update(segment.moves)
             self._id_sent = segment.ends_at_position
-            if size >= self._max_chunk_bytes:
-                break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_joining(self, feed: SharedFeed, ids: IdWriter) -> bytes:
-        """Return the ring's frames that the client has not received, with its own event IDs. Then go live if possible."""
+        """Return the next frames of the ring that the client has not received, with its own IDs. Go live if possible."""
         frames: list[bytes] = []
-        for segment in feed.ring.segments(self._segment):
-            frames += self._own_frames(segment, ids)
+        size = 0
+        ring = feed.ring
+        rank = ring.rank(ids.offsets)
+        end = min(ring.head, self._segment + MAX_PIECE_SEGMENTS)
+        while self._segment < end and size < MAX_PIECE_BYTES:
+            segment = ring[self._segment]
             self._segment += 1
-        for partition, offset in feed.ids.offsets.items():
-            if ids.offsets.get(partition, -1) < offset:
-                self._move(ids, partition, offset)
-        if feed.is_at(ids):
-            self._go_live()
+            frames += (own := self._own_frames(segment, ids))
+            size += sum(map(len, own))
+            if self._skip_to(segment.moves, ids) or own:
+                rank = ring.rank(ids.offsets)
+            if rank == segment.rank:
+                self._go_live(ids)
+                break
+        else:
+            if self._segment == ring.head:
+                self._join_at_head(feed, ids)
         return b"".join(frames)
 
-    def _own_frames(self, segment: Segment, ids: IdWriter) -> Iterator[bytes]:
-        position = ids.offsets.get(segment.partition, 0)
-        wire = self._shared.wire
+    def _own_frames(self, segment: Segment, ids: IdWriter) -> list[bytes]:
+        wire, partition = self._feed.wire, segment.partition
+        position = ids.offsets.get(partition, 0)
         if segment.gap is not None:
-            if (gap := segment.gap.from_offset(position)) is not None:
-                ids.set(gap.partition, gap.end)
-                self._id_sent = True
-                yield frame.gap(wire, gap, ids.render())
-            return
+            gap = segment.gap.from_offset(position)
+            if gap is None:
+                return []
+            ids.set(partition, gap.end)
+            self._id_sent = True
+            return [frame.gap(wire, gap, ids.render())]
         if segment.next_offset <= position:
-            return
-        timestamps: list[int | None] = segment.timestamps or [None] * len(segment.offsets)
-        frames = zip(segment.offsets, timestamps, wire.split(segment.data), strict=True)
-        for offset, timestamp, (event, body) in frames:
+            return []
+        frames = []
+        last = len(segment.offsets) - 1
+        for index, (event, body) in enumerate(wire.split(segment.data)):
+            offset = segment.offsets[index]
             if offset >= position:
-                ids.set(segment.partition, offset + 1, timestamp)
-                self._id_sent = True
-                yield wire.frame(event, ids.render(), body)
-        if ids.offsets.get(segment.partition) != segment.next_offset:
-            self._move(ids, segment.partition, segment.next_offset)
+                timestamp = segment.timestamps[index] if segment.timestamps else None
+                ids.set(partition, offset + 1, timestamp, segment.leader_epoch)
+                has_id = index == last or not self._feed.has_sparse_ids
+                frames.append(wire.frame(event, ids.render() if has_id else "", body))
+                self._id_sent = has_id
+        return frames
 
-    def _move(self, ids: IdWriter, partition: Partition, offset: int) -> None:
-        """Move past records that the client does not receive."""
-        ids.set(partition, offset)
-        self._id_sent = False
+    def _skip_to(self, moves: Iterable[tuple[Partition, Place]], ids: IdWriter) -> bool:
+        """Move past records that the client does not receive. Return whether the position has changed."""
+        behind = [
+            (partition, place)
+            for partition, place in moves
+            if place.offset is not None and ids.offsets.get(partition, -1) < place.offset
+        ]
+        for partition, place in behind:
+            assert place.offset is not None  # noqa: S101 - see above
+            ids.set(partition, place.offset, leader_epoch=place.epoch)
+            self._id_sent = False
+        return bool(behind)
+
+    def _join_at_head(self, feed: SharedFeed, ids: IdWriter) -> None:
+        """Go live if only filtered records are between the reader and the position of the feed."""
+        self._skip_to(feed.places(feed.ids).items(), ids)
+        if feed.is_at(ids):
+            self._go_live(ids)
 
     # The position.
 
     def id_if_moved(self) -> bytes:
         """Return a position event if the client has not received the ID of its position, else b""."""
-        if self._catch_up is not None:
-            return self._catch_up.id_if_moved()
         self._skip_filtered_records()
-        if self._id_sent:
+        if self._id_sent or self._snapshot is not None:  # without an ID, an interrupted snapshot starts again
             return b""
         self._id_sent = True
-        return self._shared.wire.position(self.position_id)
+        return self._feed.wire.position(self.position_id)
 
     @property
     def position_id(self) -> str:
         """The event ID of everything that read() has returned; "" during a snapshot, which cannot be resumed."""
-        if self._catch_up is not None:
-            return self._catch_up.position_id
+        if self._snapshot is not None:
+            return ""
         if self._ids is not None:
             return self._ids.render()
         self._skip_filtered_records()
-        feed = self._shared
-        if self._segment == feed.ring.head:
-            return feed.ids.render()
-        return feed.ids.copy_at(self._offsets, self._timestamps).render()
+        return self._feed.ids_at(self._places).render()
 
     @property
     def can_park(self) -> bool:
         """Whether the reader is live and its client has received everything."""
-        return self.state is ReaderState.LIVE and self.stop_reason is None and self._shared.can_park(self._segment)
+        return self.state is ReaderState.LIVE and self.stop_reason is None and self._feed.can_park(self._segment)
 
     def _skip_filtered_records(self) -> None:
         """Move to the feed's position if only filtered records are between it and the reader's position."""
-        if self.state is ReaderState.LIVE and self._segment == self._shared.ring.head:
-            position = self._shared.position
-            if position.offsets != self._offsets or position.timestamps != self._timestamps:
-                self._read_to(position)
+        if self.state is ReaderState.LIVE and self._segment == self._feed.ring.head:
+            # Timestamps and leader epochs may differ from those of the feed, which has read other records before.
+            offsets = {partition: place.offset for partition, place in self._places.items() if place.offset is not None}
+            if offsets != self._feed.ids.offsets:
+                self._read_to(self._feed.position)
 
     def _read_to(self, position: FeedPosition) -> None:
         self._segment, self._id_sent = position.segment, position.id_sent
-        self._offsets, self._timestamps = dict(position.offsets), dict(position.timestamps)
-
-    @property
-    def _shared(self) -> SharedFeed:
-        assert self._feed is not None  # noqa: S101 - only a reader that catches up can be without a feed
-        return self._feed
+        self._places = dict(position.places)

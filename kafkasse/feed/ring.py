@@ -1,8 +1,8 @@
 """The ring: a bounded buffer with the latest frames of one feed. This module does no I/O, reading or encoding.
 
-    first                         head
-      │                            │
-      ▼                            ▼
+    first              flushed        head
+      │                   │            │
+      ▼                   ▼            ▼
       [ segment ][ segment ][ segment ]  ← append()
       evict()
 
@@ -12,48 +12,98 @@ the ring has evicted the segment, and the reader must catch up through its own c
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+import secrets
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakSet
 
-from kafkasse.log import Gap, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Gap, Partition
+
+# The memory that a segment takes up in addition to its frames. A test measures it.
+SEGMENT_BYTES = 700
+RECORD_BYTES = 16
+MOVE_BYTES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class RingLimits:
-    """The limits of a ring. `max_bytes` counts the bytes of frames, not the bookkeeping of each segment."""
+class Place(NamedTuple):
+    """Where a stream is in one partition.
 
-    max_bytes: int
-    max_records: int
+    Attributes:
+        offset: the next offset; None if it is unknown, because the partition has had no leader since the stream started.
+        timestamp: the timestamp in the event ID, or None.
+        epoch: the leader epoch of the record before the offset, or None if it is unknown.
+    """
+
+    offset: int | None
+    timestamp: int | None
+    epoch: int | None
 
 
 @dataclass(slots=True)
 class Segment:
-    """The frames of one batch, or of one gap.
+    """The frames of one piece of a batch, or of one gap.
 
     Attributes:
-        partition: the partition of the batch.
-        next_offset: the offset after the batch.
+        partition: the partition of the records.
+        next_offset: the offset after the records.
         data: the encoded frames.
         offsets: for each frame, the offset of its record.
-        timestamps: for each frame, the timestamp of its record; empty unless the event IDs contain timestamps.
-        gap: the gap that this segment reports, if it contains no records.
-        next_offsets: the next offset of each partition that has moved since the previous segment. This can be more than one
-            partition, because a batch whose records are all filtered out moves its partition but adds no segment.
-        next_timestamps: for the same partitions, the timestamp in the event ID; empty unless event IDs contain timestamps.
+        timestamps: for each frame, the timestamp of its record, or -1; empty unless the event IDs contain timestamps.
+        moves: the partitions that have moved since the previous segment, with their places after this segment. This can be
+            more than one partition, because a batch of filtered records moves its partition without a segment.
         ends_at_position: the event ID of the last frame is the position after this segment. False if filtered records follow
             that frame.
+        gap: the gap that this segment reports, if it contains no records.
+        leader_epoch: the leader epoch of the records, or UNKNOWN_EPOCH.
+        start: the offset of the partition before this segment. Set by the ring.
+        rank: the rank of the position after this segment; see Ring.rank(). Set by the ring.
     """
 
     partition: Partition
     next_offset: int
     data: bytes
-    offsets: list[int]
-    timestamps: list[int | None]
-    gap: Gap | None
-    next_offsets: dict[Partition, int]
-    next_timestamps: dict[Partition, int]
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    moves: Sequence[tuple[Partition, Place]]
     ends_at_position: bool
+    gap: Gap | None = None
+    leader_epoch: int = UNKNOWN_EPOCH
+    start: int = 0
+    rank: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory the segment takes up."""
+        return SEGMENT_BYTES + len(self.data) + RECORD_BYTES * len(self.offsets) + MOVE_BYTES * len(self.moves)
+
+
+class RingLimits:
+    """The limits of the rings of one worker.
+
+    Args:
+        max_bytes: of one ring, including its bookkeeping.
+        max_records: of one ring.
+        max_total_bytes: of all rings together. They share it equally.
+    """
+
+    def __init__(self, max_bytes: int, max_records: int, max_total_bytes: int) -> None:
+        self.max_records = max_records
+        self._max_bytes = max_bytes
+        self._max_total_bytes = max_total_bytes
+        self._rings: WeakSet[Ring] = WeakSet()
+
+    @property
+    def max_bytes(self) -> int:
+        """The maximum number of bytes of each ring."""
+        return min(self._max_bytes, self._max_total_bytes // max(1, len(self._rings)))
+
+    def add(self, ring: Ring) -> None:
+        """Count a ring as long as it exists. The other rings may have to shrink."""
+        self._rings.add(ring)
+        for each in list(self._rings):
+            each.evict()
 
 
 class Ring:
@@ -66,31 +116,59 @@ class Ring:
     Attributes:
         first: the number of the oldest segment.
         head: the number that the next segment gets.
+        flushed: the number of the segment that parked clients receive next. evict() keeps it and later segments.
     """
 
     def __init__(self, limits: RingLimits, offsets: Mapping[Partition, int]) -> None:
         self.first = 0
         self.head = 0
+        self.flushed = 0
         self._limits = limits
-        self._segments: deque[Segment] = deque()
+        # A dict, because a deque needs time in proportion to its length to access a segment in the middle.
+        self._segments: dict[int, Segment] = {}
         self._bytes = 0
         self._records = 0
         self._complete_from = dict(offsets)  # the ring holds every frame at or after these offsets
+        self._offsets = dict(offsets)  # the position after the newest segment
+        self._weights = {partition: _weight() for partition in offsets}
+        self._rank_before = self._rank_after = self.rank(
+            offsets
+        )  # of the position before the first and after the newest
+        self._truncated = -1  # the newest segment that reports a truncation
+        limits.add(self)
+
+    def __getitem__(self, number: int) -> Segment:
+        """Return a segment that the ring holds."""
+        return self._segments[number]
 
     def append(self, segment: Segment) -> None:
         """Add a segment. The ring may exceed its limits until evict() is called."""
-        self._segments.append(segment)
+        segment.start = self._offsets.get(segment.partition, 0)
+        for partition, place in segment.moves:
+            assert place.offset is not None  # noqa: S101 - a partition that moves has an offset
+            weight = self._weights.setdefault(partition, _weight())
+            self._rank_after += weight * (place.offset - self._offsets.get(partition, -1))
+            self._offsets[partition] = place.offset
+        segment.rank = self._rank_after
+        if segment.gap is not None and segment.gap.end < segment.gap.start:
+            self._truncated = self.head
+        self._segments[self.head] = segment
         self.head += 1
-        self._bytes += len(segment.data)
+        self._bytes += segment.size
         self._records += len(segment.offsets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether evict() would remove segments if all were flushed."""
+        return self._bytes > self._limits.max_bytes or self._records > self._limits.max_records
 
     def evict(self) -> None:
         """Remove the oldest segments until the ring is within its limits."""
-        limits = self._limits
-        while self._segments and (self._bytes > limits.max_bytes or self._records > limits.max_records):
-            oldest = self._segments.popleft()
+        while self.first < self.flushed and self.is_full:
+            oldest = self._segments.pop(self.first)
             self.first += 1
-            self._bytes -= len(oldest.data)
+            self._rank_before = oldest.rank
+            self._bytes -= oldest.size
             self._records -= len(oldest.offsets)
             complete_from = self._complete_from
             complete_from[oldest.partition] = max(complete_from[oldest.partition], oldest.next_offset)
@@ -99,15 +177,50 @@ class Ring:
         """Add partitions that start at these offsets."""
         self._complete_from.update(offsets)
 
-    def segments(self, number: int) -> Iterator[Segment]:
-        """Yield the segments from `number` on. The ring must not have evicted segment `number`."""
-        segments = self._segments
-        for index in range(number - self.first, len(segments)):
-            yield segments[index]
-
     def covers(self, offsets: Mapping[Partition, int]) -> bool:
         """Return whether the ring has evicted nothing that a reader at `offsets` still needs."""
         complete_from = self._complete_from
         return len(offsets) == len(complete_from) and all(
             offsets.get(partition, -1) >= offset for partition, offset in complete_from.items()
         )
+
+    def rank(self, offsets: Mapping[Partition, int]) -> int:
+        """Return a number that grows with each offset. Two positions have the same rank only if they are equal.
+
+        It is the sum of all offsets, each multiplied by a random number of 64 bits, so that no client can find two positions
+        with the same rank. With ranks, find() needs no copy of the position at each segment. -1 if the ring does not know a
+        partition.
+        """
+        weights = self._weights
+        try:
+            return sum([weights[partition] * (offset + 1) for partition, offset in offsets.items()])
+        except KeyError:
+            return -1
+
+    def find(self, offsets: Mapping[Partition, int]) -> int:
+        """Return the number of the segment that a reader at `offsets` needs next.
+
+        This takes one binary search if the position is one that the event IDs of this feed contain. A reader at another
+        position gets the number of the first segment, and skips what it has already.
+        """
+        rank = self.rank(offsets)
+        numbers = range(self.first, self.head)
+        number = self.first + bisect_left(numbers, rank, key=lambda each: self._segments[each].rank)
+        if self._truncated >= self.first or number == self.head:
+            return self.first  # after a truncation, the ranks are not in order
+        segment = self._segments[number]
+        if rank == segment.rank:
+            return number + 1
+        offset = offsets.get(segment.partition, -1)
+        missing = self._weights[segment.partition] * (segment.next_offset - offset)
+        if offset >= segment.start and rank + missing == segment.rank:
+            return number  # at a record of this segment
+        return self.first
+
+    def rank_before(self, number: int) -> int:
+        """Return the rank of the position before a segment."""
+        return self._segments[number - 1].rank if number > self.first else self._rank_before
+
+
+def _weight() -> int:
+    return secrets.randbits(64) + 1

@@ -10,18 +10,25 @@ parked clients, a record is encoded once and sent with a thousand send() calls.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gevent.event import Event
 
 from kafkasse import frame
 from kafkasse.errors import KafkasseError
 from kafkasse.event_loop import take_turn
-from kafkasse.feed.ring import Ring, RingLimits, Segment
+from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
+
+if TYPE_CHECKING:  # a snapshot knows its feed
+    from kafkasse.feed.snapshot import Snapshot
+
+MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
+PARKED_CLIENTS_PER_TURN = 32  # a system call each
 
 
 class FeedKey(NamedTuple):
@@ -48,14 +55,12 @@ class FeedPosition(NamedTuple):
 
     Attributes:
         segment: the number of the segment that it needs next.
-        offsets: the next offset of every partition.
-        timestamps: the timestamps of the event ID; empty unless the event IDs contain timestamps.
+        places: the place in every partition.
         id_sent: the last event ID that the client received is this position.
     """
 
     segment: int
-    offsets: Mapping[Partition, int]
-    timestamps: Mapping[Partition, int]
+    places: dict[Partition, Place]
     id_sent: bool
 
 
@@ -91,6 +96,7 @@ class SharedFeed:
         idle_since: when the last reader closed, by the monotonic clock.
         failure: the error that ended the feed, or None.
         ended: the feed ended without an error. Its readers end their streams, and the clients reconnect.
+        snapshot: the newest record of each key, if a stream started with a snapshot.
     """
 
     def __init__(self, key: FeedKey, ids: IdWriter, id_type: IdType, limits: RingLimits, heartbeat_s: float) -> None:
@@ -99,10 +105,12 @@ class SharedFeed:
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
         self.ring = Ring(limits, ids.offsets)
         self.wire = key.encoder.wire
+        self.has_sparse_ids = key.encoder.sparse_ids
         self.readers = 0
         self.idle_since = time.monotonic()
         self.failure: KafkasseError | None = None
         self.ended = False
+        self.snapshot: Snapshot | None = None
         self._encoder = key.encoder
         self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
@@ -110,11 +118,34 @@ class SharedFeed:
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
-        self._flushed = 0  # the number of the segment that parked clients receive next
-        self._flushed_offsets = dict(ids.offsets)
-        self._flushed_timestamps = self._timestamps()
-        self._id_flushed = True  # parked clients have received the event ID of the feed's position
+        self._unsent: dict[ParkedClient, None] = {}  # those that have not received the frames that flush() is sending
+        self._unsent_bytes = 0  # of the segments that flush() has not sent
+        self._flushed = FeedPosition(0, self.places(ids), True)  # of the parked clients
+        self._before_flush = self._flushed  # of the parked clients in `_unsent`
         self._changed = Event()
+
+    def places(self, ids: IdWriter) -> dict[Partition, Place]:
+        """Return the position of `ids`."""
+        pending = {partition: Place(None, start_ms, None) for partition, start_ms in ids.pending.items()}
+        return {partition: self._place(ids, partition) for partition in ids.offsets} | pending
+
+    def _place(self, ids: IdWriter, partition: Partition) -> Place:
+        timestamp = ids.timestamps.get(partition) if self._has_timestamps else None
+        return Place(ids.offsets[partition], timestamp, ids.epochs.get(partition))
+
+    def ids_at(self, places: Mapping[Partition, Place]) -> IdWriter:
+        """Return an ID writer at a position of this feed."""
+        offsets, timestamps, epochs, pending = {}, {}, {}, {}
+        for partition, (offset, timestamp, epoch) in places.items():
+            if offset is None:
+                pending[partition] = timestamp or 0
+                continue
+            offsets[partition] = offset
+            if timestamp is not None:
+                timestamps[partition] = timestamp
+            if epoch is not None:
+                epochs[partition] = epoch
+        return self.ids.copy_at(offsets, timestamps, epochs, pending)
 
     def is_at(self, ids: IdWriter) -> bool:
         """Return whether `ids` is at the position of this feed. The timestamps of idle partitions may differ."""
@@ -147,16 +178,29 @@ class SharedFeed:
             take_turn(urgent=True)
             piece = self._encoder.encode_piece(batch, end or 0, self.ids)
             end = piece.end
-            data = b"".join(piece.frames)
-            self._add(
-                batch.partition, piece.next_offset, data, piece.offsets, piece.timestamps, None, piece.ends_at_position
-            )
+            self._moved[batch.partition] = None
+            if piece.frames:
+                self._add(
+                    Segment(
+                        batch.partition,
+                        piece.next_offset,
+                        b"".join(piece.frames),
+                        array("q", piece.offsets),
+                        array("q", [-1 if each is None else each for each in piece.timestamps]),
+                        self._moves(),
+                        piece.ends_at_position,
+                        leader_epoch=batch.leader_epoch,
+                    )
+                )
+            else:  # all records were filtered out; the next event or heartbeat sends the new position
+                self._flushed = self._flushed._replace(id_sent=False)
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
         self.ids.set(gap.partition, gap.end)
         data = frame.gap(self.wire, gap, self.ids.render())
-        self._add(gap.partition, gap.end, data, [], [], gap, True)
+        self._moved[gap.partition] = None
+        self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))
 
     def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
         """Add new partitions, which start at these offsets."""
@@ -164,80 +208,62 @@ class SharedFeed:
         for partition, offset in offsets.items():
             self.ids.set(partition, offset)
             self._moved[partition] = None
-        self._id_flushed = False
+        self._flushed = self._flushed._replace(id_sent=False)
 
-    def _add(
-        self,
-        partition: Partition,
-        next_offset: int,
-        data: bytes,
-        offsets: list[int],
-        timestamps: list[int | None],
-        gap: Gap | None,
-        ends_at_position: bool,
-    ) -> None:
-        self._moved[partition] = None
-        if not data:  # all records were filtered out; the next event or heartbeat sends the new position
-            self._id_flushed = False
-            return
+    def _moves(self) -> tuple[tuple[Partition, Place], ...]:
         moved, self._moved = self._moved, {}
-        next_offsets = {each: self.ids.offsets[each] for each in moved}
-        id_timestamps = self.ids.timestamps if self._has_timestamps else {}
-        next_timestamps = {each: id_timestamps[each] for each in moved if each in id_timestamps}
-        self.ring.append(
-            Segment(
-                partition, next_offset, data, offsets, timestamps, gap, next_offsets, next_timestamps, ends_at_position
-            )
-        )
+        return tuple((partition, self._place(self.ids, partition)) for partition in moved)
+
+    def _add(self, segment: Segment) -> None:
+        self.ring.append(segment)
+        self._unsent_bytes += len(segment.data)
+        if self.ring.is_full or self._unsent_bytes >= MAX_FLUSH_BYTES:
+            self.flush()
 
     def flush(self) -> None:
-        """Send new frames to all parked clients and wake the waiting readers, or send a heartbeat if one is due."""
-        if self._flushed < self.ring.head:
+        """Send new frames to all parked clients and wake the waiting readers, or send a heartbeat if one is due.
+
+        Other greenlets may run meanwhile.
+        """
+        ring = self.ring
+        if ring.flushed < ring.head:
             data = []
-            for segment in self.ring.segments(self._flushed):
+            places = dict(self._flushed.places)
+            for number in range(ring.flushed, ring.head):
+                segment = ring[number]
                 data.append(segment.data)
-                self._flushed_offsets.update(segment.next_offsets)
-                self._flushed_timestamps.update(segment.next_timestamps)
-            self._id_flushed = segment.ends_at_position and not self._moved
-            self._flushed = self.ring.head
-            self._send_to_parked(b"".join(data))
-            self.ring.evict()
+                places.update(segment.moves)
+            position = FeedPosition(ring.head, places, segment.ends_at_position and not self._moved)
+            self._unsent_bytes = 0
+            self._send_to_parked(b"".join(data), position)
+            ring.evict()
             self._notify()
         elif self.heartbeat_is_due:
-            self._send_to_parked(self._heartbeat())
+            if self._flushed.id_sent or not (position_event := self.wire.position(self.ids.render())):
+                self._send_to_parked(self.wire.heartbeat, self._flushed)
+            else:
+                self._send_to_parked(position_event, FeedPosition(ring.head, self.places(self.ids), True))
 
     @property
     def heartbeat_is_due(self) -> bool:
         """Whether flush() would send a heartbeat if there were no new frames."""
         return time.monotonic() >= self._heartbeat_at
 
-    def _heartbeat(self) -> bytes:
-        if self._id_flushed:
-            return self.wire.heartbeat
-        self._flushed_offsets = dict(self.ids.offsets)
-        self._flushed_timestamps = self._timestamps()
-        self._id_flushed = True
-        return self.wire.position(self.ids.render()) or self.wire.heartbeat
-
-    def _timestamps(self) -> dict[Partition, int]:
-        return dict(self.ids.timestamps) if self._has_timestamps else {}
-
-    def _send_to_parked(self, data: bytes) -> None:
+    def _send_to_parked(self, data: bytes, position: FeedPosition) -> None:
+        """Send to all parked clients, in groups. Afterwards, they are at `position`."""
         self._heartbeat_at = time.monotonic() + self._heartbeat_s
+        self._before_flush, self._flushed = self._flushed, position
+        self.ring.flushed = position.segment
+        self._unsent = {client: None for client, stopped_at in self._parked.items() if stopped_at is None}
         chunk: bytes | None = None
-        position: FeedPosition | None = None
-        for client, stopped_at in self._parked.items():
-            if stopped_at is None:
+        while self._unsent:
+            take_turn(urgent=True)
+            for _ in range(min(PARKED_CLIENTS_PER_TURN, len(self._unsent))):
+                client, _ = self._unsent.popitem()
                 chunk = client.to_chunk(data) if chunk is None else chunk
                 if not client.try_send(chunk):
                     # The client keeps the rest of this chunk, so it must not receive later chunks until its greenlet runs.
-                    position = position or self._flushed_position()
                     self._parked[client] = position
-
-    def _flushed_position(self) -> FeedPosition:
-        return FeedPosition(
-            self._flushed, dict(self._flushed_offsets), dict(self._flushed_timestamps), self._id_flushed
-        )
 
     def fail(self, error: KafkasseError | None) -> None:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
@@ -255,7 +281,7 @@ class SharedFeed:
 
     def wait(self, segment: int, timeout_s: float) -> None:
         """Wait until the ring has a segment with this number, or the feed has ended."""
-        if self.ring.head <= segment and not self.ended and self.failure is None:
+        if self.ring.head <= segment and self.is_open:
             self._changed.wait(timeout_s)
 
     def wake_readers(self) -> None:
@@ -264,14 +290,17 @@ class SharedFeed:
 
     @property
     def position(self) -> FeedPosition:
-        """The position after everything that the feed has appended. Its maps change when the feed appends more."""
-        return FeedPosition(
-            self.ring.head, self.ids.offsets, self.ids.timestamps if self._has_timestamps else {}, False
-        )
+        """The position after everything that the feed has appended."""
+        return FeedPosition(self.ring.head, self.places(self.ids), False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the feed has neither failed nor ended."""
+        return self.failure is None and not self.ended
 
     def can_park(self, segment: int) -> bool:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""
-        return segment == self.ring.head == self._flushed and self.failure is None and not self.ended
+        return segment == self.ring.head == self.ring.flushed and self.is_open
 
     def park(self, client: ParkedClient) -> None:
         """Send frames to this client from now on. It must have received everything up to the head of the ring."""
@@ -279,7 +308,10 @@ class SharedFeed:
 
     def unpark(self, client: ParkedClient) -> FeedPosition:
         """Stop sending to this client. Return its position, which includes the bytes that the client keeps unsent."""
-        return self._parked.pop(client, None) or self._flushed_position()
+        if client in self._unsent:
+            del self._unsent[client], self._parked[client]
+            return self._before_flush
+        return self._parked.pop(client, None) or self._flushed
 
     @property
     def parked(self) -> int:

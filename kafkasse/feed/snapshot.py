@@ -1,48 +1,292 @@
-"""A snapshot: the newest record of each key. A client of a compacted topic that represents a table receives it first."""
+"""Snapshots: the newest record of each key. A client of a compacted topic that represents a table receives it first.
+
+    Snapshot (one per feed) ── one greenlet, one cursor ─▶ rows ─▶ SnapshotVersion ─▶ SnapshotReader (one per client)
+
+The first client causes the snapshot to be read from the start of the topics, and each later client causes it to be read on
+from where it ended. Clients share a version: a list of encoded rows, and the position after them. At most two versions are
+in memory: the newest, and one that clients still receive.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from kafkasse.errors import ConfigurationError
-from kafkasse.log import Batch, OffsetRange, Partition, Record
+import gevent
+from gevent.event import Event
+
+from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
+from kafkasse.event_loop import take_turn
+from kafkasse.feed.ring import Place
+from kafkasse.feed.shared_feed import SharedFeed
+from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
+from kafkasse.position import IdWriter
+
+ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its frame; a test measures it
+MAX_POLL_S = 0.25
+UNAVAILABLE_BACKOFF_S = 0.5
+MAX_PIECE_RECORDS = 64
+RECENT_S = 1.0  # a snapshot that was complete this recently is not read on for another client
+FAILED_FOR_S = 30.0  # new clients receive the error of a failed snapshot, which is not built again
+MAX_SUPERSEDED_S = 600.0  # how long clients may take to receive a version that is not the newest
+
+
+class _Rows(list[bytes]):
+    """The frames of a version. `is_expired` means that they were removed before all clients had received them."""
+
+    __slots__ = ("__weakref__", "is_expired")
+
+    def expire(self) -> None:
+        self.is_expired = True
+        self.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotVersion:
+    """The rows of a snapshot, and the position after them."""
+
+    rows: _Rows
+    places: dict[Partition, Place]
 
 
 class Snapshot:
-    """Collects the newest record of each key, up to the end that the log had when the stream was opened.
+    """The newest record of each key of a feed's topics.
 
     Args:
-        held: the offsets that each partition held at that time.
-        max_keys: the maximum number of keys, because all newest records are in memory.
+        feed: the feed; the snapshot has its partitions, and its encoder.
+        log: the log to read.
+        slots: the cursor needs a slot.
+        max_bytes: the maximum size of the rows, including keys and bookkeeping.
+        idle_timeout_s: the rows are evicted this many seconds after the last client opened the snapshot.
     """
 
-    def __init__(self, held: Mapping[Partition, OffsetRange], max_keys: int) -> None:
-        self._ends = {partition: offsets.end for partition, offsets in held.items()}
-        self._max_keys = max_keys
-        self._newest: dict[object, tuple[Partition, Record]] = {}
+    def __init__(self, feed: SharedFeed, log: Log, slots: CatchUpSlots, max_bytes: int, idle_timeout_s: float) -> None:
+        self._feed = feed
+        self._encoder = feed.key.encoder
+        self._log = log
+        self._slots = slots
+        self._max_bytes = max_bytes
+        self._idle_timeout_s = idle_timeout_s
+        self._failure: KafkasseError | None = None
+        self._failed_at = 0.0
+        self._requested = Event()
+        self._changed = Event()  # set, and replaced, when a version is complete or the snapshot has failed
+        self._greenlet: gevent.Greenlet[[], None] | None = None
+        self._clear()
 
-    def add(self, batch: Batch) -> None:
-        """Add the records of a batch.
+    def _clear(self) -> None:
+        self._rows: dict[object, bytes] = {}  # the newest frame of each key, in the order of the log
+        self._bytes = 0
+        self._is_changed = True  # since the newest version
+        self._ids: IdWriter | None = None  # the position after the rows
+        self._newest: SnapshotVersion | None = None
+        self._completed_at = 0.0
+        self._previous: weakref.ref[_Rows] | None = None
+        self._superseded_at = 0.0
+
+    def check(self) -> None:
+        """Raise the error with which the snapshot failed a short time ago.
 
         Raises:
-            ConfigurationError: there are more than `max_keys` keys.
+            KafkasseError: the snapshot is too large, or could not be read.
         """
-        for record in batch.records:
-            # A record without a key replaces no other. A newer record moves its key to the end, which keeps the log's order.
-            key = (batch.partition.topic, record.key) if record.key is not None else (batch.partition, record.offset)
-            self._newest.pop(key, None)
-            if record.value is not None:
-                self._newest[key] = (batch.partition, record)
-        if len(self._newest) > self._max_keys:
+        if self._failure is not None and time.monotonic() - self._failed_at < FAILED_FOR_S:
+            raise copy.copy(self._failure)  # each stream adds to the traceback of its error
+
+    def request(self) -> None:
+        """Start to complete the snapshot, unless it was complete a short time ago."""
+        if not self._is_recent():
+            self._requested.set()
+            if not self._greenlet:  # it has not started, or has ended
+                self._greenlet = gevent.spawn(self._run)
+
+    def version(self, timeout_s: float) -> SnapshotVersion | None:
+        """Return the newest version as soon as no request for a newer one is pending. Return None after the timeout.
+
+        Raises:
+            KafkasseError: see check().
+        """
+        if self._requested.is_set() and timeout_s > 0:
+            self._changed.wait(timeout_s)
+        self.check()
+        return None if self._requested.is_set() else self._newest
+
+    def wake(self) -> None:
+        """End all calls of version()."""
+        changed, self._changed = self._changed, Event()
+        changed.set()
+
+    # Building.
+
+    def _is_recent(self) -> bool:
+        return self._newest is not None and time.monotonic() - self._completed_at < RECENT_S
+
+    def _run(self) -> None:
+        try:
+            while self._requested.wait(self._idle_timeout_s) and self._feed.is_open:
+                try:
+                    if self._may_read_on():
+                        self._complete()
+                except Unavailable:
+                    gevent.sleep(UNAVAILABLE_BACKOFF_S)  # the clients that wait receive heartbeats meanwhile
+                    continue
+                self._requested.clear()
+                self.wake()
+        except Exception as error:
+            self._failure = KafkasseError("The server could not read the snapshot.")
+            self._failed_at = time.monotonic()
+            if not isinstance(error, KafkasseError):
+                raise
+            self._failure = error
+        finally:
+            self._clear()
+            self._requested.clear()
+            self.wake()
+
+    def _may_read_on(self) -> bool:
+        """Return whether a newer version may be made: clients may use only one other version, and not for too long."""
+        previous = self._previous() if self._previous is not None else None
+        if previous is not None and time.monotonic() - self._superseded_at > MAX_SUPERSEDED_S:
+            previous.expire()
+            previous = None
+        return previous is None
+
+    def _complete(self) -> None:
+        """Read up to the end that the log has now, and make a version."""
+        held = self._log.offset_ranges(self._feed.ids.offsets)
+        starts = {partition: offsets.start for partition, offsets in held.items()}
+        if self._ids is None:
+            self._ids = self._feed.ids.copy_at(starts, {})
+        for partition in starts.keys() - self._ids.offsets.keys():  # partitions that were added
+            self._ids.set(partition, starts[partition])
+        ends = {partition: offsets.end for partition, offsets in held.items()}
+        while not self._has_reached(ends):
+            self._read(self._ids, lambda: self._has_reached(ends))
+        self._make_version(self._ids)
+
+    def _has_reached(self, ends: dict[Partition, int]) -> bool:
+        assert self._ids is not None  # noqa: S101 - see _complete()
+        return all(self._ids.offsets[partition] >= end for partition, end in ends.items())
+
+    def _read(self, ids: IdWriter, is_complete: Callable[[], bool]) -> None:
+        """Read until the snapshot is complete, or until other readers need the slot."""
+        slot = self._slots.request("", lambda: None)
+        cursor: Cursor | None = None
+        try:
+            while not slot.wait(MAX_POLL_S):
+                pass
+            cursor = self._log.cursor(ids.offsets, epochs=ids.epochs)
+            while not (is_complete() or slot.revoked):
+                self._poll(cursor, slot, ids)
+        finally:
+            if cursor is not None:
+                cursor.close()
+            slot.release()
+
+    def _poll(self, cursor: Cursor, slot: Slot, ids: IdWriter) -> None:
+        try:
+            batches = cursor.poll(MAX_POLL_S)
+        except PartitionsFailed as error:
+            raise next(iter(error.errors.values())) from error
+        except OffsetOutOfRange as error:
+            self._recover(error, cursor, ids)
+            return
+        for batch in batches:
+            slot.started()
+            self._add(batch, ids)
+
+    def _recover(self, error: OffsetOutOfRange, cursor: Cursor, ids: IdWriter) -> None:
+        for partition, held in known_offset_ranges(self._log, error.partitions).items():
+            offset = ids.offsets[partition]
+            if gap := error.gap(partition, offset, held):
+                if gap.end < offset:  # the rows may contain records that the log has lost
+                    self._clear()
+                    raise Unavailable("The log was truncated, so the snapshot must be read from the start.")
+                ids.set(partition, gap.end)
+            cursor.seek({partition: ids.offsets[partition]})
+
+    def _add(self, batch: Batch, ids: IdWriter) -> None:
+        topic, partition = batch.partition
+        for start in range(0, len(batch.records), MAX_PIECE_RECORDS):
+            take_turn()
+            for record in batch.records[start : start + MAX_PIECE_RECORDS]:
+                # A record without a key replaces no other. A newer record moves its key to the end: the order of the log.
+                key = (topic, record.key) if record.key is not None else (batch.partition, record.offset)
+                encoded = self._encoder.encode(topic, partition, record) if record.value is not None else None
+                self._replace(key, self._encoder.wire.frame(encoded[0], "", encoded[1]) if encoded else None)
+        last_timestamp = batch.records[-1].timestamp if batch.records else None
+        ids.set(batch.partition, batch.next_offset, last_timestamp, batch.leader_epoch)
+
+    def _replace(self, key: tuple[object, object], frame: bytes | None) -> None:
+        key_bytes = len(key[1]) if isinstance(key[1], bytes) else 0
+        if (former := self._rows.pop(key, None)) is not None:
+            self._bytes -= len(former) + key_bytes + ROW_BYTES
+            self._is_changed = True
+        if frame is not None:
+            self._rows[key] = frame
+            self._bytes += len(frame) + key_bytes + ROW_BYTES
+            self._is_changed = True
+        if self._bytes > self._max_bytes:
             raise ConfigurationError(
-                f"The snapshot has more than {self._max_keys} keys (max_snapshot_keys={self._max_keys})."
-                " Increase max_snapshot_keys in the server's configuration, or start at another position."
+                f"The snapshot is larger than {self._max_bytes} bytes (max_snapshot_bytes={self._max_bytes})."
+                " Increase max_snapshot_bytes in the server's configuration, or start at another position."
             )
 
-    def is_complete(self, offsets: Mapping[Partition, int]) -> bool:
-        """Return whether a reader at `offsets` has read the whole snapshot."""
-        return all(offsets[partition] >= end for partition, end in self._ends.items())
+    def _make_version(self, ids: IdWriter) -> None:
+        rows = self._newest.rows if self._newest is not None else None
+        if rows is None or self._is_changed:
+            if rows is not None:
+                self._previous, self._superseded_at = weakref.ref(rows), time.monotonic()
+            rows = _Rows(self._rows.values())
+            rows.is_expired = self._is_changed = False
+        self._newest = SnapshotVersion(rows, self._feed.places(ids))
+        self._completed_at = time.monotonic()
 
-    def records(self) -> list[tuple[Partition, Record]]:
-        """Return the newest record of each key, in the order in which they were written."""
-        return list(self._newest.values())
+
+class SnapshotReader:
+    """Sends a snapshot to one client.
+
+    Attributes:
+        position: the position after the snapshot; None until the client has received all rows.
+    """
+
+    __slots__ = ("_next", "_snapshot", "_version", "position")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.position: dict[Partition, Place] | None = None
+        self._snapshot = snapshot
+        self._version: SnapshotVersion | None = None
+        self._next = 0  # the index of the next row
+        snapshot.check()
+        snapshot.request()
+
+    def read(self, timeout_s: float, max_bytes: int) -> bytes:
+        """Return the next rows, about `max_bytes` at most, or b"" if the snapshot is not complete within the timeout.
+
+        Raises:
+            KafkasseError: the snapshot failed, or this client has received it too slowly.
+        """
+        if self._version is None:
+            self._version = self._snapshot.version(timeout_s)
+            if self._version is None:
+                return b""
+        rows = self._version.rows
+        if rows.is_expired:
+            raise Unavailable("The client received the snapshot too slowly. Reconnect to start again.")
+        frames: list[bytes] = []
+        size = 0
+        while self._next < len(rows) and size < max_bytes:
+            frames.append(rows[self._next])
+            size += len(frames[-1])
+            self._next += 1
+        if self._next == len(rows):
+            self.position = self._version.places
+        return b"".join(frames)
+
+    def wake(self) -> None:
+        """End read()."""
+        self._snapshot.wake()

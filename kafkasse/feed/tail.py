@@ -94,7 +94,7 @@ class Tail:
         self._check_at = time.monotonic() + self._poll_s
         self._next_turn_at = 0.0
         self._lookups = BackgroundLookups()
-        self._cursor = log.cursor({}, tail=True, shared=True)
+        self._cursor = log.cursor({}, tail=True)
 
     def start(self) -> None:
         """Start the greenlet that reads."""

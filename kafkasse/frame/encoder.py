@@ -74,7 +74,7 @@ class Encoder:
         self._deserializer = deserializer
         self._filterer = filterer
         self._on_skipped = on_skipped
-        self._sparse_ids = sparse_ids
+        self.sparse_ids = sparse_ids
         has_hooks = deserializer is not None or filterer is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
         self._can_use_templates = is_default and not has_hooks
@@ -137,7 +137,7 @@ class Encoder:
             ):
                 # The common case. One template produces the same bytes as encode() and frame(), in less time.
                 key_json = b"null" if key is None else b'"%b"' % key
-                if self._sparse_ids:
+                if self.sparse_ids:
                     frame = template % (value[:-1], offset, timestamp, key_json)
                 else:
                     next_offset = offset + 1 if is_decimal else format_offset(offset + 1).encode()
@@ -153,12 +153,12 @@ class Encoder:
                     end, size = end + 1, size + len(value or b"")
                     continue
                 event, body = encoded
-                position_id = "" if self._sparse_ids else f"{id_prefix}{format_offset(offset + 1)}{id_suffix}"
+                position_id = "" if self.sparse_ids else f"{id_prefix}{format_offset(offset + 1)}{id_suffix}"
                 frame = self.wire.frame(event, position_id, body)
             end, size = end + 1, size + len(frame)
             frames.append(frame)
             offsets.append(offset)
-        if self._sparse_ids and frames:
+        if self.sparse_ids and frames:
             last_id = f"{id_prefix}{format_offset(offsets[-1] + 1)}{id_suffix}"
             frames[-1] = self.wire.with_id(frames[-1], last_id)
         return Piece(frames, offsets, [], end, _next_offset(batch, end))
@@ -191,10 +191,10 @@ class Encoder:
             ids.set(partition, record.offset + 1, record.timestamp, batch.leader_epoch)
             if each is not None:
                 last_id, (event, body) = ids.render(), each
-                frames.append(self.wire.frame(event, "" if self._sparse_ids else last_id, body))
+                frames.append(self.wire.frame(event, "" if self.sparse_ids else last_id, body))
                 offsets.append(record.offset)
                 timestamps.append(record.timestamp)
-        if self._sparse_ids and frames:
+        if self.sparse_ids and frames:
             frames[-1] = self.wire.with_id(frames[-1], last_id)
         return Piece(frames, offsets, timestamps, end, _next_offset(batch, end))
 

@@ -88,7 +88,6 @@ class KafkaCursor:
         offsets: where to start.
         epochs: as for log.Cursor.seek().
         options: how to read.
-        on_close: called once, by close().
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class KafkaCursor:
         offsets: Mapping[Partition, int],
         epochs: Mapping[Partition, int] | None,
         options: CursorOptions,
-        on_close: Callable[[], object],
     ) -> None:
         self._known_leaders = known_leaders
         self._find_leaders = find_leaders
@@ -109,7 +107,6 @@ class KafkaCursor:
         self._find_broker = find_broker
         self._pool = pool
         self._options = options
-        self._on_close = on_close
         self._closed = False
         self._partitions: dict[Partition, PartitionState] = {}
         # Each partition is in exactly one of the next three maps.
@@ -196,7 +193,6 @@ class KafkaCursor:
         for each in (self._nodes, self._nodes_of, self._responses, self._runs, self._decoded):
             each.clear()
         self._wakeup.set()
-        self._on_close()
 
     def _wait(self, deadline_s: float) -> bool:
         """Wait until there is something to do. Return False after the deadline."""

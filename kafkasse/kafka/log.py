@@ -12,8 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from threading import BoundedSemaphore
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -24,7 +23,7 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.config.settings import KafkaSettings
-from kafkasse.errors import ConfigurationError, KafkasseError, ServerFull, TopicNotAvailable, Unavailable
+from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable, Unavailable
 from kafkasse.kafka.client import Client, PartitionMetadata, TopicMetadata, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
@@ -44,8 +43,6 @@ TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a re
 TAIL_MAX_WAIT_MS = 100  # a partition that a tail adds waits this long for its first request, if all others are idle
 CATCH_UP_MAX_WAIT_MS = 20  # short, because a closed cursor's connection cannot be reused until the broker has responded
 MAX_PARTITION_BYTES = 1_048_576
-CLIENT_SLOT_SHARE = 0.75  # of the cursor slots, for cursors that serve one client each
-RETRY_AFTER_S = 5
 MAX_TRANSIENT_ERRORS_S = 2.0
 TRANSIENT_ERROR_BACKOFF_S = 0.02
 MAX_LEADERLESS_S = 0.15  # how long a lookup of offsets waits for elections
@@ -82,9 +79,6 @@ class KafkaLog:
         self._settings = settings
         self._isolation_level = int(IsolationLevel.build_from(settings.isolation_level))
         self._leaders: dict[str, dict[int, Leader]] = {}  # by topic, from the last metadata response
-        self._slots = BoundedSemaphore(settings.max_cursors)
-        # Clients that catch up slowly must leave slots for shared cursors.
-        self._client_slots = BoundedSemaphore(max(1, int(settings.max_cursors * CLIENT_SLOT_SHARE)))
         self._client = Client(client_settings, settings.kafka_timeout_s)
         self.pool = ConnectionPool(self._client, settings.kafka_timeout_s)
 
@@ -128,40 +122,26 @@ class KafkaLog:
         self,
         offsets: Mapping[Partition, int],
         tail: bool = False,
-        shared: bool = False,
         epochs: Mapping[Partition, int] | None = None,
     ) -> KafkaCursor:
-        with ExitStack() as slots:
-            for each in [self._slots] if shared else [self._client_slots, self._slots]:
-                self._acquire(each)
-                slots.callback(each.release)
-            if len(self._known_leaders(offsets)) < len(offsets):
-                self._find_leaders(offsets)
-            return KafkaCursor(
-                self._known_leaders,
-                self._find_leaders,
-                self._find_epochs,
-                lambda node_id: self._client.brokers.get(node_id),
-                self.pool,
-                offsets,
-                epochs,
-                self._cursor_options(tail),
-                slots.pop_all().close,
-            )
+        if len(self._known_leaders(offsets)) < len(offsets):
+            self._find_leaders(offsets)
+        return KafkaCursor(
+            self._known_leaders,
+            self._find_leaders,
+            self._find_epochs,
+            lambda node_id: self._client.brokers.get(node_id),
+            self.pool,
+            offsets,
+            epochs,
+            self._cursor_options(tail),
+        )
 
     def close(self) -> None:
         self.pool.close()
         self._client.close()
 
     # Cursors
-
-    def _acquire(self, slots: BoundedSemaphore) -> None:
-        if not slots.acquire(timeout=self._settings.kafka_timeout_s):
-            raise ServerFull(
-                f"Too many clients are reading from Kafka (max_cursors={self._settings.max_cursors})."
-                f" Retry after {RETRY_AFTER_S} s.",
-                retry_after_s=RETRY_AFTER_S,
-            )
 
     def _cursor_options(self, tail: bool) -> CursorOptions:
         settings = self._settings

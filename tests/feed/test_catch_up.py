@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkasse.errors import ConfigurationError, FilterError, KafkaUnavailable, TopicGone
+from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
+from kafkasse.feed import Reader, StopReason
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.ring import RingLimits
+from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve
 from kafkasse.feed.topic_watch import TopicWatch
-from kafkasse.frame import Encoder, JsonLines
+from kafkasse.frame import Encoder
 from kafkasse.log import Topic
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, IdWriter, of_topics, parse
@@ -46,15 +49,20 @@ class Client:
         compact: bool = False,
         describe: Callable[[list[str]], Mapping[str, Topic]] | None = None,
         max_chunk_bytes: int = 262_144,
-        max_snapshot_keys: int = 1000,
         **hooks: Any,
     ) -> None:
         position = parse(last_id) if last_id else of_topics(["t"])
         start = resolve(log, position, log.describe(["t"]), start_at)
         ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, id_type, start.timestamps, compact)
         watch = TopicWatch(describe or log.describe, 0, start.partial_topics)
-        keys = max_snapshot_keys if start.snapshot else None
-        self.reader = CatchUp(log, ids, Encoder(**hooks), watch, max_chunk_bytes, start.gaps, keys)
+        encoder = Encoder(**hooks)
+
+        def open_catch_up(ids: IdWriter) -> CatchUp:
+            return CatchUp(log, ids, encoder, watch, max_chunk_bytes)
+
+        # A feed of another topic, which this reader never joins.
+        feed = SharedFeed(FeedKey(encoder, ("u",)), ids.copy_at({}, {}), id_type, RingLimits(1, 1, 1), 300.0)
+        self.reader = Reader(ids, feed, open_catch_up, CatchUpSlots(1), "", max_chunk_bytes, start.gaps)
         self.parser = Parser(last_event_id=last_id)
         self.bytes = b""
         self.events: list[Event] = []
@@ -250,7 +258,7 @@ def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
 
     client.read()
 
-    assert client.reader.ended
+    assert StopReason.ENDED is client.reader.stop_reason
     assert old == client.reader.position_id
 
 
@@ -316,13 +324,12 @@ def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
 
 
 def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:
-    """read() checks its `until` while it waits for records."""
+    """read() checks whether it was stopped while it waits for records."""
     client = Client(log)
-    stopped: list[bool] = []
-    reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2, lambda: bool(stopped))
+    reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)  # let it start to wait
 
-    stopped.append(True)
+    client.reader.stop(StopReason.ENDED)
 
     assert b"" == reading.get(timeout=TIMEOUT_S)
 
@@ -351,100 +358,3 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(log: MemoryLog, 
     resumed = Client(log, client.reader.position_id, id_type=id_type, filterer=lambda message: "n" in message)
     assert list(range(7)) == numbers(client.events)
     assert [8, 9] == numbers(resumed.read())
-
-
-# Snapshots.
-
-
-def snapshot(log: MemoryLog, **rest: Any) -> Client:
-    return Client(log, start_at=StartAt.SNAPSHOT, **rest)
-
-
-def test_a_snapshot_is_followed_by_live_records(log: MemoryLog) -> None:
-    """The client receives the newest record of each key that has no tombstone, then an event ID, then new records."""
-    for n, key in enumerate((b"DE", b"FR", b"DE", b"NL")):
-        log.append("t", value(n), n % 2, key)
-    log.append("t", None, 1, b"NL")
-    client = snapshot(log)
-
-    table = client.read()
-    log.append("t", value(9), 0, b"DE")
-
-    assert [1, 2] == sorted(numbers(table))
-    assert [9] == numbers(client.read())
-    assert [9] == numbers(Client(log, re.findall(rb"id: (.*)\n", client.bytes)[0].decode()).read())
-
-
-def test_a_snapshot_has_no_event_id_until_it_is_complete(log: MemoryLog) -> None:
-    """A client whose connection breaks during the snapshot has no event ID, so it receives the whole snapshot again."""
-    for n in range(5):
-        log.append("t", value(n), key=b"%d" % n)
-    client = snapshot(log)
-
-    assert "" == client.last_id
-    assert b"" == client.reader.id_if_moved()
-    client.read()
-
-    assert {""} == {event.id for event in client.events}
-    assert {5, 0} == {start.offset for start in parse(client.last_id).starts.values()}
-
-
-def test_an_empty_snapshot_sends_an_event_id_at_once(log: MemoryLog) -> None:
-    """The snapshot of a topic without records is complete at once."""
-    assert "" != snapshot(log).last_id
-
-
-def test_a_snapshot_contains_all_records_without_a_key(log: MemoryLog) -> None:
-    """A record without a key replaces no other record."""
-    for n in range(3):
-        log.append("t", value(n))
-
-    assert [0, 1, 2] == numbers(snapshot(log).read())
-
-
-def test_a_snapshot_is_complete_when_trailing_markers_are_reached(log: MemoryLog) -> None:
-    """Transaction markers take up offsets at the end of the topic."""
-    log.append("t", value(1), key=b"a")
-    log.append_marker("t")
-
-    client = snapshot(log)
-    client.read()
-
-    assert [1] == numbers(client.events)
-    assert client.last_id
-
-
-def test_refuses_a_snapshot_with_too_many_keys(log: MemoryLog) -> None:
-    """The error names the setting."""
-    for n in range(4):
-        log.append("t", value(n), key=b"%d" % n)
-
-    client = snapshot(log, max_snapshot_keys=3)
-
-    with pytest.raises(ConfigurationError, match="max_snapshot_keys"):
-        client.read()
-
-    assert "" == client.reader.position_id  # an event ID in the middle of a snapshot would lose its start
-
-
-def test_a_snapshot_contains_what_retention_left(log: MemoryLog) -> None:
-    """Retention removes the start of the topic while the snapshot is read."""
-    for n in range(3):
-        log.append("t", value(n), key=b"%d" % n)
-    client = snapshot(log)
-    log.drop_before("t", 2)
-
-    events = client.read()
-
-    assert [2] == numbers([event for event in events if event.type == "message"])
-    assert client.last_id
-
-
-def test_a_snapshot_as_json_lines_has_the_same_rows(log: MemoryLog) -> None:
-    """In JSON lines, a snapshot contains the same records as in Server-Sent Events."""
-    log.append("t", value(1), key=b"a")
-
-    client = snapshot(log, wire=JsonLines())
-    client.read()
-
-    assert [1] == [json.loads(line)["n"] for line in client.bytes.splitlines() if line]

@@ -146,7 +146,7 @@ class SwitchingLog(MemoryLog):
 
     while_closing = staticmethod(lambda: None)
 
-    def cursor(self, offsets, tail=False, shared=False):
+    def cursor(self, offsets, **options):
         return SwitchingCursor(self, offsets)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import gevent
 import pytest
@@ -62,29 +63,29 @@ class Client:
 
 
 class World:
-    """A topic with three records, and a feed whose ring holds two records. append() calls turn() of its tail."""
+    """A topic with three records in partition 0, and a feed whose ring holds two. append() calls turn() of its tail."""
 
     def __init__(self, **settings: float) -> None:
         self.log = CountingLog()
-        self.log.create("t")
+        self.log.create("t", 2)
         self.tails: list[Tail] = []
         config = Config(max_ring_records=2, metadata_refresh_s=300, **settings)
         self.feeds = Feeds(self.log, config.feed, self.tails.append)
         self.encoder = Encoder()
         self.append(3)
 
-    def append(self, count: int) -> None:
+    def append(self, count: int, partition: int = 0) -> None:
         """Append records, and let the tail read them."""
         for _ in range(count):
-            self.log.append("t", b'{"n":1}')
+            self.log.append("t", b'{"n":1}', partition)
             for tail in self.tails:
                 tail.turn(0)
 
-    def open(self, start: StartAt = StartAt.LATEST, last_id: str = "") -> Reader:
+    def open(self, start: StartAt = StartAt.LATEST, last_id: str = "", client: str = "") -> Reader:
         """Open a stream of the topic."""
         route = Route("topics", "/<topics>", None, start=start)
         position = parse(last_id) if last_id else of_topics(["t"])
-        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder)
+        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder, client=client)
 
     @property
     def readers(self) -> int:
@@ -109,17 +110,24 @@ def offsets(frames: bytes) -> list[int]:
     return [json.loads(event.data)["_kafka"]["offset"] for event in Parser().receive(frames)]
 
 
-def catching_up(world: World) -> Reader:
+def behind(world: World) -> Reader:
     return world.open(StartAt.EARLIEST)
 
 
+def catching_up(world: World) -> Reader:
+    reader = behind(world)
+    assert [0, 1, 2] == offsets(reader.read(0))
+    return reader
+
+
 def joining(world: World) -> Reader:
-    """Return a reader whose position is two records before the end, inside the ring."""
+    """Return a reader inside the ring, at a position at which the feed has never been."""
     first = world.open()
     position_id = first.position_id
-    world.append(2)
+    world.append(1, partition=0)
+    world.append(1, partition=1)
     first.close()
-    return world.open(last_id=position_id)
+    return world.open(last_id=position_id.replace('"partition":1,"offset":0', '"partition":1,"offset":1'))
 
 
 def live(world: World) -> Reader:
@@ -129,20 +137,6 @@ def live(world: World) -> Reader:
 def parked(world: World) -> Reader:
     reader = world.open()
     reader.park(Client())
-    return reader
-
-
-def behind(world: World) -> Reader:
-    """Return a reader that could not open a cursor after the ring had evicted its next record."""
-    reader = world.open()
-    world.append(5)
-
-    def fail(ids: object) -> None:
-        raise ConnectionError
-
-    reader._open_catch_up = fail
-    with pytest.raises(ConnectionError):
-        reader.read(0)
     return reader
 
 
@@ -167,7 +161,7 @@ def test_closing_a_reader_releases_everything_in_each_state(
     assert b"" == reader.read(TIMEOUT_S)
 
 
-def test_catches_up_joins_and_goes_live(world: World) -> None:
+def test_catches_up_and_goes_live(world: World) -> None:
     """A client that starts at the first record catches up with a cursor, then shares the feed's frames."""
     reader = world.open(StartAt.EARLIEST)
     states, frames = [reader.state], b""
@@ -177,8 +171,30 @@ def test_catches_up_joins_and_goes_live(world: World) -> None:
     world.append(1)
     frames += reader.read(0)
 
-    assert [CATCHING_UP, JOINING, LIVE] == list(dict.fromkeys(states))
+    assert [BEHIND, CATCHING_UP, LIVE] == list(dict.fromkeys(states))
     assert [0, 1, 2, 3] == offsets(frames)
+
+
+def test_a_joining_reader_goes_live_at_a_position_of_the_feed(world: World) -> None:
+    """The reader needs the record of partition 0 and skips that of partition 1. Then its position is that of the feed."""
+    reader = joining(world)
+
+    assert [3] == offsets(reader.read(0))
+    reader.read(0)
+
+    assert LIVE is reader.state
+
+
+def test_a_client_that_resumes_inside_the_ring_shares_the_frames_at_once(world: World) -> None:
+    """An event ID of this feed is a position of the feed, so that the client needs no event IDs of its own."""
+    first = world.open()
+    position_id = first.position_id
+    world.append(2)
+
+    reader = world.open(last_id=position_id)
+
+    assert LIVE is reader.state
+    assert first.read(0) == reader.read(0)
 
 
 def test_falls_behind_and_catches_up_again(world: World) -> None:
@@ -247,10 +263,63 @@ def test_stopping_a_reader_ends_a_read_that_waits(
     assert reason is reader.stop_reason
 
 
+def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting: Waiting) -> None:
+    """While all slots are in use, read() returns nothing. The reader catches up as soon as another reader is closed."""
+    assert b"" == waiting.reader.read(0.01)
+    assert BEHIND is waiting.reader.state
+
+    waiting.holder.close()
+
+    assert [0, 1, 2] == offsets(waiting.reader.read(TIMEOUT_S))
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: StopReason) -> None:
+    """The client leaves, or the server ends the stream, while other readers have all slots."""
+    reading = gevent.spawn(waiting.reader.read, TIMEOUT_S * 2)
+    gevent.sleep(0)
+
+    waiting.reader.stop(reason)
+
+    assert b"" == reading.get(timeout=TIMEOUT_S)
+    waiting.reader.close()
+    waiting.holder.close()
+    assert [0, 1, 2] == offsets(waiting.world.open(StartAt.EARLIEST).read(TIMEOUT_S))
+
+
+def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its greenlet is blocked while it sends, so it does not call read(). Later, it continues where it was."""
+    monkeypatch.setattr(waiting.world.feeds._slots, "quantum_s", 0.0)
+    waiting.holder._slot.started()
+
+    frames = waiting.reader.read(TIMEOUT_S)
+
+    assert [0, 1, 2] == offsets(frames)
+    assert BEHIND is waiting.holder.state
+    waiting.reader.close()
+    waiting.world.append(1)
+    assert [3] == offsets(waiting.holder.read(TIMEOUT_S))
+
+
+class Waiting(NamedTuple):
+    """A world with one slot, the reader that has it, and a reader that waits for it."""
+
+    world: World
+    holder: Reader
+    reader: Reader
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    world = World(max_catch_ups=1)
+    holder = catching_up(world)
+    yield Waiting(world, holder, behind(world))
+    world.feeds.close()
+
+
 def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world: World) -> None:
-    """A worker that exits closes the streams that wait for a free cursor, too."""
-    reader = world.open()
-    world.append(5)
+    """A worker that exits closes the streams that wait for Kafka, too."""
+    reader = behind(world)
     open_catch_up, is_free = reader._open_catch_up, Event()
     reader._open_catch_up = lambda ids: is_free.wait() and open_catch_up(ids)
     reading = gevent.spawn(reader.read, TIMEOUT_S)
@@ -271,7 +340,7 @@ def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: World) -> No
     close_cursor = reader._catch_up._cursor.close
     reader._catch_up._cursor.close = lambda: (close_cursor(), reader.close())
 
-    assert [0, 1, 2] == offsets(b"".join(reader.read(0) for _ in range(6)))
+    assert b"" == reader.read(0)
 
     assert CLOSED is reader.state
     assert (0, len(world.tails)) == (world.readers, world.log.open_cursors)

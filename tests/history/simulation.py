@@ -44,7 +44,7 @@ class BusyLog(MemoryLog):
 
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
-    def cursor(self, offsets: Any, tail: bool = False, shared: bool = False) -> MemoryCursor:
+    def cursor(self, offsets: Any, **options: Any) -> MemoryCursor:
         return BusyCursor(self, offsets)
 
 

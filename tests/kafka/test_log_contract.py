@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any, Protocol
 
 import gevent
@@ -12,7 +12,7 @@ import pytest
 from kafka.admin import OffsetSpec
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.errors import ConfigurationError, KafkaUnavailable, ServerFull, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.kafka import batches
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Topic
@@ -511,20 +511,3 @@ def test_unreachable_cluster_is_an_error_after_the_timeout() -> None:
             with pytest.raises(KafkaUnavailable) as unavailable:
                 call()
             assert "127.0.0.1" not in str(unavailable.value.problem())
-
-
-def test_shared_cursors_have_reserved_slots(broker: EmbeddedBroker, cluster: KafkaWriter, fresh_name: str) -> None:
-    """Cursors that serve one client each cannot take all slots."""
-    cluster.create(fresh_name)
-    begin = {Partition(fresh_name, 0): 0}
-
-    with closing(open_log(broker.bootstrap_servers, kafka_timeout_s=0.5, max_cursors=4)) as log, ExitStack() as cursors:
-        for _ in range(3):
-            cursors.enter_context(closing(log.cursor(begin)))
-        with pytest.raises(ServerFull, match=r"max_cursors=4\)\. Retry after"):
-            log.cursor(begin)
-        shared = cursors.enter_context(closing(log.cursor(begin, tail=True, shared=True)))
-        with pytest.raises(ServerFull):
-            log.cursor(begin, tail=True, shared=True)
-        shared.close()
-        cursors.enter_context(closing(log.cursor(begin, tail=True, shared=True)))

@@ -82,75 +82,29 @@ def test_a_full_server_rejects_clients_and_serves_those_inside(
     wait_until(lambda: opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=last)).status == 200)
 
 
-class TestCursors:
-    """A worker with three cursors: one for the tail, and two for clients that are behind and do not read."""
+def test_a_client_that_must_catch_up_waits_in_its_open_stream(
+    serve: Callable[..., Server], cluster: Cluster, topic: str, opened: ExitStack
+) -> None:
+    """Two clients that do not read have all slots. A third client waits until one of them loses its slot.
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls, serve: Callable[..., Server]) -> Server:
-        return serve(max_cursors=CAP, kafka_timeout_s=0.5, max_ring_bytes=100_000, write_timeout_s=300)
+    Live clients, old and new, notice nothing. No client receives an error, and each receives all records.
+    """
+    server = serve(max_catch_ups=2, max_ring_bytes=100_000, write_timeout_s=300)
+    cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
+    live = opened.enter_context(Client(server.port, f"/{topic}")).ready()
+    slow = [opened.enter_context(_from_the_start(server, topic)).ready() for _ in range(2)]
 
-    @pytest.fixture
-    def live(self, server: Server, cluster: Cluster, topic: str, opened: ExitStack) -> Client:
-        """A client at the end of a topic with many records."""
-        cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
-        return _served(
-            server, f"/{topic}", opened
-        ).ready()  # once the clients of the test before have released their cursors
+    third = opened.enter_context(Client(server.port, f"/{topic}?timestamp=0")).ready()
+    newcomer = opened.enter_context(Client(server.port, f"/{topic}")).ready()
+    cluster.send(topic, value(RECORDS))
 
-    @pytest.fixture
-    def behind(self, server: Server, topic: str, live: Client, opened: ExitStack) -> list[Client]:
-        """Two clients that hold the other cursors as long as they do not read."""
-        path = f"/{topic}?timestamp=0"
-        return [_served(server, path, opened, receive_buffer=65_536).ready() for _ in range(CAP - 1)]
-
-    def test_rejects_a_client_that_needs_a_cursor(
-        self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], opened: ExitStack
-    ) -> None:
-        """The client gets 503. Live clients, old and new, notice nothing. A cursor that is closed can be used again."""
-        assert (503, "ServerFullError") == rejection(fetch(server.port, f"/{topic}?timestamp=0"))
-
-        newcomer = opened.enter_context(Client(server.port, f"/{topic}")).ready()
-        cluster.send(topic, value(RECORDS))
-        assert [[RECORDS]] * 2 == [numbers(each.events(1)) for each in (live, newcomer)]
-
-        behind[0].close()
-        wait_until(lambda: fetch(server.port, f"/{topic}?timestamp=0", "HEAD").status == 200)
-        assert [0] == numbers(_served(server, f"/{topic}?timestamp=0", opened).events(1))
-        assert list(range(RECORDS + 1)) == numbers(behind[1].events(RECORDS + 1))
-
-    def test_ends_a_stream_that_falls_behind_without_a_cursor(
-        self, server: Server, cluster: Cluster, topic: str, live: Client, behind: list[Client], opened: ExitStack
-    ) -> None:
-        """The stream ends with an error and its event ID. The client resumes with that ID and has missed nothing."""
-        more = range(RECORDS, 2 * RECORDS)
-        cluster.send(topic, *(value(n, 100_000) for n in more))
-
-        *had, error = live.rest()
-
-        assert ("error", live.last_id) == (error.type, error.id)
-        assert '"status":503' in error.data
-        assert '"name":"ServerFullError"' in error.data
-        for each in behind:
-            each.close()
-        resumed = _served(server, f"/{topic}?timestamp=0", opened, Last_Event_ID=live.last_id)
-        assert list(more) == numbers(had) + numbers(resumed.events(len(more) - len(had)))
+    assert [[RECORDS]] * 2 == [numbers(each.events(1)) for each in (live, newcomer)]
+    everything = list(range(RECORDS + 1))
+    assert [everything] * 3 == [numbers(each.events(RECORDS + 1)) for each in (third, *slow)]
 
 
 def _from_the_start(server: Server, topic: str) -> Client:
     return Client(server.port, f"/{topic}?timestamp=0", receive_buffer=65_536)
-
-
-def _served(server: Server, path: str, opened: ExitStack, **request: Any) -> Client:
-    """Return a client that has retried until it got a stream."""
-    found: list[Client] = []
-
-    def is_accepted() -> bool:
-        found.append(opened.enter_context(Client(server.port, path, **request)))
-        return found[-1].status == 200
-
-    wait_until(is_accepted)
-    return found[-1]
 
 
 def test_never_closes_a_slow_client_that_keeps_reading(

@@ -25,15 +25,15 @@ from tests.support.sse import read_events, without_positions
 
 
 class CountingLog(MemoryLog):
-    """A log that counts its cursors."""
+    """A log that counts the cursors of clients."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cursors = 0
 
-    def cursor(self, offsets: Mapping[Partition, int], tail: bool = False, shared: bool = False) -> MemoryCursor:
-        self.cursors += 1
-        return super().cursor(offsets, tail, shared)
+    def cursor(self, offsets: Mapping[Partition, int], **options: Any) -> MemoryCursor:
+        self.cursors += not options.get("tail")
+        return super().cursor(offsets, **options)
 
 
 @pytest.fixture

@@ -1,0 +1,136 @@
+"""The slots for catching up: how many readers may have a cursor at the same time, and who is next. Does not depend on Kafka.
+
+    request() ─▶ the queue of the client's address ─▶ slot ─▶ release()
+                       ▲                               │ revoked, while others wait
+                       └───────────────────────────────┘
+
+The next slot goes to each client address in turn, so a client with a thousand streams delays another client by one reader.
+While others wait, a reader keeps its slot only for a short time, however slowly its client reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import gevent
+from gevent.event import Event
+
+QUANTUM_S = 2.0  # how long a reader keeps its slot after its first records, while others wait
+MAX_START_S = 10.0  # how long it may wait for its first records
+CHECK_S = 0.1
+
+
+class Slot:
+    """The slot of one reader, or its place in the queue.
+
+    Args:
+        slots: grants the slot.
+        client: the address of the client.
+        on_revoke: called in a greenlet of its own when the slot is revoked. It must make the reader call release() soon.
+
+    Attributes:
+        granted: the reader has the slot.
+        revoked: the reader must release the slot.
+    """
+
+    __slots__ = ("_changed", "_slots", "client", "expires_at", "granted", "on_revoke", "revoked")
+
+    def __init__(self, slots: CatchUpSlots, client: str, on_revoke: Callable[[], None]) -> None:
+        self.client = client
+        self.granted = False
+        self.revoked = False
+        self.expires_at = 0.0
+        self.on_revoke = on_revoke
+        self._slots = slots
+        self._changed = Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the slot is granted, or until wake() is called. Return whether it is granted."""
+        if not self.granted:
+            self._changed.wait(timeout_s)
+        return self.granted
+
+    def wake(self) -> None:
+        """End wait()."""
+        self._changed.set()
+
+    def grant(self) -> None:
+        """Give the slot to the reader. CatchUpSlots calls this."""
+        self.granted = True
+        self.expires_at = time.monotonic() + MAX_START_S
+        self.wake()
+
+    def started(self) -> None:
+        """Start the time that the reader may keep the slot. The reader calls this when it has records."""
+        self.expires_at = min(self.expires_at, time.monotonic() + self._slots.quantum_s)
+
+    def release(self) -> None:
+        """Give the slot to the next reader, or leave the queue. May be called twice."""
+        self._slots.release(self)
+        self.wake()
+
+
+class CatchUpSlots:
+    """Grants slots.
+
+    Args:
+        count: the number of slots.
+        quantum_s: how long a reader keeps its slot while others wait.
+    """
+
+    def __init__(self, count: int, quantum_s: float = QUANTUM_S) -> None:
+        self.quantum_s = quantum_s
+        self._count = count
+        self._held: dict[Slot, None] = {}
+        self._queues: OrderedDict[str, OrderedDict[Slot, None]] = OrderedDict()  # by client; the first client is next
+        self._waiting = 0
+        self._is_checking = False
+
+    def request(self, client: str, on_revoke: Callable[[], None]) -> Slot:
+        """Return a slot, which is granted now or later."""
+        slot = Slot(self, client, on_revoke)
+        self._queues.setdefault(client, OrderedDict())[slot] = None
+        self._waiting += 1
+        self._grant()
+        if self._waiting and not self._is_checking:
+            self._is_checking = True
+            gevent.spawn(self._check)
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """See Slot.release()."""
+        if slot in self._held:
+            del self._held[slot]
+            self._grant()
+        elif (queue := self._queues.get(slot.client)) is not None and slot in queue:
+            del queue[slot]
+            self._waiting -= 1
+            if not queue:
+                del self._queues[slot.client]
+
+    def _grant(self) -> None:
+        while self._queues and len(self._held) < self._count:
+            client, queue = self._queues.popitem(last=False)
+            slot, _ = queue.popitem(last=False)
+            self._waiting -= 1
+            if queue:
+                self._queues[client] = queue  # the last client in the next round
+            self._held[slot] = None
+            slot.grant()
+
+    def _check(self) -> None:
+        while self._waiting:
+            self.revoke_expired()
+            gevent.sleep(CHECK_S)
+        self._is_checking = False
+
+    def revoke_expired(self) -> None:
+        """Revoke as many of the slots whose time is over as readers wait for."""
+        now = time.monotonic()
+        needed = self._waiting - sum(slot.revoked for slot in self._held)
+        expired = [slot for slot in self._held if slot.expires_at <= now and not slot.revoked]
+        for slot in expired[: max(0, needed)]:
+            slot.revoked = True
+            gevent.spawn(slot.on_revoke)

@@ -1,0 +1,145 @@
+"""The ring: which segments it holds, where a reader joins, and how much memory it takes up."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkasse.feed.ring import RingLimits
+from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.frame import Encoder
+from kafkasse.log import Batch, Gap, Partition
+from kafkasse.memory_log import MemoryRecord
+from kafkasse.position import IdType, IdWriter
+
+NO_LIMIT = 1 << 40
+
+
+def feed(
+    partitions: int = 3,
+    max_bytes: int = NO_LIMIT,
+    max_records: int = NO_LIMIT,
+    limits: RingLimits | None = None,
+    id_type: IdType = IdType.OFFSET,
+    compact: bool = True,
+) -> SharedFeed:
+    ids = IdWriter(
+        {Partition("t", number): 0 for number in range(partitions)}, {"t": "x"}, id_type=id_type, compact=compact
+    )
+    return SharedFeed(
+        FeedKey(Encoder(), ("t",)), ids, id_type, limits or RingLimits(max_bytes, max_records, NO_LIMIT), 300.0
+    )
+
+
+def append(feed: SharedFeed, partition: int, count: int = 1, value: bytes = b'{"n":1}') -> None:
+    """Append one batch, and flush the feed."""
+    where = Partition("t", partition)
+    start = feed.ids.offsets[where]
+    records = [MemoryRecord(offset, 1000 + offset, None, value) for offset in range(start, start + count)]
+    feed.append(Batch(where, records, start + count))
+    feed.flush()
+
+
+# Joining.
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=30), st.integers(0, 30), st.integers(0, 3))
+def test_finds_the_next_segment_of_each_position_of_the_feed(
+    batches: list[tuple[int, int]], evicted: int, skipped: int
+) -> None:
+    """A reader with any event ID of the feed starts at the segment with its next record, or after the last segment."""
+    shared = feed(max_records=max(1, 30 - evicted))
+    positions: list[tuple[Mapping[Partition, int], int]] = [(dict(shared.ids.offsets), 0)]
+    for number, (partition, count) in enumerate(batches):
+        before = dict(shared.ids.offsets)
+        append(shared, partition, count)
+        where = Partition("t", partition)
+        positions += [(before | {where: before[where] + index}, number) for index in range(1, count)]
+        positions.append((dict(shared.ids.offsets), number + 1))
+
+    for offsets, number in positions:
+        if shared.ring.covers(offsets):
+            assert number == shared.ring.find(offsets)
+
+
+def test_a_position_that_the_feed_did_not_have_starts_at_the_first_segment() -> None:
+    """The reader skips the records that it has."""
+    shared = feed()
+    for partition in (0, 1, 2):
+        append(shared, partition)
+    p0, p1, p2 = shared.ids.offsets
+
+    assert 0 == shared.ring.find({p0: 0, p1: 1, p2: 0})
+    assert 0 == shared.ring.find({p0: 0, p1: 0, p2: 1})
+    assert 0 == shared.ring.find({p0: 0, Partition("u", 0): 7})
+
+
+def test_after_a_truncation_readers_start_at_the_first_segment() -> None:
+    """The feed has been at some positions twice, with different records. The reader must receive the gap."""
+    shared = feed(1)
+    append(shared, 0, 5)
+    shared.declare(Gap(Partition("t", 0), 5, 3, "the log was truncated"))
+    append(shared, 0, 5)
+
+    assert 0 == shared.ring.find({Partition("t", 0): 5})
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("id_type", IdType)
+@pytest.mark.parametrize(("partitions", "records", "value"), [
+    (1, 1, b'{"n":1}'), (3, 64, b'{"n":1}'), (100, 1, b'{"n":1}'), (3, 1, b'{"n":"%b"}' % (b"x" * 1000)),
+])  # fmt: skip
+def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: int, records: int, value: bytes) -> None:
+    """The estimate of the memory of a segment is right within a factor of 1.5, whatever its size."""
+    shared = feed(partitions, id_type=id_type)
+    append(shared, 0)
+    tracemalloc.start()
+    before = shared.ring._bytes
+    for number in range(300):
+        append(shared, number % partitions, records, value)
+    allocated, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert 1 / 1.5 < allocated / (shared.ring._bytes - before) < 1.5
+
+
+def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended() -> None:
+    """The ring exceeds its limit by one piece at most, also before the batch is flushed."""
+    shared = feed(1, max_bytes=100_000)
+    sizes: list[int] = []
+    ring_append = shared.ring.append
+    shared.ring.append = lambda segment: (ring_append(segment), sizes.append(shared.ring._bytes))
+
+    append(shared, 0, 5_000, b'{"n":"%b"}' % (b"x" * 100))
+
+    assert 100_000 < max(sizes) < 100_000 + 65_536 + 10_000
+
+
+def test_rings_share_the_limit_of_the_worker() -> None:
+    """A new ring makes the others smaller at once."""
+    limits = RingLimits(100_000, NO_LIMIT, 150_000)
+    first = feed(1, limits=limits)
+    append(first, 0, 5_000)
+    alone = first.ring._bytes
+
+    second = feed(1, limits=limits)
+    append(second, 0, 5_000)
+
+    assert 90_000 < alone <= 100_000
+    assert first.ring._bytes <= 75_000 >= second.ring._bytes > 60_000
+
+
+def test_a_feed_that_was_dropped_leaves_its_share_to_the_others() -> None:
+    """The limit of the worker is divided by the number of the rings that exist."""
+    limits = RingLimits(100_000, NO_LIMIT, 150_000)
+    rings = [feed(1, limits=limits) for _ in range(3)]
+
+    del rings[1:]
+
+    assert 100_000 == limits.max_bytes

@@ -1,0 +1,364 @@
+"""Snapshots: a client receives the newest record of each key, then new records. All clients share one snapshot."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+from kafkasse.event_loop import take_turn
+from kafkasse.feed import Feeds, StopReason
+from kafkasse.feed import snapshot as snapshots
+from kafkasse.feed.tail import Tail
+from kafkasse.frame import Encoder, JsonLines
+from kafkasse.memory_log import MemoryCursor, MemoryLog
+from kafkasse.position import of_topics, parse
+from kafkasse.route import Route, StartAt
+from kafkasse.sse import Event, Parser
+from tests.support.waiting import TIMEOUT_S, wait_until
+
+
+class CountingLog(MemoryLog):
+    """Counts the cursors that were opened."""
+
+    cursors = 0
+
+    def cursor(self, *args: Any, **options: Any) -> MemoryCursor:
+        self.cursors += 1
+        return super().cursor(*args, **options)
+
+
+class World:
+    """A topic with two partitions, and clients of a route that starts with a snapshot."""
+
+    def __init__(self, encoder: Encoder | None = None, **settings: float) -> None:
+        self.log = CountingLog()
+        self.log.create("t", 2)
+        self.tails: list[Tail] = []
+        config = Config(metadata_refresh_s=300, **settings)
+        self.feeds = Feeds(self.log, config.feed, self.tails.append)
+        self.encoder = encoder or Encoder()
+
+    def put(self, n: int, key: bytes | None = None, partition: int = 0) -> None:
+        """Write a record, and let the tail read it."""
+        self.log.append("t", b'{"n":%d}' % n, partition, key)
+        self.turn()
+
+    def delete(self, key: bytes, partition: int = 0) -> None:
+        """Write a tombstone, and let the tail read it."""
+        self.log.append("t", None, partition, key)
+        self.turn()
+
+    def turn(self) -> None:
+        for tail in self.tails:
+            tail.turn(0)
+
+    def open(self, last_id: str = "") -> Client:
+        return Client(self, last_id)
+
+
+class Client:
+    """A client that receives everything that is ready with read()."""
+
+    def __init__(self, world: World, last_id: str) -> None:
+        route = Route("topics", "/<topics>", None, start=StartAt.SNAPSHOT)
+        position = parse(last_id) if last_id else of_topics(["t"])
+        self.reader = world.feeds.open(route, position, world.log.describe(["t"]), world.encoder)
+        self.parser = Parser(last_event_id=last_id)
+        self.bytes = self.reader.begin()
+        self.events: list[Event] = list(self.parser.receive(self.bytes))
+
+    def read(self) -> list[Event]:
+        """Receive everything that is ready."""
+        events: list[Event] = []
+        while frames := self.reader.read(0.05):
+            self.bytes += frames
+            events += self.parser.receive(frames)
+        self.events += events
+        return events
+
+
+def numbers(events: list[Event]) -> list[int]:
+    return [json.loads(event.data)["n"] for event in events if event.type == "message"]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.feeds.close()
+
+
+# One client.
+
+
+def test_a_snapshot_is_followed_by_new_records(world: World) -> None:
+    """The client receives the newest record of each key that has no tombstone, then an event ID, then new records."""
+    for n, key in enumerate((b"DE", b"FR", b"DE", b"NL")):
+        world.put(n, key, n % 2)
+    world.delete(b"NL", 1)
+    client = world.open()
+
+    table = client.read()
+    first_id = client.parser.last_event_id
+    world.put(9, b"DE")
+
+    assert [1, 2] == sorted(numbers(table))
+    assert [9] == numbers(client.read())
+    assert [9] == numbers(world.open(first_id).read())
+
+
+def test_a_snapshot_has_no_event_id_until_it_is_complete(world: World) -> None:
+    """A client whose connection breaks during the snapshot has no event ID, so it receives the whole snapshot again."""
+    for n in range(5):
+        world.put(n, b"%d" % n)
+    client = world.open()
+
+    assert b"" == client.bytes == client.reader.id_if_moved()
+    assert "" == client.reader.position_id
+    *rows, last = client.read()
+
+    assert [""] * 5 == [event.id for event in rows]
+    assert [5, 0] == [start.offset for start in parse(last.id).starts.values()]
+
+
+def test_the_snapshot_of_an_empty_topic_is_an_event_id(world: World) -> None:
+    """The snapshot of a topic without records is complete at once."""
+    client = world.open()
+    client.read()
+
+    assert "" != client.parser.last_event_id
+
+
+def test_a_snapshot_contains_all_records_without_a_key(world: World) -> None:
+    """A record without a key replaces no other record."""
+    for n in range(3):
+        world.put(n)
+
+    assert [0, 1, 2] == numbers(world.open().read())
+
+
+def test_a_snapshot_is_complete_when_trailing_markers_are_reached(world: World) -> None:
+    """Transaction markers take up offsets at the end of the topic."""
+    world.put(1, b"a")
+    world.log.append_marker("t")
+
+    client = world.open()
+
+    assert [1] == numbers(client.read())
+    assert client.parser.last_event_id
+
+
+def test_a_snapshot_contains_what_retention_left(world: World) -> None:
+    """Retention removes the start of the topic while the snapshot is read."""
+    for n in range(3):
+        world.put(n, b"%d" % n)
+    client = world.open()
+    world.log.drop_before("t", 2)
+
+    assert [2] == numbers(client.read())
+
+
+def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
+    """In JSON lines, a snapshot contains the same records as in Server-Sent Events."""
+    world = World(Encoder(wire=JsonLines()))
+    world.put(1, b"a")
+    client = world.open()
+    client.read()
+
+    assert [1] == [json.loads(line)["n"] for line in client.bytes.splitlines() if line]
+
+
+def test_a_snapshot_is_sent_in_chunks() -> None:
+    """No chunk is much larger than max_chunk_bytes."""
+    world = World(max_chunk_bytes=1024)
+    for n in range(100):
+        world.put(n, b"%d" % n)
+    client = world.open()
+
+    chunks = []
+    while chunk := client.reader.read(0.05):
+        chunks.append(chunk)
+
+    assert 10 < len(chunks)
+    assert max(map(len, chunks)) < 1500
+
+
+def test_a_failing_filter_ends_the_stream() -> None:
+    """The client receives the error instead of a part of the table."""
+    world = World(Encoder(filterer=lambda message: message["missing"]))
+    world.put(1, b"a")
+
+    with pytest.raises(Exception, match="The filter of this stream failed"):
+        world.open().read()
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: StopReason
+) -> None:
+    """A client that leaves does not wait until the snapshot is complete."""
+    monkeypatch.setattr(snapshots.Snapshot, "_complete", lambda snapshot: gevent.sleep(TIMEOUT_S * 2))
+    client = world.open()
+    reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
+    gevent.sleep(0)
+
+    client.reader.stop(reason)
+
+    assert b"" == reading.get(timeout=TIMEOUT_S)
+
+
+# Many clients.
+
+
+def test_clients_share_a_snapshot(world: World) -> None:
+    """Eight clients cause one read of the topic, and hold the same rows."""
+    for n in range(10):
+        world.put(n, b"%d" % n)
+    clients = [world.open() for _ in range(8)]
+
+    received = [numbers(client.read()) for client in clients]
+
+    assert [list(range(10))] * 8 == received
+    assert 1 == world.log.cursors - len(world.tails)
+
+
+def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot is read on from where it ended, and not from the start."""
+    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
+    for n in range(3):
+        world.put(n, b"%d" % n)
+    world.open().read()
+    world.put(7, b"1")
+    world.delete(b"2")
+    encoded: list[int] = []
+    monkeypatch.setattr(world.encoder, "encode", _spy(world.encoder.encode, encoded))
+
+    assert [0, 7] == numbers(world.open().read())
+    assert [3] == encoded  # and the tombstone, which is not encoded
+
+
+def test_a_client_receives_its_version_while_a_newer_one_is_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow client receives the rows of its version, and then the records after it: nothing is lost or mixed."""
+    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
+    for n in range(3):
+        world.put(n, b"%d" % n)
+    slow = world.open()
+    slow.reader._max_chunk_bytes = 1
+    first = slow.parser.receive(slow.reader.read(TIMEOUT_S))
+    world.put(7, b"2")
+    world.open().read()
+    world.put(8, b"3")
+
+    rest = slow.read()
+
+    assert [0] == numbers(list(first))
+    assert [1, 2, 7, 8] == numbers(rest)
+
+
+def test_at_most_two_versions_are_in_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a client still receives an old version, new clients share the newest one and receive later records as events."""
+    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
+    clients, versions = [], set()
+    for n in range(5):
+        world.put(n, b"%d" % n)
+        client = world.open()
+        client.reader._max_chunk_bytes = 1
+        client.events += client.parser.receive(client.reader.read(TIMEOUT_S))
+        if client.reader._snapshot is not None:  # otherwise its version had one row
+            versions.add(id(client.reader._snapshot._version.rows))
+        clients.append(client)
+
+    assert 2 == len(versions)
+    assert [numbers(each.read())[-1:] for each in clients] == [[4]] * 5
+
+
+def test_a_version_that_clients_receive_too_slowly_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their streams end with an error, and they start again."""
+    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
+    monkeypatch.setattr(snapshots, "MAX_SUPERSEDED_S", 0.0)
+    for n in range(3):
+        world.put(n, b"%d" % n)
+    slow = world.open()
+    slow.reader._max_chunk_bytes = 1
+    slow.reader.read(TIMEOUT_S)
+    for n in (7, 8):
+        world.put(n, b"2")
+        world.open().read()
+
+    with pytest.raises(Exception, match="too slowly"):
+        slow.read()
+
+
+def test_an_idle_snapshot_is_evicted() -> None:
+    """Its rows take up memory only as long as clients open it."""
+    world = World(idle_feed_timeout_s=0.05)
+    world.put(1, b"a")
+    client = world.open()
+    client.read()
+    snapshot = client.reader._feed.snapshot
+
+    wait_until(lambda: not snapshot._rows)
+
+    assert [1] == numbers(world.open().read())
+
+
+# Limits.
+
+
+def test_a_snapshot_that_is_too_large_is_an_error() -> None:
+    """The error names the setting. New clients receive it at once, and the snapshot is not built again for each of them."""
+    world = World(max_snapshot_bytes=2000)
+    for n in range(10):
+        world.put(n, b"%d" % n)
+    client = world.open()
+
+    with pytest.raises(ConfigurationError, match="max_snapshot_bytes=2000"):
+        client.read()
+    cursors = world.log.cursors
+    with pytest.raises(ConfigurationError, match="max_snapshot_bytes=2000"):
+        world.open()
+
+    assert "" == client.reader.position_id
+    assert cursors == world.log.cursors
+
+
+def test_other_greenlets_run_while_a_snapshot_is_built(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building takes a turn for each 64 records."""
+    turns = []
+    monkeypatch.setattr(snapshots, "take_turn", lambda: (turns.append(1), take_turn()))
+    for n in range(1000):
+        world.log.append("t", b'{"n":%d}' % n, 0, b"%d" % n)
+
+    assert 1000 == len(numbers(world.open().read()))
+    assert 15 <= len(turns)
+
+
+def test_the_limit_counts_all_memory_of_a_snapshot() -> None:
+    """The estimate of the memory of a row is right within a factor of 1.5."""
+    world = World(max_snapshot_bytes=1 << 30)
+    for n in range(20_000):
+        world.log.append("t", b'{"n":%d}' % n, 0, b"key-%d" % n)
+    client = world.open()
+    tracemalloc.start()
+    client.reader._max_chunk_bytes = 1
+    client.reader.read(TIMEOUT_S * 4)
+    allocated, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    estimate = client.reader._feed.snapshot._bytes
+    assert 1 / 1.5 < allocated / estimate < 1.5
+
+
+def _spy(encode: Any, offsets: list[int]) -> Any:
+    def spy(topic: str, partition: int, record: Any) -> Any:
+        offsets.append(record.offset)
+        return encode(topic, partition, record)
+
+    return spy
