@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from urllib.parse import quote
@@ -220,8 +221,7 @@ def test_resumes_from_a_compact_id_of_timestamps(connect: Connect, cluster: Clus
     cluster.send(topic, value(2), partition=1)
     compact = stream.last_id
 
-    assert "~~" == compact[0] + compact[-1]
-    assert compact[1:-1].replace("-", "").replace("_", "").isalnum()
+    assert re.fullmatch("~~[A-Za-z0-9_-]+~", compact)
     # Partitions from which the stream has read no record have an offset, because their timestamp is not known.
     assert [0, None, 0] == [stream.position[Partition(topic, index)].offset for index in range(3)]
     assert [2] == numbers(connect(f"/{topic}", Last_Event_ID=compact).events(1))
