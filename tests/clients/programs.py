@@ -51,19 +51,20 @@ class Toolchain(NamedTuple):
 
     def missing(self) -> str | None:
         """Return why the toolchain cannot be used, or None."""
-        name, *_ = self.version.split()
-        if shutil.which(name) is None:
-            return f"{name} is not installed"
+        names = [command.split()[0] for command in (self.version, self.build) if command]
+        for name in names:
+            if shutil.which(name) is None:
+                return f"{name} is not installed"
         done = subprocess.run(self.version.split(), capture_output=True, text=True, check=False)
-        found = re.search(r"(\d+)\.(\d+)", done.stdout + done.stderr)
-        if found is None or (int(found[1]), int(found[2])) < self.oldest:
-            return f"{name} is older than {'.'.join(map(str, self.oldest))}"
+        found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
+        if found is None or (int(found[1]), int(found[2] or 0)) < self.oldest:
+            return f"{names[0]} is older than {'.'.join(map(str, self.oldest))}"
         return None
 
 
 NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund --loglevel=error")
 GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
-JAVA = Toolchain("java", "mvn --version", (3, 6), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
+JAVA = Toolchain("java", "java --version", (11, 0), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
 RUST = Toolchain("rust", "cargo --version", (1, 85), "cargo build --locked --quiet")
 PYTHON = Toolchain("python", f"{sys.executable} --version", (3, 11))
 CHROMIUM = Toolchain("browser", "chromium --version", (100, 0))
