@@ -61,6 +61,8 @@ class _Request(http.Request):  # type: ignore[misc]
         except ParseException as error:
             error.received = self._received  # handle_error() receives only the exception
             raise
+        finally:
+            self._received = bytearray()  # a request may stay open for a long time
 
     def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:
         before = len(buf)

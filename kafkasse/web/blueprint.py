@@ -22,7 +22,6 @@ from kafkasse.errors import (
     KafkasseError,
     ServerStopping,
     TooManyRejections,
-    TopicNotAvailable,
 )
 from kafkasse.feed import Feeds
 from kafkasse.feed.start import resolve
@@ -122,19 +121,14 @@ class StreamService:
         feeds = self._get_feeds()
         names = parsed.position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
-        route.check(names, [name for name, topic in found.items() if not isinstance(topic.error, TopicNotAvailable)])
-        for topic in found.values():
-            if topic.error is not None:
-                raise topic.error
+        route.check(names, found)
         check_id_size(route, parsed.position, found, self.config.web)
         leave = self._limits.enter(request)
-        if request.method == "HEAD":
-            try:
-                resolve(feeds.log, parsed.position, found, route.start, parsed.since)  # to reject what GET rejects
-            finally:
-                leave()
-            return self._stream_response(parsed, ())
         try:
+            if request.method == "HEAD":
+                resolve(feeds.log, parsed.position, found, route.start, parsed.since)  # rejects what GET rejects
+                leave()
+                return self._stream_response(parsed, ())
             encoder = self._encoder(route, parsed.wire)
             reader = feeds.open(route, parsed.position, found, encoder, parsed.since)
         except BaseException:
@@ -170,9 +164,8 @@ class StreamService:
         self.metrics.count("requests_refused", status=str(error.status))
         if error.status >= 500:
             self._call_handler("event.error", error)
-        if isinstance(error, ConfigurationError) and not _has_foreign_cause(
-            error
-        ):  # the Kafka adapter logs its own causes
+        # The Kafka adapter has logged the errors that kafka-python caused.
+        if isinstance(error, ConfigurationError) and not _has_foreign_cause(error):
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
         if (response := self._response_of_hook(error)) is not None:
             return response
