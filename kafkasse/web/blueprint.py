@@ -123,14 +123,15 @@ class StreamService:
         found = feeds.describe([name for name in names if route.allows(name)])
         route.check(names, found)
         check_id_size(route, parsed.position, found, self.config.web)
-        leave = self._limits.enter(request)
+        address = self._limits.client(request)
+        leave = self._limits.enter(address)
         try:
             if request.method == "HEAD":
                 resolve(feeds.log, parsed.position, found, route.start, parsed.since)  # rejects what GET rejects
                 leave()
                 return self._stream_response(parsed, ())
             encoder = self._encoder(route, parsed.wire)
-            reader = feeds.open(route, parsed.position, found, encoder, parsed.since)
+            reader = feeds.open(route, parsed.position, found, encoder, parsed.since, address)
         except BaseException:
             leave()
             raise

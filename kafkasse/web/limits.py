@@ -35,14 +35,13 @@ class StreamLimits:
         self._open: dict[str, int] = {}  # by client address
         self._count = 0
 
-    def enter(self, request: Request) -> Callable[[], None]:
-        """Count a new stream. Return a function that removes it from the count; calling it again does nothing.
+    def enter(self, client: str) -> Callable[[], None]:
+        """Count a new stream of a client address. Return a function that undoes this; calling it again does nothing.
 
         Raises:
             ServerFull: this worker has `max_streams` streams.
             TooManyStreams: this client has `max_per_client` streams.
         """
-        client = self.client(request)
         if self._count >= self._max_streams:
             raise ServerFull(f"This server has too many streams (max_streams={self._max_streams}). Retry later.")
         if self._open.get(client, 0) >= self._max_per_client:

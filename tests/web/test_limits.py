@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -12,6 +13,7 @@ from werkzeug.test import TestResponse
 
 from kafkasse.app import blueprint
 from kafkasse.config import Config
+from kafkasse.feed import Feeds, Reader
 from kafkasse.memory_log import MemoryLog
 
 
@@ -136,3 +138,18 @@ def test_an_ipv4_peer_of_an_ipv6_socket_is_one_client(opened: ExitStack) -> None
     open_stream(client, opened, peer="::ffff:192.0.2.1")
 
     assert 429 == open_stream(client, opened, forwarded="192.0.2.1", peer="10.0.0.9").status_code
+
+
+def test_the_feeds_receive_the_address_of_the_client(opened: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that must catch up take turns by address, so that one address cannot take all turns."""
+    addresses: list[object] = []
+    original = Feeds.open
+
+    def open(feeds: Feeds, *arguments: Any) -> Reader:
+        addresses.append(arguments[-1])
+        return original(feeds, *arguments)
+
+    monkeypatch.setattr(Feeds, "open", open)
+    open_stream(client_of(trusted_proxies=1), opened, forwarded="1.1.1.1, [2001:DB8:0::2]:80")
+
+    assert ["2001:db8::2"] == addresses
