@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from kafkasse.config.settings import FeedSettings
 from kafkasse.errors import ServerFull, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.epochs import EpochEnds, EpochPosition
 from kafkasse.feed.lookup import SharedLookup
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import RingLimits
@@ -32,7 +33,7 @@ from kafkasse.feed.start import (
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
-from kafkasse.log import Gap, Log, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, Partition, Topic
 from kafkasse.position import IdType, IdWriter, Position
 from kafkasse.route import Route, StartAt
 
@@ -55,9 +56,10 @@ class Feeds:
         self.log = log
         self._settings = settings
         self._start_tail = start_tail
-        # By name, the time of the description, and the description; None if the topic does not exist. The oldest is first.
-        self._descriptions: dict[str, tuple[float, Topic | None]] = {}
-        self._describing = SharedLookup(log.describe, settings.kafka_timeout_s, one_at_a_time=True)
+        self._describing = SharedLookup(
+            log.describe, settings.kafka_timeout_s, one_at_a_time=True, max_cached=MAX_DESCRIPTIONS
+        )
+        self._epoch_ends = EpochEnds(log, settings.kafka_timeout_s)
         self._ranging = SharedLookup(log.offset_ranges, settings.kafka_timeout_s)
         self._tail: Tail | None = None
         self._slots = CatchUpSlots(settings.max_catch_ups)
@@ -71,29 +73,13 @@ class Feeds:
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
         """
-        described = self._describe(topics, max_age_s)
+        described = self._describing.get(topics, max_age_s)
         for name, topic in list(described.items()):
             if isinstance(topic.error, TopicNotAvailable):
                 del described[name]
             elif topic.error is not None:
                 raise copy.copy(topic.error)
         return described
-
-    def _describe(self, topics: Iterable[str], max_age_s: float) -> dict[str, Topic]:
-        """Return those of `topics` that exist, or about which the cluster reports an error."""
-        names = list(topics)
-        oldest = time.monotonic() - max_age_s
-        cached = {name: entry[1] for name in names if (entry := self._descriptions.get(name)) and entry[0] >= oldest}
-        if missing := [name for name in names if name not in cached]:
-            found = self._describing.get(missing)
-            now = time.monotonic()
-            for name in missing:
-                cached[name] = found.get(name)
-                self._descriptions.pop(name, None)  # because a new entry must be the last one
-                self._descriptions[name] = now, found.get(name)
-            while len(self._descriptions) > MAX_DESCRIPTIONS:
-                del self._descriptions[next(iter(self._descriptions))]
-        return {name: topic for name, topic in cached.items() if topic is not None}
 
     def open(
         self,
@@ -141,11 +127,11 @@ class Feeds:
         client: str,
     ) -> Reader:
         settings = self._settings
-        ids = _ids_in_ring(feed, route, position, topics, since)
+        ids = self._ids_in_ring(feed, route, position, topics, since)
         gaps: list[Gap] = []
         snapshot: SnapshotReader | None = None
         if ids is None:
-            start = resolve(self.log, position, topics, route.start, since, route.id_type)
+            start = resolve(self.log, position, topics, route.start, since, route.id_type, self._epoch_ends)
             ids, gaps = _ids(start, route), start.gaps
             snapshot = SnapshotReader(self._snapshot(feed)) if start.snapshot else None
 
@@ -154,6 +140,31 @@ class Feeds:
             return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes)
 
         return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot)
+
+    def _ids_in_ring(
+        self, feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None
+    ) -> IdWriter | None:
+        """Return the ID writer of a client that can start from the ring, or None if its position must be resolved."""
+        at = feed.ids
+        if not position.starts:
+            at_end = since is None and route.start is StartAt.LATEST
+            return at.copy_at(at.offsets, at.timestamps, at.epochs, at.pending) if at_end else None
+        if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
+            return None
+        starts = position.starts
+        offsets = {each: start.offset for each, start in starts.items() if start.offset is not None}
+        timestamps = {each: start.timestamp for each, start in starts.items() if start.timestamp is not None}
+        epochs = {each: start.leader_epoch for each, start in starts.items() if start.leader_epoch is not None}
+        pending = {each: timestamps[each] for each in starts if each not in offsets}
+        if any(at.pending.get(each) != start_ms for each, start_ms in pending.items()):
+            return None
+        unequal = {
+            each: EpochPosition(offsets[each], epochs[each]) for each in epochs if at.epochs.get(each) != epochs[each]
+        }
+        if unequal and self._epoch_ends.diverged_at(unequal):
+            return None
+        ids = at.copy_at(offsets, timestamps, epochs, pending)
+        return ids if feed.holds(ids) else None
 
     def close(self) -> None:
         """End all streams, and close the log."""
@@ -171,7 +182,7 @@ class Feeds:
 
     def _watch(self, partial_topics: frozenset[str] = frozenset()) -> TopicWatch:
         interval_s = self._settings.metadata_refresh_s
-        return TopicWatch(lambda topics: self._describe(topics, interval_s / 2), interval_s, partial_topics)
+        return TopicWatch(lambda topics: self._describing.get(topics, interval_s / 2), interval_s, partial_topics)
 
     # Shared feeds.
 
@@ -215,6 +226,7 @@ class Feeds:
             timestamps=timestamps_at_end(states, route.id_type, now_ms)
             | {each: state.timestamp + add_ms for each, state in states.items() if state.timestamp is not None},
             pending={each: state.start_ms for each, state in states.items() if state.offset is None},
+            epochs={each: state.epoch for each, state in states.items() if state.epoch != UNKNOWN_EPOCH},
         )
         feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, settings.heartbeat_s)
         tail.add(feed, states)
@@ -253,34 +265,6 @@ def _ids(start: ResolvedPosition, route: Route) -> IdWriter:
         route.id_type,
         start.timestamps,
         route.compact_ids,
-        pending=start.pending,
+        start.epochs,
+        start.pending,
     )
-
-
-def _ids_in_ring(
-    feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None
-) -> IdWriter | None:
-    """Return the ID writer of a client that can start from the ring, or None if its position must be resolved."""
-    if not position.starts:
-        at_end = since is None and route.start is StartAt.LATEST
-        return (
-            feed.ids.copy_at(feed.ids.offsets, feed.ids.timestamps, feed.ids.epochs, feed.ids.pending)
-            if at_end
-            else None
-        )
-    if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
-        return None
-    offsets: dict[Partition, int] = {}
-    timestamps: dict[Partition, int] = {}
-    pending: dict[Partition, int] = {}
-    for partition, start in position.starts.items():
-        if start.offset is not None:
-            offsets[partition] = start.offset
-            if start.timestamp is not None:
-                timestamps[partition] = start.timestamp
-        elif start.timestamp is not None and start.timestamp == feed.ids.pending.get(partition):
-            pending[partition] = start.timestamp
-        else:
-            return None
-    ids = feed.ids.copy_at(offsets, timestamps, None, pending)
-    return ids if feed.holds(ids) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -28,36 +29,50 @@ class SharedLookup(Generic[Key, Value]):
         timeout_s: how long a caller waits at most.
         one_at_a_time: while a request is in flight, collect the keys of other callers for the next request. Otherwise each
             caller sends its request at once.
+        max_cached: how many results are cached, including those of keys without a value.
     """
 
     def __init__(
-        self, look_up: Callable[[list[Key]], Mapping[Key, Value]], timeout_s: float, one_at_a_time: bool = False
+        self,
+        look_up: Callable[[list[Key]], Mapping[Key, Value]],
+        timeout_s: float,
+        one_at_a_time: bool = False,
+        max_cached: int = 0,
     ) -> None:
         self._look_up = look_up
         self._timeout_s = timeout_s
         self._one_at_a_time = one_at_a_time
+        self._max_cached = max_cached
+        # For each key, when its result arrived, and the value, if it has one. The oldest result is first.
+        self._cache: dict[Key, tuple[float, list[Value]]] = {}
         self._requests = 0  # in flight
         self._waiting: dict[Key, None] = {}  # the keys of the next requests
         self._results: dict[Key, AsyncResult[list[Value]]] = {}  # of the keys that wait or are in flight
 
-    def get(self, keys: Iterable[Key]) -> dict[Key, Value]:
-        """Return the values of those keys that have one.
+    def get(self, keys: Iterable[Key], max_age_s: float = 0.0) -> dict[Key, Value]:
+        """Return the values of those keys that have one. Cached results may be `max_age_s` seconds old.
 
         Raises:
             KafkasseError: raised by the request, or by an earlier request while the keys waited.
             KafkaUnavailable: there is no answer within the timeout.
         """
+        oldest = time.monotonic() - max_age_s
+        values: dict[Key, list[Value]] = {}
         results = {}
         for key in keys:
+            if max_age_s and (cached := self._cache.get(key)) and cached[0] >= oldest:
+                values[key] = cached[1]
+                continue
             if key not in self._results:
                 self._results[key] = AsyncResult()
                 self._waiting[key] = None
             results[key] = self._results[key]
-        self._start_requests()
-        late = KafkaUnavailable(f"Kafka did not answer within {self._timeout_s:g} s.")
-        with gevent.Timeout(self._timeout_s, late):
-            outcomes: dict[Key, list[Value]] = {key: _outcome(result) for key, result in results.items()}
-        return {key: outcome[0] for key, outcome in outcomes.items() if outcome}
+        if results:
+            self._start_requests()
+            late = KafkaUnavailable(f"Kafka did not answer within {self._timeout_s:g} s.")
+            with gevent.Timeout(self._timeout_s, late):
+                values |= {key: _values(result) for key, result in results.items()}
+        return {key: value[0] for key, value in values.items() if value}
 
     def _start_requests(self) -> None:
         while self._waiting and not (self._one_at_a_time and self._requests):
@@ -72,7 +87,9 @@ class SharedLookup(Generic[Key, Value]):
         try:
             found = self._look_up(keys)
             for key in keys:
-                self._results.pop(key).set([found[key]] if key in found else [])
+                values = [found[key]] if key in found else []
+                self._add_to_cache(key, values)
+                self._results.pop(key).set(values)
         except Exception as error:  # noqa: BLE001 - each caller raises it
             failed = [*keys]
             if isinstance(error, Unavailable):
@@ -85,8 +102,14 @@ class SharedLookup(Generic[Key, Value]):
             self._requests -= 1
             self._start_requests()
 
+    def _add_to_cache(self, key: Key, values: list[Value]) -> None:
+        self._cache.pop(key, None)  # a new entry must be the last one
+        self._cache[key] = time.monotonic(), values
+        while len(self._cache) > self._max_cached:
+            del self._cache[next(iter(self._cache))]
 
-def _outcome(result: AsyncResult[list[Value]]) -> list[Value]:
+
+def _values(result: AsyncResult[list[Value]]) -> list[Value]:
     try:
         values: list[Value] = result.get()
     except KafkasseError as error:

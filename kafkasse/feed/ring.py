@@ -177,6 +177,17 @@ class Ring:
         """Add partitions that start at these offsets."""
         self._complete_from.update(offsets)
 
+    def restart(self, offsets: Mapping[Partition, int]) -> None:
+        """Remove all segments, which must be flushed. From now on, readers can join at these offsets or later."""
+        self._segments.clear()
+        self._bytes = self._records = 0
+        self.first = self.head
+        self._complete_from = dict(offsets)
+        self._offsets = dict(offsets)
+        for partition in offsets:
+            self._weights.setdefault(partition, _weight())
+        self._rank_before = self._rank_after = self.rank(offsets)
+
     def covers(self, offsets: Mapping[Partition, int]) -> bool:
         """Return whether the ring has evicted nothing that a reader at `offsets` still needs."""
         complete_from = self._complete_from
@@ -204,10 +215,10 @@ class Ring:
         position gets the number of the first segment, and skips what it has already.
         """
         rank = self.rank(offsets)
-        numbers = range(self.first, self.head)
-        number = self.first + bisect_left(numbers, rank, key=lambda each: self._segments[each].rank)
-        if self._truncated >= self.first or number == self.head:
-            return self.first  # after a truncation, the ranks are not in order
+        first = max(self.first, self._truncated + 1)  # readers that join are at a position after the truncation
+        number = first + bisect_left(range(first, self.head), rank, key=lambda each: self._segments[each].rank)
+        if number == self.head:
+            return first
         segment = self._segments[number]
         if rank == segment.rank:
             return number + 1
@@ -215,7 +226,7 @@ class Ring:
         missing = self._weights[segment.partition] * (segment.next_offset - offset)
         if offset >= segment.start and rank + missing == segment.rank:
             return number  # at a record of this segment
-        return self.first
+        return first
 
     def rank_before(self, number: int) -> int:
         """Return the rank of the position before a segment."""

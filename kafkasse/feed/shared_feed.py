@@ -115,6 +115,7 @@ class SharedFeed:
         self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
+        self._truncated_at: dict[Partition, int] = {}  # the offset up to which the log was truncated last
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
@@ -156,9 +157,16 @@ class SharedFeed:
         pending = self.ids.pending
         return (
             self.ring.covers(ids.offsets)
+            and all(self._follows_truncation(ids, *each) for each in self._truncated_at.items())
             and ids.pending.keys() == pending.keys()
             and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
         )
+
+    def _follows_truncation(self, ids: IdWriter, partition: Partition, end: int) -> bool:
+        """Return whether `ids` is a position in the log after its truncation, and not one among the lost records."""
+        offset, at = ids.offsets[partition], self.ids
+        is_same_epoch = ids.epochs.get(partition) == at.epochs.get(partition)
+        return offset == end or (offset <= at.offsets[partition] and is_same_epoch)
 
     def holds(self, ids: IdWriter) -> bool:
         """Return whether a reader at the position of `ids` can start from the ring: it is covered, and not ahead of it."""
@@ -198,6 +206,12 @@ class SharedFeed:
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
         self.ids.set(gap.partition, gap.end)
+        if (
+            gap.end < gap.start
+        ):  # truncated: a reader that joins later must not receive the records that the log has lost
+            self.flush()
+            self.ring.restart(self.ids.offsets)
+            self._truncated_at[gap.partition] = gap.end
         data = frame.gap(self.wire, gap, self.ids.render())
         self._moved[gap.partition] = None
         self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kafkasse.errors import InvalidPosition, TopicGone
-from kafkasse.log import Gap, Log, OffsetRange, Partition, Topic
+from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.log import TRUNCATED, Gap, Log, OffsetRange, Partition, Topic
 from kafkasse.position import IdType, PartitionStart, Position
 from kafkasse.route import StartAt
 
@@ -38,6 +39,7 @@ class ResolvedPosition:
         partial_topics: the topics of which the stream contains only selected partitions.
         timestamps: the timestamp of each partition, where it is known, in milliseconds, for event IDs with timestamps.
         pending: partitions that have no leader now, with the timestamp at which they start as soon as they have one.
+        epochs: the leader epoch of the record before each offset, where it is known.
         gaps: offsets that the client requested and that the log no longer holds.
         snapshot: the stream starts with a snapshot.
     """
@@ -47,6 +49,7 @@ class ResolvedPosition:
     partial_topics: frozenset[str]
     timestamps: dict[Partition, int]
     pending: dict[Partition, int] = field(default_factory=dict)
+    epochs: dict[Partition, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     snapshot: bool = False
 
@@ -58,6 +61,7 @@ def resolve(
     start_at: StartAt,
     since: int | None = None,
     id_type: IdType = IdType.OFFSET,
+    epoch_ends: EpochEnds | None = None,
 ) -> ResolvedPosition:
     """Find the offset at which a stream starts in each of its partitions.
 
@@ -68,6 +72,7 @@ def resolve(
         start_at: where partitions start if the client sent no start for them.
         since: start these partitions at this time instead, in milliseconds since the epoch.
         id_type: what the event IDs contain.
+        epoch_ends: compares the leader epochs of the position with those of the log. None: do not compare them.
 
     Raises:
         InvalidPosition: a topic does not have a partition of the position, or an offset is beyond the end and the event ID
@@ -86,6 +91,13 @@ def resolve(
     timestamps = _timestamps_to_find(starts, recreated)
     offsets = log.offsets_at({each: timestamp for each, timestamp in timestamps.items() if each in held})
     pending: dict[Partition, int] = {}
+    known = {
+        each: EpochPosition(start.offset, start.leader_epoch)
+        for each, start in starts.items()
+        if start and start.offset is not None and start.leader_epoch is not None and each.topic not in recreated
+    }
+    readable = {each: position for each, position in known.items() if each in held}
+    diverged_at = epoch_ends.diverged_at(readable) if epoch_ends is not None else {}
     gaps: list[Gap] = []
     for partition, start in starts.items():
         is_recreated_topic = partition.topic in recreated
@@ -100,6 +112,10 @@ def resolve(
                 pending[partition] = 0
             else:
                 offsets[partition] = start.offset or 0
+        elif partition in diverged_at and held[partition].start <= known[partition].offset:
+            end = max(diverged_at[partition], held[partition].start)
+            gaps.append(Gap(partition, known[partition].offset, end, TRUNCATED))
+            offsets[partition] = end
         elif start and (gap := _gap(partition, start, held[partition], position, is_recreated_topic)):
             gaps.append(gap)
             offsets[partition] = gap.end
@@ -118,6 +134,7 @@ def resolve(
         timestamps=timestamps_at_end(at_end, id_type, now_ms)
         | {each: start.timestamp for each, start in starts.items() if start and start.timestamp is not None},
         pending=pending,
+        epochs={each: position.epoch for each, position in known.items() if offsets.get(each) == position.offset},
         gaps=gaps,
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
     )

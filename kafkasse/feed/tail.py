@@ -22,7 +22,7 @@ from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, topic_gone
-from kafkasse.log import Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +49,14 @@ class TailPartition:
         offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
         start_ms: the timestamp at which the partition starts as soon as it has a leader.
         timestamp: the timestamp of the last record, or None.
+        epoch: the leader epoch of the last record, or UNKNOWN_EPOCH.
         feeds: the feeds that contain the partition.
     """
 
     offset: int | None = None
     start_ms: int = 0
     timestamp: int | None = None
+    epoch: int = UNKNOWN_EPOCH
     feeds: dict[SharedFeed, None] = field(default_factory=dict)
 
 
@@ -205,7 +207,7 @@ class Tail:
         # again has another TailPartition, which must not receive the batches of the former one.
         polled = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
         for state, batch in polled:
-            state.offset = batch.next_offset
+            state.offset, state.epoch = batch.next_offset, batch.leader_epoch
             if batch.records and (timestamp := batch.records[-1].timestamp or -1) >= 0:
                 state.timestamp = timestamp
             feeds = list(state.feeds)
@@ -277,7 +279,7 @@ class Tail:
             if self.partitions.get(partition) is not state or state.offset is None:
                 continue  # it was removed during the lookup
             if gap := error.gap(partition, state.offset, held):
-                state.offset = gap.end
+                state.offset, state.epoch = gap.end, UNKNOWN_EPOCH
                 for feed in state.feeds:
                     feed.declare(gap)
                     feed.flush()

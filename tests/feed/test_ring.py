@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.frame import Encoder
-from kafkasse.log import Batch, Gap, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
 
@@ -35,12 +35,14 @@ def feed(
     )
 
 
-def append(feed: SharedFeed, partition: int, count: int = 1, value: bytes = b'{"n":1}') -> None:
+def append(
+    feed: SharedFeed, partition: int, count: int = 1, value: bytes = b'{"n":1}', epoch: int = UNKNOWN_EPOCH
+) -> None:
     """Append one batch, and flush the feed."""
     where = Partition("t", partition)
     start = feed.ids.offsets[where]
     records = [MemoryRecord(offset, 1000 + offset, None, value) for offset in range(start, start + count)]
-    feed.append(Batch(where, records, start + count))
+    feed.append(Batch(where, records, start + count, epoch))
     feed.flush()
 
 
@@ -78,14 +80,20 @@ def test_a_position_that_the_feed_did_not_have_starts_at_the_first_segment() -> 
     assert 0 == shared.ring.find({p0: 0, Partition("u", 0): 7})
 
 
-def test_after_a_truncation_readers_start_at_the_first_segment() -> None:
-    """The feed has been at some positions twice, with different records. The reader must receive the gap."""
+def test_after_a_truncation_readers_start_at_the_records_that_replaced_the_lost_ones() -> None:
+    """The feed has been at some positions twice, with different records. A reader of lost records catches up by itself."""
     shared = feed(1)
-    append(shared, 0, 5)
-    shared.declare(Gap(Partition("t", 0), 5, 3, "the log was truncated"))
-    append(shared, 0, 5)
+    partition = Partition("t", 0)
+    append(shared, 0, 5, epoch=1)
+    before = shared.ids_at(shared.position.places)
+    shared.declare(Gap(partition, 5, 3, "the log was truncated"))
+    append(shared, 0, 5, epoch=2)
+    after = shared.ids.copy_at({partition: 5}, {}, {partition: 2})
 
-    assert 0 == shared.ring.find({Partition("t", 0): 5})
+    assert 2 == shared.ring.find({partition: 3}) == shared.ring.find({partition: 5})
+    assert shared.covers(after)
+    assert not shared.covers(before)
+    assert shared.covers(shared.ids.copy_at({partition: 3}, {}, {partition: 1}))
 
 
 # Limits.

@@ -354,12 +354,48 @@ def test_caches_topics_that_do_not_exist(world: World) -> None:
     assert [["unknown"]] == world.log.described
 
 
-def test_forgets_the_oldest_descriptions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests for random names do not fill the memory."""
     monkeypatch.setattr(feeds, "MAX_DESCRIPTIONS", 3)
+    world = World()
     for n in range(5):
         world.feeds.describe([f"unknown{n}"])
     for n in (4, 0):
         world.feeds.describe([f"unknown{n}"])
 
     assert [[f"unknown{n}"] for n in (0, 1, 2, 3, 4, 0)] == world.log.described
+
+
+# Truncation.
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live: bool) -> None:
+    """The log has grown past the client's offset, so only the leader epoch shows that other records replaced its own."""
+    returning = resumed_after_truncation(world, is_live)
+
+    frames = b"".join([returning.begin(), *(returning.read(0) for _ in range(5))])
+    [gap, *messages] = Parser().receive(frames)
+
+    lost = {"topic": "a", "partition": 0, "from": 4, "to": 2, "reason": "the log was truncated"}
+    assert ("gap", lost) == (gap.type, json.loads(gap.data))
+    assert [12, 13, 14, 15] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+
+
+def resumed_after_truncation(world: World, is_live: bool) -> Reader:
+    """Return the reader of a client at offset 4 of a log that has lost the records from offset 2 on, and has grown."""
+    world.log.elect_leader("a")
+    live = world.open("a")
+    for n in range(4):
+        world.write("a", n)
+    world.turn()
+    numbers(live)
+    position = json.loads(live.position_id)
+    world.log.truncate("a", 2)
+    for n in range(12, 16):
+        world.write("a", n)
+    if is_live:
+        world.turn()
+    else:
+        world.feeds = Feeds(world.log, Config().feed, world.tails.append)
+    return world.open(*position)

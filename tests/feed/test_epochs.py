@@ -1,0 +1,69 @@
+"""Leader epochs show whether a client has read records that the log has lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.log import Partition
+from kafkasse.memory_log import MemoryLog
+from tests.support.waiting import TIMEOUT_S
+
+ZERO, ONE = Partition("t", 0), Partition("t", 1)
+
+
+class CountingLog(MemoryLog):
+    """A log that remembers the epochs that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[dict[Partition, int]] = []
+
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        self.asked.append(dict(epochs))
+        return super().epoch_ends(epochs)
+
+
+@pytest.fixture
+def log() -> CountingLog:
+    """t/0 has epoch 0 at offsets 0 and 1, and epoch 2 at offsets 2 to 5; its epoch 1 was lost. t/1 is empty."""
+    log = CountingLog()
+    log.create("t", 2)
+    log.elect_leader("t")
+    for _ in range(3):
+        log.append("t", b"{}")
+    log.elect_leader("t")
+    log.truncate("t", 2)
+    for _ in range(4):
+        log.append("t", b"{}")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("position", "diverged_at"),
+    [((2, 0), {}), ((3, 0), {ZERO: 2}), ((5, 1), {ZERO: 2}), ((6, 2), {}), ((2, 2), {}), ((9, 2), {ZERO: 6})],
+)
+def test_finds_the_first_lost_record(log: CountingLog, position: tuple[int, int], diverged_at: object) -> None:
+    """A client is past the end of its epoch if the log lost records that it has read."""
+    assert diverged_at == EpochEnds(log, TIMEOUT_S).diverged_at({ZERO: EpochPosition(*position)})
+
+
+def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
+    """Each partition and epoch costs one lookup."""
+    ends = EpochEnds(log, TIMEOUT_S)
+    for _ in range(100):
+        assert {} == ends.diverged_at({ZERO: EpochPosition(2, 0)})
+        assert {} == ends.diverged_at({ZERO: EpochPosition(4, 2), ONE: EpochPosition(0, 0)})
+
+    assert [{ZERO: 0}, {ZERO: 2, ONE: 0}] == log.asked
+
+
+def test_a_cached_end_reports_no_truncation(log: CountingLog) -> None:
+    """The log may have grown since the lookup, so the end is looked up again."""
+    ends = EpochEnds(log, TIMEOUT_S)
+    ends.diverged_at({ZERO: EpochPosition(6, 2)})
+    log.append("t", b"{}")
+
+    assert {} == ends.diverged_at({ZERO: EpochPosition(7, 2)})
