@@ -161,6 +161,7 @@ class FakeBroker:
         self.silent: set[int] = set()
         self.disconnects: set[int] = set()
         self.connections: list[socket.socket] = []
+        self._accepted: list[socket.socket] = []
 
     def next_fetch(self) -> PendingFetch:
         """Wait for the next Fetch request."""
@@ -172,9 +173,14 @@ class FakeBroker:
         return self._fetches.qsize()
 
     def close(self) -> None:
+        """Stop, and close all connections."""
         self._server.stop()
+        for sock in self._accepted:
+            with suppress(OSError):  # closed already
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, sock: socket.socket, _: object) -> None:
+        self._accepted.append(sock)
         with suppress(OSError):  # the client disconnected, or the test is over
             self._respond_to_all(sock)
 
