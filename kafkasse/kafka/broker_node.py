@@ -146,8 +146,12 @@ class BrokerNode:
         """Yield the partitions of a response whose offset is still the requested one, with their data."""
         for data in response.partitions:
             state, offset = self._requested.get((data.topic, data.partition), (None, 0))
-            if state is not None and state.offset == offset:
+            if state is None:
+                continue
+            if state.offset == offset:
                 yield state, data
+            else:
+                self.offset_changed(state)
 
     def restart_session(self) -> bool:
         """Let the next request open a new session with all partitions. Return False if the last request did the same."""

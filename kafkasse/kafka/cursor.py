@@ -325,6 +325,8 @@ class KafkaCursor:
                     failed[state.partition.topic, error].append(state)
             elif data.replica not in (NO_REPLICA, node.broker.node_id):
                 self._follow_replica(state, data.replica)
+            elif any(state is decoding for decoding, _ in self._runs):
+                node.offset_changed(state)  # requested meanwhile, because its node has changed
             elif data.records:
                 state.records_received()
                 self._runs.append((state, self._runs_of(data, state)))
@@ -382,7 +384,7 @@ class KafkaCursor:
             self._error = error
         finally:
             for partition in self._leaderless.keys() & due:
-                self._leaderless[partition].back_off(now)
+                self._leaderless[partition].back_off(time.monotonic())
             self._next_refresh_at = min((each.retry_at for each in self._leaderless.values()), default=math.inf)
             self._is_refreshing = False
             self._wakeup.set()
@@ -411,14 +413,15 @@ class KafkaCursor:
 
     def _assign(self, leaders: Mapping[Partition, Leader | KafkasseError]) -> None:
         """Give each partition without a leader to the node of its leader."""
-        for state in list(self._leaderless.values()):
-            partition = state.partition
-            leader = leaders.get(partition)
+        for partition, leader in leaders.items():
+            state = self._leaderless.get(partition)
+            if state is None:
+                continue  # removed meanwhile
             if isinstance(leader, KafkasseError):
                 self._forget({partition})
                 self._failed[partition] = leader
                 continue
-            if leader is None or leader.topic_id != (self._topic_ids.get(partition.topic) or leader.topic_id):
+            if leader.topic_id != (self._topic_ids.get(partition.topic) or leader.topic_id):
                 continue
             if state.leader is not None and leader.epoch < state.leader.epoch:
                 continue  # the metadata comes from a broker that lags behind

@@ -206,6 +206,31 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
     assert 4 * MAX_POLL_RECORDS == fetch.offsets[0]
 
 
+def test_leader_may_change_while_a_large_batch_is_decoded(cluster, opened):
+    """The new leader is asked at an offset that the cursor has passed meanwhile. No record is returned twice or lost."""
+    (broker, other), cursor = cluster.brokers, opened(0, tail=True)
+    poll = start_poll(cursor)
+    values = [b"%d" % number for number in range(4 * MAX_POLL_RECORDS)]
+    broker.next_fetch().respond(partition_data(0, batch(0, *values)), session=SESSION_ID)
+    found = poll.get()
+    cluster.topics["t"].leaders[0] = 1
+    cursor._abandon(cursor._nodes_of[at(0)])
+    cursor._assign(cursor._find_leaders([at(0)]))
+    cursor._fetch()  # as after a slow connection attempt, with the batch in memory
+    early = other.next_fetch()
+    found += cursor.poll(POLL_TIMEOUT_S)
+    early.respond(partition_data(0, batch(0, *values)), session=SESSION_ID + 1)
+    found += poll_until(cursor, lambda batches: len(values) == len(offsets(found + batches)))
+    last = start_poll(cursor)
+    fetch = other.next_fetch()
+    while fetch.offsets.get(0) != len(values):
+        fetch.respond(session=SESSION_ID + 1)
+        fetch = other.next_fetch()
+    fetch.respond(partition_data(0, batch(len(values), b"new")), session=SESSION_ID + 1)
+
+    assert [*range(len(values) + 1)] == offsets(found + last.get())
+
+
 @pytest.mark.parametrize("action", ["close", "remove", "seek"])
 def test_large_batch_may_be_discarded_while_it_is_decoded(cluster, opened, action):
     """Another greenlet may close the cursor, remove the partition or move it, between any two pieces."""
