@@ -76,15 +76,45 @@ ELSEWHERE = [
     ("A random configuration file", "an error of one sentence", "attacks/test_fuzz.py::test_configuration_files"),
     ("A password in an invalid configuration", "never shown", "config/test_secrets.py::test_no_file_makes_an_error_quote_a_secret"),
 ]  # fmt: skip
+# An attack, its full size, its outcome in addition to the limits on turns and memory, and its test.
+LOADS = [
+    ("One batch of tiny records; one live client", "900,000 records of 7 bytes, zstd", "the client receives all records", "attacks/test_stalls.py::test_one_live_client_of_a_batch_of_tiny_records"),
+    ("The same batch; slow clients that start at the first record", "10 clients, 4 KiB per 50 ms", "a fast client beside them receives all records", "attacks/test_stalls.py::test_ten_slow_clients_of_a_batch_of_tiny_records"),
+    ("Clients that resume at the oldest record of a full ring, reading or not", "200 clients, 8 MB", "each client that reads receives all records", "attacks/test_stalls.py::test_many_clients_join_the_ring_at_once"),
+    ("A snapshot that is larger than `max_snapshot_bytes`", "200 MB, 8 clients", "an error that names the setting", "attacks/test_stalls.py::test_a_snapshot_of_a_large_table"),
+    ("Many clients of one snapshot", "100,000 keys, 20 clients", "all receive it; records of another topic arrive meanwhile", "attacks/test_stalls.py::test_many_clients_of_a_snapshot"),
+    ("Small records on many partitions; event IDs with timestamps", "20,000 records, 1,000 partitions", "the client receives all records", "attacks/test_stalls.py::test_small_records_on_many_partitions"),
+    ("Records that are not JSON", "300,000 records", "less than 10 kB of log; the next valid record arrives", "attacks/test_stalls.py::test_many_records_that_are_not_json"),
+    ("Readers from the start that take 4 KB per 15 s", "150 clients", "a client with another address catches up within a minute", "attacks/test_isolation.py::test_slow_readers_do_not_starve_catching_up"),
+    ("A partition without a leader", "1 of 12", "its topic opens; the records of the other partitions arrive; other topics open", "attacks/test_isolation.py::test_a_partition_without_a_leader"),
+    ("Many live topics", "50 topics, 500 records/s", "one connection for data to each broker", "attacks/test_isolation.py::test_many_topics"),
+    ("One client, many combinations of topics", "200 combinations of 8 topics", "all are served; another client catches up", "attacks/test_isolation.py::test_one_client_of_many_combinations_of_topics"),
+    ("Clients with event IDs of KafkaSSE", "150 clients", "they share the feed; another client catches up", "attacks/test_isolation.py::test_many_clients_with_ids_of_kafka_sse"),
+    ("Clients that resume with timestamps in their event IDs", "150 clients, 200 records", "they share the feed: the CPU time is that of new clients", "attacks/test_isolation.py::test_clients_that_resume_with_timestamps_share_the_feed"),
+    ("Requests for random topics while Kafka is 30 ms away", "400 at once", "404; an existing topic opens within 2 s", "attacks/test_isolation.py::test_lookups_of_unknown_topics"),
+    ("A fleet that returns when the ring is empty", "1,000 and 3,000 clients", "each receives the records that it missed; no 503", "attacks/test_isolation.py::test_a_fleet_returns_to_an_empty_ring"),
+    ("Clients that connect at the same time", "500 clients", "all streams open", "attacks/test_isolation.py::test_hundreds_of_clients_connect_at_once"),
+]  # fmt: skip
+LOADS_HEAD = """\
+## Loads
+
+Each of these attacks has a worker of its own. `make attacks` runs them in this size, and `make test` with fewer clients and records.
+While they run, no turn of the worker's event loop may take more than 50 ms of CPU time, so every other stream continues, and the
+memory must stay below the bound in [capacity.md](capacity.md#memory-of-a-worker). The requests, records and other attacks on this
+page have the same limits.
+
+| attack | full size | outcome | test |
+| --- | --- | --- | --- |"""
 
 
 def render() -> str:
     """Return the whole page."""
     requests = sum(len(cases) for cases in TABLES.values())
     count = (
-        f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, and {len(ELSEWHERE)} other attacks."
+        f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, {len(LOADS)} loads, "
+        f"and {len(ELSEWHERE)} other attacks."
     )
-    return "\n".join([HEAD, count, "", *_answers(), *_requests(), *_records(), *_others()])
+    return "\n".join([HEAD, count, "", *_answers(), *_requests(), *_records(), *_loads(), *_others()])
 
 
 def _answers() -> Iterator[str]:
@@ -150,6 +180,12 @@ def _records() -> Iterator[str]:
     yield from (f"| {name} | {' | '.join(outcome)} |" for name, outcome in OUTCOMES.items())
     yield "\n| a record with | sent | type |\n| --- | --- | --- |"
     yield from (f"| {_cell(each.name)} | {_stored(each)} | {types[each.outcome]} |" for each in RECORDS)
+    yield ""
+
+
+def _loads() -> Iterator[str]:
+    yield LOADS_HEAD
+    yield from (f"| {attack} | {size} | {outcome} | `{test}` |" for attack, size, outcome, test in LOADS)
     yield ""
 
 

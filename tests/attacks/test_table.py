@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -12,7 +13,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.schemas import read
 from tests.attacks.records import RECORDS
 from tests.attacks.requests import TABLES
-from tests.attacks.table import ANSWERS, PAGE, render
+from tests.attacks.table import ANSWERS, LOADS, PAGE, render
 
 SECURITY = PAGE.with_name("security.md")
 CASES_MIN = 100
@@ -29,6 +30,15 @@ def test_there_are_at_least_a_hundred_attacks() -> None:
     names += [("records", record.name) for record in RECORDS]
 
     assert CASES_MIN <= len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("module", ["test_stalls", "test_isolation"])
+def test_every_load_is_listed(module: str) -> None:
+    """The page lists every test of a load, and no others."""
+    tests = re.findall(r"^def (test_\w+)", Path(__file__).with_name(f"{module}.py").read_text(), re.MULTILINE)
+    listed = [test.rpartition("::")[2] for *_, test in LOADS if f"/{module}.py::" in test]
+
+    assert tests == listed
 
 
 def test_every_answer_is_explained() -> None:
