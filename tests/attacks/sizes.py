@@ -26,6 +26,7 @@ class Sizes(NamedTuple):
     clients: int
     sent: int
     lookups: int
+    connecting: int
     fleets: tuple[int, ...]
     wait_s: int
 
@@ -46,6 +47,7 @@ SMALL = Sizes(
     clients=100,
     sent=100,
     lookups=200,
+    connecting=1_500,
     fleets=(400,),
     wait_s=60,
 )
@@ -65,6 +67,7 @@ FULL = Sizes(
     clients=150,
     sent=200,
     lookups=400,
+    connecting=6_000,
     fleets=(1_000, 3_000),
     wait_s=300,
 )

@@ -93,7 +93,7 @@ LOADS = [
     ("Clients that resume with timestamps in their event IDs", "150 clients, 200 records", "they share the feed: the CPU time is that of new clients", "attacks/test_isolation.py::test_clients_that_resume_with_timestamps_share_the_feed"),
     ("Requests for random topics while Kafka is 30 ms away", "400 at once", "404; an existing topic opens within 2 s", "attacks/test_isolation.py::test_lookups_of_unknown_topics"),
     ("A fleet that returns when the ring is empty", "1,000 and 3,000 clients", "each receives the records that it missed; no 503", "attacks/test_isolation.py::test_a_fleet_returns_to_an_empty_ring"),
-    ("Clients that connect at the same time", "500 clients", "all streams open", "attacks/test_isolation.py::test_hundreds_of_clients_connect_at_once"),
+    ("Clients that connect at the same time", "6,000 clients", "all streams open, and each client receives all records", "attacks/test_isolation.py::test_many_clients_connect_at_once"),
 ]  # fmt: skip
 LOADS_HEAD = """\
 ## Loads

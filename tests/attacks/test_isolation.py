@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -319,14 +320,26 @@ def test_a_fleet_returns_to_an_empty_ring(
     assert fleet == measured["complete"]
 
 
-def test_hundreds_of_clients_connect_at_once(
+def test_many_clients_connect_at_once(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
 ) -> None:
-    """The requests are handled over several turns of the event loop."""
+    """Their requests, and the records that they receive, are handled over several turns of the event loop."""
     topic = cluster.create(fresh_name)
     worker = attack()
-    with Crowd(worker.server.port, [f"/{topic}"] * 500) as crowd:
-        crowd.wait(lambda client: client.opened_after_s, 30)
+    _allow_descriptors(SIZES.connecting + 1_000)
+    with Crowd(worker.server.port, [f"/{topic}"] * SIZES.connecting) as crowd:
+        crowd.wait(lambda client: client.opened_after_s, 60)
         measured["statuses"] = crowd.statuses()
+        for value in records(10):
+            cluster.send(topic, value)
+        crowd.wait(complete(10), 30)
+        measured["complete"] = sum(client.events == 10 for client in crowd.clients)
     worker.is_bounded(60 * MB)
-    assert {200: 500} == measured["statuses"]
+    assert {200: SIZES.connecting} == measured["statuses"]
+    assert SIZES.connecting == measured["complete"]
+
+
+def _allow_descriptors(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
