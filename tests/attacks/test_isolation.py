@@ -304,8 +304,8 @@ def test_a_fleet_returns_to_an_empty_ring(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], fleet: int
 ) -> None:
     """Each client missed some records while the server restarted. Each receives them; none gets 503."""
-    topic, missed = cluster.create(fresh_name, 3), 30
-    limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS}
+    topic, missed = cluster.create(fresh_name, 3), 500
+    limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
     with Client(attack().server.port, f"/{topic}") as client:
         last_id = client.ready().last_id
     cluster.send(topic, *records(missed, 1_000))
