@@ -16,7 +16,8 @@ import pytest
 from kafkasse.broker import EmbeddedBroker
 from tests.attacks.conftest import Attack, Probe
 from tests.attacks.crowd import Crowd, Visitor
-from tests.attacks.sizes import FULL, MB, SIZES
+from tests.attacks.memory import Load
+from tests.attacks.sizes import FULL, SIZES
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Conditions, Network
 from tests.support.client import Client
@@ -65,7 +66,9 @@ def test_slow_readers_do_not_starve_catching_up(
         measured |= {"statuses": normal.statuses(), "caught_up_after_s": round(time.monotonic() - began, 1)}
         measured["complete"] = sum(each.events == len(values) for each in normal.clients)
         gevent.killall(dripping)
-        worker.is_bounded(SIZES.slow_readers * MB)
+        worker.is_bounded(
+            Load(streams=SIZES.slow_readers + 5, stalled=SIZES.slow_readers, catching_up=SIZES.slow_readers + 5)
+        )
     assert 5 == measured["complete"]
 
 
@@ -114,7 +117,7 @@ def test_a_partition_without_a_leader(
         measured["own_events"] = unlucky.clients[0].events
         gevent.killall(blocked)
     nodes.start(3)
-    worker.is_bounded(30 * MB)
+    worker.is_bounded(Load(streams=20, feeds=11, partitions=24))
     assert {200: len(lit)} == measured["others"]
     assert ({200: 1}, 1) == (measured["own"], measured["own_events"])
 
@@ -156,7 +159,7 @@ def test_many_topics(
         measured["connections"] = worker.server.connections_to(broker_port(broker))
         measured["complete"] = sum(each.events >= sent for each in crowd.clients)
     measured |= probe.summary()
-    worker.is_bounded(60 * MB)
+    worker.is_bounded(Load(streams=51, feeds=50, partitions=50))
     assert measured["connections"] <= CONNECTIONS_MAX
     assert len(topics) == measured["complete"]
 
@@ -183,7 +186,11 @@ def test_one_client_of_many_combinations_of_topics(
             other.wait(lambda client: complete(len(values))(client) or client.ended, 30)
             measured |= {"other": other.statuses(), "other_events": other.clients[0].events}
         measured["connections"] = worker.server.connections_to(broker_port(broker))
-        worker.is_bounded(60 * MB)
+        worker.is_bounded(
+            Load(
+                streams=len(combinations), catching_up=1, feeds=len(combinations), partitions=len(combinations) * TOPICS
+            )
+        )
     assert {200: len(combinations)} == measured["statuses"]
     assert len(values) == measured["other_events"]
     assert measured["connections"] <= CONNECTIONS_MAX + 4  # idle connections that the worker keeps
@@ -221,7 +228,7 @@ def test_many_clients_with_ids_of_kafka_sse(
         crowd.wait(complete(10), 30)
         measured["connections"] = worker.server.connections_to(broker_port(broker))
         measured["complete"] = sum(each.events == 10 for each in crowd.clients)
-        worker.is_bounded(60 * MB)
+        worker.is_bounded(Load(streams=SIZES.clients, catching_up=1, partitions=2))
     assert {200: SIZES.clients} == measured["statuses"]
     assert len(values) == measured["other_events"]
     assert SIZES.clients == measured["complete"]
@@ -252,7 +259,7 @@ def test_clients_that_resume_with_timestamps_share_the_feed(
             crowd.wait(complete(max(before) + SIZES.sent), 30)
             costs[name] = worker.server.cpu_s() - began
             measured[f"{name}_cpu_s"] = round(costs[name], 2)
-    worker.is_bounded(60 * MB)
+    worker.is_bounded(Load(streams=SIZES.clients, partitions=3))
     assert costs["resumed"] < 2 * costs["new"] + 0.1
 
 
@@ -290,7 +297,7 @@ def test_lookups_of_unknown_topics(
             measured |= {"existing": existing.statuses(), "open_after_s": round(existing.clients[0].opened_after_s, 2)}
         unknown.wait(lambda client: client.status, 60)
         measured["unknown"] = unknown.statuses()
-    worker.is_bounded(60 * MB)
+    worker.is_bounded(Load(streams=1))
     assert {200: 1} == measured["existing"]
     assert measured["open_after_s"] < 2
     assert {404: len(names)} == measured["unknown"]
@@ -315,7 +322,7 @@ def test_a_fleet_returns_to_an_empty_ring(
         crowd.wait(lambda client: complete(missed)(client) or client.ended, 60)
         measured |= {"statuses": crowd.statuses(), "all_after_s": round(time.monotonic() - began, 1)}
         measured["complete"] = sum(each.events == missed for each in crowd.clients)
-        worker.is_bounded(60 * MB + fleet * 100_000)
+        worker.is_bounded(Load(streams=fleet, stalled=fleet, catching_up=fleet, partitions=3))
     assert {200: fleet} == measured["statuses"]
     assert fleet == measured["complete"]
 
@@ -334,7 +341,7 @@ def test_many_clients_connect_at_once(
             cluster.send(topic, value)
         crowd.wait(complete(10), 30)
         measured["complete"] = sum(client.events == 10 for client in crowd.clients)
-    worker.is_bounded(60 * MB)
+    worker.is_bounded(Load(streams=SIZES.connecting))
     assert {200: SIZES.connecting} == measured["statuses"]
     assert SIZES.connecting == measured["complete"]
 

@@ -1,0 +1,56 @@
+"""The bound on the memory of a worker. docs/capacity.md states it, and each attack checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kafkasse.schemas import read
+
+KIB, MIB = 1 << 10, 1 << 20
+IDLE_WORKER_BYTES = 72 * MIB
+RESERVE_BYTES = 24 * MIB
+STREAM_BYTES = 16 * KIB
+PARTITION_BYTES = 8 * KIB
+CHUNKS_PER_STALLED_CLIENT = 2
+FETCHES_PER_CURSOR = 3
+DEFAULTS = {name: schema.get("default") for name, schema in read("config")["properties"].items()}
+
+
+class Load(NamedTuple):
+    """What a worker serves, at most at the same time.
+
+    Attributes:
+        streams: the open streams.
+        stalled: those of them whose clients accept bytes more slowly than the server could send them.
+        catching_up: those of them that have a cursor; at most `max_catch_ups`.
+        large_batches: those cursors that read compressed batches which are larger than `max_fetch_bytes` when decompressed.
+        feeds: the feeds that have a ring.
+        partitions: the partitions of all feeds.
+        snapshots: the snapshots in memory.
+    """
+
+    streams: int = 0
+    stalled: int = 0
+    catching_up: int = 0
+    large_batches: int = 0
+    feeds: int = 1
+    partitions: int = 1
+    snapshots: int = 0
+
+
+def growth(load: Load, settings: Mapping[str, Any]) -> int:
+    """Return how much memory a worker may use for this load, in addition to the memory of an idle worker."""
+    limits = {**DEFAULTS, **settings}
+    chunk, fetch = limits["max_chunk_bytes"], limits["max_fetch_bytes"]
+    cursors = min(load.catching_up, limits["max_catch_ups"]) + 1  # and that of the tail
+    return int(
+        RESERVE_BYTES
+        + min(load.feeds * limits["max_ring_bytes"], limits["max_total_ring_bytes"])
+        + 2 * load.snapshots * limits["max_snapshot_bytes"]
+        + load.streams * STREAM_BYTES
+        + load.stalled * CHUNKS_PER_STALLED_CLIENT * chunk
+        + cursors * FETCHES_PER_CURSOR * fetch
+        + load.large_batches * limits["max_decompressed_bytes"]
+        + load.partitions * PARTITION_BYTES
+    )
