@@ -27,7 +27,6 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.start import resolve
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
-from kafkasse.log_line import one_line
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
@@ -35,6 +34,7 @@ from kafkasse.web.id_size import check_id_size
 from kafkasse.web.limits import StreamLimits
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
+from kafkasse.web.skipped_records import SkippedRecords
 from kafkasse.web.stream import Stream
 from kafkasse.web.throttle import RejectionThrottle
 
@@ -80,6 +80,7 @@ class StreamService:
     def __init__(self, config: Config, open_log: Callable[[], Log]) -> None:
         self.config = config
         self.metrics = Metrics()
+        self._skipped = SkippedRecords(self.metrics, config.hooks.logger)
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: Feeds | None = None
@@ -209,13 +210,9 @@ class StreamService:
             hooks = self.config.hooks
             sparse = self.config.web.id_frequency == "run"
             self._encoders[key] = Encoder(
-                route.format, wire, hooks.deserializer, hooks.filterer, self._on_skipped, sparse_ids=sparse
+                route.format, wire, hooks.deserializer, hooks.filterer, self._skipped.add, sparse_ids=sparse
             )
         return self._encoders[key]
-
-    def _on_skipped(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        self.metrics.count("records_skipped", topic=topic)
-        self.config.hooks.logger.warning("Skipped %s/%d offset %d: %s", topic, partition, offset, one_line(reason))
 
     def _call_handler(self, event: str, argument: Any) -> None:
         handler = self.config.hooks.kafka_event_handlers.get(event)

@@ -25,6 +25,7 @@ from gevent import get_hub, spawn
 from kafkasse import frame
 from kafkasse.config.settings import WebSettings
 from kafkasse.errors import UNEXPECTED, FilterError, KafkasseError
+from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, SilenceDetector
@@ -243,6 +244,7 @@ class Stream:
                     client.parked = True
                     return
                 if data:  # an empty chunk would end the response
+                    take_turn()  # a client that reads fast must not keep the event loop busy
                     client.send_all(to_chunk(data))
                     to_chunk = client.to_chunk
             client.send_all(LAST_CHUNK)
