@@ -226,6 +226,14 @@ def test_negotiates_the_content_type(accept: str | None, content_type: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("position_events", "frame"), [(True, b"event: position\ndata: {}\nid: 5\n\n"), (False, b"id: 5\n\n")]
+)
+def test_position_events_can_be_switched_off(position_events: bool, frame: bytes) -> None:
+    """The setting position_events decides how the server sends an ID without a record."""
+    assert frame == stream_request(position_events=position_events).wire.position("5")
+
+
+@pytest.mark.parametrize(
     "accept", ["text/html", "image/*", f"{EVENTS};q=0", "*/*;q=0", "x", ";;;", "text/plain, application/xml"]
 )
 def test_refuses_a_request_that_accepts_no_offered_type(accept: str) -> None:
