@@ -17,7 +17,7 @@ REQUIRED = PYTHON, CHROMIUM  # in CI; the other toolchains are optional everywhe
 @pytest.mark.timeout(900)  # the first test builds all clients
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_client_receives_each_record_once(program: Program, results: dict[str, Result]) -> None:
-    """The worker is killed, restarted and stopped, connections break within events, and the client misses no record."""
+    """Workers are killed, restarted and stopped, connections break within events, and the client has only known defects."""
     if reason := missing(program.toolchain):
         if os.environ.get("CI") == "true" and program.toolchain in REQUIRED:
             pytest.fail(reason)
