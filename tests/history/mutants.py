@@ -140,8 +140,8 @@ def _evicted_while_joining() -> None:
 
     def join(original: Any, self: Any, reader: Any) -> None:
         original(self, reader)
-        applied["evicted_while_joining"] += self._segment != self._shared.ring.first
-        self._segment = self._shared.ring.first
+        applied["evicted_while_joining"] += self._segment != self._feed.ring.first
+        self._segment = self._feed.ring.first
 
     patch(Reader, "_join", join)
 
@@ -151,7 +151,7 @@ def _behind_at_the_feeds_place() -> None:
 
     def fall_behind(original: Any, self: Any) -> None:
         applied["falls_behind_to_the_end"] += 1
-        ids = self._shared.ids
+        ids = self._feed.ids
         self._ids = ids.copy_at(ids.offsets, ids.timestamps)
         original(self)
 
