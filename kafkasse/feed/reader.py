@@ -108,7 +108,6 @@ class Reader:
         "_gaps",
         "_id_sent",
         "_ids",
-        "_is_reading",
         "_max_chunk_bytes",
         "_open_catch_up",
         "_places",
@@ -146,7 +145,6 @@ class Reader:
         self._segment = 0  # JOINING and LIVE: the next segment to read
         self._places: dict[Partition, Place] = {}  # LIVE only: the position before that segment
         self._id_sent = False  # the last event ID that the client received is its position
-        self._is_reading = False
         self._client: ParkedClient | None = None  # PARKED only
         if snapshot is None and feed.covers(ids):
             self.state = ReaderState.JOINING
@@ -176,11 +174,11 @@ class Reader:
             self._release_cursor()  # let others try; Kafka may be able to serve them
             gevent.sleep(UNAVAILABLE_BACKOFF_S)
             return
-        if self.state is not ReaderState.BEHIND:  # another greenlet closed the reader meanwhile
-            catch_up.close()
+        self._catch_up = catch_up
+        if self.state is not ReaderState.BEHIND or slot.revoked:  # another greenlet closed the reader meanwhile
+            self._release_cursor()
             return
         self._enter(ReaderState.CATCHING_UP)
-        self._catch_up = catch_up
 
     def _join(self, ids: IdWriter) -> None:
         self._enter(ReaderState.JOINING)
@@ -210,8 +208,8 @@ class Reader:
         self._release_cursor()
 
     def _on_revoked(self) -> None:
-        # While read() runs, its frames and the position may not match. It falls behind after it has returned them.
-        if self.state is ReaderState.CATCHING_UP and not self._is_reading:
+        # The position is exact: a read() that another greenlet is in returns all frames that it has encoded.
+        if self.state is ReaderState.CATCHING_UP:
             self._fall_behind()
 
     def park(self, client: ParkedClient) -> None:
@@ -269,17 +267,13 @@ class Reader:
             KafkasseError: the stream cannot continue.
         """
         deadline = time.monotonic() + timeout_s
-        self._is_reading = True
-        try:
-            while self.stop_reason is None:
-                state = self.state
-                data = self._read_once(deadline)
-                if data or (self.state is state and time.monotonic() >= deadline):
-                    return data
-                take_turn()
-            return b""
-        finally:
-            self._is_reading = False
+        while self.stop_reason is None:
+            state = self.state
+            data = self._read_once(deadline)
+            if data or (self.state is state and time.monotonic() >= deadline):
+                return data
+            take_turn()
+        return b""
 
     def _read_once(self, deadline: float) -> bytes:
         if self._snapshot is not None:
@@ -337,9 +331,6 @@ class Reader:
             self._start_catch_up(slot, self._ids)
 
     def _read_cursor(self, catch_up: CatchUp, deadline: float) -> bytes:
-        if self._slot is not None and self._slot.revoked:
-            self._fall_behind()
-            return b""
         catch_up.id_sent = self._id_sent
         data = catch_up.read(max(0.0, deadline - time.monotonic()), self._must_stop_catch_up)
         self._id_sent = catch_up.id_sent
@@ -352,8 +343,7 @@ class Reader:
         return data
 
     def _must_stop_catch_up(self) -> bool:
-        is_revoked = self._slot is not None and self._slot.revoked
-        return self.stop_reason is not None or is_revoked or self._may_join()
+        return self.stop_reason is not None or self.state is not ReaderState.CATCHING_UP or self._may_join()
 
     def _may_join(self) -> bool:
         catch_up = self._catch_up

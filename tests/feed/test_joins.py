@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from unittest import mock
 
@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, Reader, StopReason
+from kafkasse.feed import Feeds, Reader, StopReason, catch_up, reader, shared_feed
 from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder, JsonLines, ServerSentEvents
+from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, encoder
 from kafkasse.log import Partition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, PartitionStart, of_topics, parse
@@ -160,6 +160,7 @@ class World:
         id_type: what the event IDs contain.
         is_json_lines: the clients read JSON lines.
         hooked: steps that happen inside calls of the filter, one in each call, because a filter may let other greenlets run.
+        switched: steps that happen between two pieces of a long computation, one at each call of take_turn().
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class World:
         id_type: IdType = IdType.OFFSET,
         is_json_lines: bool = False,
         hooked: list[tuple[str, int]] | None = None,
+        switched: list[tuple[str, int]] | None = None,
     ) -> None:
         self.clock = Clock()
         self.log = SwitchingLog()
@@ -182,9 +184,13 @@ class World:
         self.is_json_lines = is_json_lines
         self.hooked = list(hooked or ())
         self.is_in_hook = False
+        self.switched = list(switched or ())
+        self.is_switched = False
         self.is_turning = False
         self.tails: list[Tail] = []
-        config = Config(max_ring_records=max_ring_records, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
+        config = Config(
+            max_ring_records=max_ring_records, idle_feed_timeout_s=3600, max_chunk_bytes=1024, max_catch_ups=2
+        )
         # Refresh the metadata whenever a tail or a cursor checks it.
         self.feeds = Feeds(self.log, replace(config.feed, metadata_refresh_s=0.0), self.tails.append)
         self.route = Route("topics", "/<topics>", None, id_type=id_type)
@@ -194,6 +200,13 @@ class World:
         self.clients: list[Client] = []
         self.log.while_closing = self.run_others
         self.count = 0
+
+    def take_turn(self, urgent: bool = False) -> None:
+        """Replaces event_loop.take_turn()."""
+        if self.switched and not self.is_switched:
+            self.is_switched = True
+            self.perform(*self.switched.pop(0))
+            self.is_switched = False
 
     def keeps(self, message: Mapping[str, int]) -> bool:
         if self.hooked and not self.is_in_hook:
@@ -240,9 +253,11 @@ class World:
             return
         self.turn()
         for tail in self.tails:
-            for feed in tail.feeds.values():
+            for feed in list(tail.feeds.values()):
+                self.is_turning = True
                 feed._heartbeat_at = 0.0
                 feed.flush()
+                self.is_turning = False
                 for client in feed._parked:
                     assert client.is_woken or self.is_current(client, feed.ids.render())
 
@@ -295,6 +310,13 @@ class World:
             client.reader.unpark()
             client.is_parked = False
 
+    def revoke(self, client: Client, number: int) -> None:
+        """Revoke the slot with which the client catches up. This may happen while the client's greenlet does something."""
+        slot = client.reader._slot
+        if slot is not None and slot.granted:
+            slot.revoked = True
+            slot.on_revoke()
+
     def end(self, client: Client, number: int) -> None:
         """End the stream, as a server that stops does; the client reconnects with its last event ID."""
         if self.is_json_lines:
@@ -327,7 +349,12 @@ class World:
     # The implementation of the steps.
 
     def play(self, steps: list[tuple[str, int]]) -> None:
-        with mock.patch("time.time_ns", self.clock.time_ns):
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch("time.time_ns", self.clock.time_ns))
+            for module in (catch_up, reader, shared_feed):
+                patches.enter_context(mock.patch.object(module, "take_turn", self.take_turn))
+            for module, limit in LIMITS:
+                patches.enter_context(mock.patch.object(module, limit, 2))
             for step in steps:
                 self.perform(*step)
             self.read_everything()
@@ -335,7 +362,7 @@ class World:
     def perform(self, step: str, number: int) -> None:
         if step in CLIENT_STEPS:
             client = self.clients[number % len(self.clients)] if self.clients else None
-            if client is not None and not client.is_busy:
+            if client is not None and (step == "revoke" or not client.is_busy):
                 getattr(self, step)(client, number)
         else:
             getattr(self, step)(number)
@@ -349,8 +376,8 @@ class World:
     def read_everything(self) -> None:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise there would always be more records
-        self.hooked = []
-        for _ in range(4):
+        self.hooked = self.switched = []
+        for _ in range(6):
             self.turn()
             for client in self.clients:
                 client.wake()
@@ -396,7 +423,24 @@ class World:
                 assert ends == {partition: start.offset for partition, start in client.position.items()}
 
 
-CLIENT_STEPS = ("read", "cut", "cut_while_sending", "send_moved_id", "park", "limit_socket", "wake", "resume", "end")
+CLIENT_STEPS = (
+    "read",
+    "cut",
+    "cut_while_sending",
+    "send_moved_id",
+    "park",
+    "limit_socket",
+    "wake",
+    "resume",
+    "end",
+    "revoke",
+)
+# Small limits, so that a few records make many pieces.
+LIMITS = (
+    (encoder, "MAX_PIECE_RECORDS"),
+    (reader, "MAX_PIECE_SEGMENTS"),
+    (shared_feed, "PARKED_CLIENTS_PER_TURN"),
+)
 
 
 def step(name: str, largest: int = 0) -> st.SearchStrategy[tuple[str, int]]:
@@ -422,29 +466,33 @@ STEP = st.one_of(
     step("wake", 9),
     step("resume", 9),
     step("end", 9),
+    step("revoke", 9),
 )
 STEPS = st.lists(STEP, min_size=25, max_size=100)  # hypothesis prefers short lists, in which no reader joins
+SWITCHES = st.lists(STEP, max_size=10)
 RING = st.integers(1, 12)
 
 
 @pytest.mark.parametrize("id_type", IdType)
-@given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=st.lists(STEP, max_size=10))
+@given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=SWITCHES, switched=SWITCHES)
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_each_client_receives_exactly_the_records_in_any_interleaving(
-    id_type, steps, max_ring_records, filtered, hooked
+    id_type, steps, max_ring_records, filtered, hooked, switched
 ):
     """Writes, fetches, opens, reads, parking, heartbeats and cuts at any byte: no record is lost or duplicated."""
-    world = World(max_ring_records, filtered, id_type=id_type, hooked=hooked)
+    world = World(max_ring_records, filtered, id_type=id_type, hooked=hooked, switched=switched)
     world.play(steps)
 
     world.check()
 
 
-@given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=st.lists(STEP, max_size=10))
+@given(steps=STEPS, max_ring_records=RING, filtered=st.booleans(), hooked=SWITCHES, switched=SWITCHES)
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_json_lines_contain_exactly_the_records_in_any_interleaving(steps, max_ring_records, filtered, hooked):
+def test_json_lines_contain_exactly_the_records_in_any_interleaving(
+    steps, max_ring_records, filtered, hooked, switched
+):
     """JSON lines have no event IDs, but the reader's position is checked in the same way."""
-    world = World(max_ring_records, filtered, is_json_lines=True, hooked=hooked)
+    world = World(max_ring_records, filtered, is_json_lines=True, hooked=hooked, switched=switched)
     world.play(steps)
 
     world.check()

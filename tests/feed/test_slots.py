@@ -1,0 +1,101 @@
+"""The slots for catching up: which reader is next, and when a reader loses its slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gevent
+import pytest
+
+from kafkasse.feed.slots import CatchUpSlots, Slot
+from tests.support.waiting import TIMEOUT_S, wait_until
+
+
+@pytest.fixture
+def slots() -> Iterator[CatchUpSlots]:
+    slots = CatchUpSlots(1, quantum_s=TIMEOUT_S * 2)
+    yield slots
+    slots._queues.clear()
+    slots._waiting = 0
+
+
+def request(slots: CatchUpSlots, client: str = "a", revoked: list[str] | None = None) -> Slot:
+    return slots.request(client, lambda: None if revoked is None else revoked.append(client))
+
+
+def test_a_free_slot_is_granted_at_once(slots: CatchUpSlots) -> None:
+    """The reader does not wait."""
+    assert request(slots).wait(0)
+
+
+def test_a_released_slot_goes_to_the_next_reader(slots: CatchUpSlots) -> None:
+    """The reader that waits wakes up."""
+    first, second = request(slots), request(slots)
+    waiting = gevent.spawn(second.wait, TIMEOUT_S * 2)
+    gevent.sleep(0)
+
+    first.release()
+    first.release()
+
+    assert waiting.get(timeout=TIMEOUT_S)
+
+
+def test_clients_take_turns(slots: CatchUpSlots) -> None:
+    """A client with many readers delays a reader of another client by one turn."""
+    holder = request(slots, "a")
+    waiting = [request(slots, client) for client in "aaaabbc"]
+    order = []
+    while holder:
+        holder.release()
+        holder = next((slot for slot in waiting if slot.granted and slot not in order), None)
+        order += [holder] if holder else []
+
+    assert "abcabaa" == "".join(slot.client for slot in order)
+
+
+def test_a_reader_that_leaves_the_queue_is_not_granted_a_slot(slots: CatchUpSlots) -> None:
+    """The reader after it is next."""
+    holder, leaving, staying = request(slots), request(slots), request(slots)
+    leaving.release()
+
+    holder.release()
+
+    assert (False, True) == (leaving.granted, staying.granted)
+    assert 0 == slots._waiting
+
+
+def test_a_slot_is_not_revoked_while_no_reader_waits() -> None:
+    """A reader may catch up for as long as it takes."""
+    slots = CatchUpSlots(2, quantum_s=0.0)
+    held = [request(slots), request(slots)]
+    for slot in held:
+        slot.started()
+    slots.revoke_expired()
+
+    assert [False, False] == [slot.revoked for slot in held]
+
+
+def test_as_many_slots_are_revoked_as_readers_wait_for() -> None:
+    """The reader that has had its slot for the longest time loses it."""
+    slots, revoked = CatchUpSlots(2, quantum_s=0.0), []
+    held = [request(slots, client, revoked) for client in "ab"]
+    for slot in held:
+        slot.started()
+    waiting = request(slots, "c")
+
+    wait_until(lambda: revoked)
+    gevent.sleep(0.3)
+    assert ["a"] == revoked
+    held[0].release()
+
+    assert waiting.granted
+
+
+def test_a_reader_keeps_its_slot_for_a_while(slots: CatchUpSlots) -> None:
+    """It must be able to read something before it loses its slot."""
+    holder = request(slots)
+    holder.started()
+    request(slots)
+    gevent.sleep(0.3)
+
+    assert not holder.revoked
