@@ -58,7 +58,7 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
         ConfigurationError: brokers reject the settings. Retrying cannot help.
         TopicNotAvailable: a topic does not exist, or we may not read it.
         KafkaUnavailable: the cluster does not answer now.
-        KafkasseError: a record is damaged.
+        KafkasseError: a record is damaged, or the broker does not support its compression.
     """
     if isinstance(error, _TOPIC_ERRORS):
         log.warning(
@@ -74,6 +74,11 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
     if isinstance(error, kafka_errors.CorruptRecordError):
         log.error("Damaged records: %s. Streams that reach these records end with an error.", message(error))
         return KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.")
+    if isinstance(error, kafka_errors.UnsupportedCompressionTypeError):
+        log.error("Topic %s is compressed with zstd, which needs Kafka 2.1 or newer.", message(error))
+        return KafkasseError(
+            "The server cannot read a topic of this stream, because Kafka is too old for its compression."
+        )
     log.warning("Kafka is unavailable. %s: %s", type(error).__name__, message(error))
     return KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.")
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
+from kafkasse.errors import KafkasseError
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, VERSIONS
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import OffsetOutOfRange, Partition
@@ -26,7 +27,7 @@ from tests.kafka.test_cursor import at, offsets, start_poll
 from tests.kafka.test_log_contract import KafkaWriter, take, values
 
 FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, FIRST_WITH_DIVERGENCE = 7, 9, 12
-NOT_LEADER = 6
+NOT_LEADER, UNSUPPORTED_COMPRESSION_TYPE = 6, 76
 
 
 @pytest.fixture(params=VERSIONS)
@@ -133,6 +134,22 @@ def test_continues_after_an_election_without_truncation(cluster: FakeCluster, lo
     other.next_fetch().respond(partition_data(0, batch(2, b"c", epoch=6)))
 
     assert [2] == offsets(poll.get())
+    cursor.close()
+
+
+def test_unsupported_compression_affects_only_its_partition(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+    """Before version 10, a broker does not return records that are compressed with zstd. Retrying cannot help."""
+    broker, cursor = cluster.brokers[0], log.cursor({at(0): 0, at(1): 0}, tail=True)
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(
+        partition_data(0, error=UNSUPPORTED_COMPRESSION_TYPE), partition_data(1), **session(version)
+    )
+    failed = poll.get()
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(1, batch(0, b"a")), **session(version))
+
+    assert {at(0): KafkasseError} == {each: type(error) for each, error in failed.errors.items()}
+    assert [0] == offsets(poll.get(), 1)
     cursor.close()
 
 
