@@ -268,11 +268,13 @@ class Reader:
         """
         deadline = time.monotonic() + timeout_s
         while self.stop_reason is None:
+            take_turn()  # because many readers may wake up at once
+            if self.stop_reason is not None:
+                break
             state = self.state
             data = self._read_once(deadline)
             if data or (self.state is state and time.monotonic() >= deadline):
                 return data
-            take_turn()
         return b""
 
     def _read_once(self, deadline: float) -> bytes:
@@ -368,7 +370,8 @@ class Reader:
         ring = feed.ring
         rank = ring.rank(ids.offsets)
         end = min(ring.head, self._segment + MAX_PIECE_SEGMENTS)
-        while self._segment < end and size < MAX_PIECE_BYTES:
+        max_bytes = min(MAX_PIECE_BYTES, self._max_chunk_bytes)
+        while self._segment < end and size < max_bytes:
             segment = ring[self._segment]
             self._segment += 1
             frames += (own := self._own_frames(segment, ids))

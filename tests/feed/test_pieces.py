@@ -1,0 +1,144 @@
+"""No step of a feed or a reader takes long: each takes a turn of the event loop for every piece, and returns one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds, Reader, catch_up, shared_feed
+from kafkasse.feed.reader import ReaderState
+from kafkasse.feed.tail import Tail
+from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import of_topics, parse
+from kafkasse.route import Route, StartAt
+
+CHUNK = 16_384
+RECORDS = 2000
+FROM_THE_START = '[{"topic":"t","partition":0,"offset":0},{"topic":"t","partition":1,"offset":%d}]'
+
+
+class Client:
+    """A parked client that accepts everything."""
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    def to_chunk(self, data: bytes) -> bytes:
+        return data
+
+    def try_send(self, chunk: bytes) -> bool:
+        self.received += chunk
+        return True
+
+    def wake(self) -> None:
+        """The feed does not end."""
+
+
+class World:
+    """A feed whose ring holds all records of a topic."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.log.create("t", 2)
+        self.tails: list[Tail] = []
+        self.feeds = Feeds(self.log, Config(max_chunk_bytes=CHUNK).feed, self.tails.append)
+        self.encoder = Encoder()
+
+    def open(self, last_id: str = "", start: StartAt = StartAt.LATEST) -> Reader:
+        position = parse(last_id) if last_id else of_topics(["t"])
+        route = Route("topics", "/<topics>", None, start=start)
+        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder)
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            self.log.append("t", b'{"n":"%b"}' % (b"x" * 500))
+        while self.tails and self.tails[0].partitions and self._is_behind():
+            self.tails[0].turn(0)
+
+    def _is_behind(self) -> bool:
+        return any(
+            state.offset != self.log.offset_ranges([each])[each].end for each, state in self.tails[0].partitions.items()
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that has one entry for each turn."""
+    found: list[bool] = []
+    for module in (shared_feed, catch_up):
+        monkeypatch.setattr(module, "take_turn", lambda urgent=False: found.append(urgent))
+    return found
+
+
+def live(world: World) -> Reader:
+    return world.open()
+
+
+def joining(world: World) -> Reader:
+    """Return a reader at a position that the feed never has."""
+    world.log.append("t", b"{}", 1)
+    return world.open(FROM_THE_START % 1)
+
+
+def catching_up(world: World) -> Reader:
+    return world.open(start=StartAt.EARLIEST)
+
+
+@pytest.mark.parametrize("make", [live, joining, catching_up])
+def test_a_read_returns_about_one_chunk(world: World, make: Callable[[World], Reader]) -> None:
+    """A reader that is far behind receives many chunks, none of which is much larger than the others."""
+    first = world.open()
+    reader = make(world)
+    world.append(RECORDS)
+    if make is joining:
+        assert ReaderState.JOINING is reader.state
+
+    chunks = []
+    while chunk := reader.read(0):
+        chunks.append(len(chunk))
+
+    assert RECORDS * 500 < sum(chunks)
+    assert max(chunks) < CHUNK + 65_536 + 1000
+    first.close()
+
+
+def test_a_feed_takes_a_turn_for_each_piece(world: World, turns: list[bool]) -> None:
+    """The turns are urgent, because all clients of the feed wait for the records."""
+    reader = world.open()
+    world.append(RECORDS)
+
+    assert RECORDS // 64 <= len(turns)
+    assert all(turns)
+    reader.close()
+
+
+def test_a_reader_takes_a_turn_for_each_piece(world: World, turns: list[bool]) -> None:
+    """While it catches up, it encodes many pieces."""
+    world.append(RECORDS)
+    reader = catching_up(world)
+    while reader.read(0):
+        pass
+
+    assert RECORDS // 64 <= len(turns)
+    assert not any(turns)
+
+
+def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world: World, turns: list[bool]) -> None:
+    """Ten thousand system calls would take too long for one turn."""
+    clients = []
+    for _ in range(1000):
+        reader, client = world.open(), Client()
+        reader.park(client)
+        clients.append(client)
+    world.append(1)
+
+    assert 1000 // shared_feed.PARKED_CLIENTS_PER_TURN <= len(turns)
+    assert all(b'"offset":0' in client.received for client in clients)
