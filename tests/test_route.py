@@ -40,7 +40,7 @@ def test_a_route_allows_only_its_topics(route: Route, allowed: list[str], refuse
     assert [False] * len(refused) == [route.allows(topic) for topic in refused]
 
 
-@given(st.text())
+@given(st.from_regex(r"[a-zA-Z0-9._-]*", fullmatch=True))  # "__*" itself is no name of a topic
 def test_no_pattern_matches_an_internal_topic(name: str) -> None:
     """A pattern never matches a name that starts with two underscores, not even a pattern that starts with them."""
     assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
