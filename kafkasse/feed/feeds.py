@@ -198,6 +198,7 @@ class Feeds:
             tail.end_recreated(topics)
             if key in tail.feeds:
                 return tail.feeds[key]
+            self._make_room(tail)  # before the states are read, because this may remove partitions from the tail
             partitions = tail.partitions_of(key, topics)
             unknown = [each for each in partitions if each not in tail.partitions and each not in found]
             if not unknown:
@@ -216,7 +217,7 @@ class Feeds:
         topics: Mapping[str, Topic],
         now_ms: int,
     ) -> SharedFeed:
-        self._make_room(tail)
+        """Add a feed at the position of these partitions to the tail."""
         settings = self._settings
         add_ms = route.id_type is IdType.TIMESTAMP  # see IdWriter.set()
         start = ResolvedPosition(
