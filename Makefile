@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: help demo setup test test-fast lint bench soak chaos attacks fuzz audit
+.PHONY: help demo setup test test-fast lint bench soak chaos attacks old-kafka fuzz audit
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,6 +47,10 @@ chaos: setup ## inject random faults for SECONDS while many clients read
 # `make test` runs the same attacks with smaller sizes. See tests/attacks/sizes.py.
 attacks: setup ## run the attacks on memory and on the event loop in full size
 	@ATTACKS=full $(VENV)/bin/pytest -s --timeout 900 tests/attacks/test_stalls.py tests/attacks/test_isolation.py $(TEST)
+
+# Downloads 31 MB once. See docs/faults.md.
+old-kafka: setup ## read from Kafka 2.6
+	@OLD_KAFKA=1 $(VENV)/bin/pytest tests/kafka/test_old_kafka.py
 
 # Needs Node, Go, Rust, Java with Maven, Chromium and Firefox; builds the clients in build/clients. See docs/clients.md.
 ROUNDS ?= 3
