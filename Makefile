@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: help demo setup test test-fast lint bench soak chaos attacks old-kafka fuzz audit
+.PHONY: help demo setup test test-fast lint bench soak chaos attacks old-kafka mutants fuzz audit
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -56,6 +56,10 @@ old-kafka: setup ## read from Kafka 2.6
 ROUNDS ?= 3
 clients: setup ## run the SSE clients of other people through every fault, ROUNDS times
 	@$(VENV)/bin/python -m tests.clients --rounds $(ROUNDS)
+
+# Continues where an earlier run stopped; MUTANTS=--fresh starts again. Prints the changes that no fast test notices.
+mutants: setup ## change kafkasse/feed and kafkasse/kafka in one place at a time for SECONDS
+	@$(VENV)/bin/python -m tests.history.mutation_run --seconds $(SECONDS) $(MUTANTS)
 
 # The time is shared by all fuzz targets. See docs/security.md.
 fuzz: setup ## run the coverage-guided fuzzers for SECONDS

@@ -21,9 +21,14 @@ from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import Ring
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot
+from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder, ServerSentEvents
+from kafkasse.kafka import batches, cursor
+from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.log import KafkaLog
+from kafkasse.kafka.partition_state import PartitionState
 from kafkasse.position import IdWriter
+from kafkasse.web.client_socket import ClientSocket
 
 applied: Counter[str] = Counter()  # how often each mutant applied its fault in this process
 
@@ -240,11 +245,14 @@ def _tombstones_hidden() -> None:
 def _snapshot_short() -> None:
     """The oldest key of a snapshot is not sent."""
 
-    def records(original: Any, self: Any) -> Any:
-        applied["snapshot_lacks_a_key"] += 1
-        return original(self)[1:]
+    def make_version(original: Any, self: Any, ids: Any) -> None:
+        original(self, ids)
+        rows = self._newest.rows
+        if rows and len(rows) == len(self._rows):  # not a version that lacks a row already
+            applied["snapshot_lacks_a_key"] += 1
+            del rows[0]
 
-    patch(Snapshot, "records", records)
+    patch(Snapshot, "_make_version", make_version)
 
 
 def _times_too_far() -> None:
@@ -285,7 +293,130 @@ def _own_reader_skips() -> None:
     patch(CatchUp, "read", read)
 
 
+def _cursor_too_far() -> None:
+    """After every fifth run of records, a Kafka cursor continues one offset too far."""
+    turns = Counter[str]()
+
+    def advance(original: Any, self: Any, run: Any) -> None:
+        original(self, run)
+        turns["all"] += bool(run.records)
+        if run.records and turns["all"] % 5 == 0:
+            applied["cursor_one_too_far"] += 1
+            self.offset += 1
+
+    patch(PartitionState, "advance", advance)
+
+
+def _decoded_from_the_start() -> None:
+    """A batch that starts before the position of the cursor is decoded from its start."""
+
+    def decode(original: Any, fetched: Any, offset: int, *args: Any) -> Any:
+        for run in original(fetched, 0, *args):
+            applied["batch_decoded_from_its_start"] += bool(run.records) and run.records[0].offset < offset
+            yield run
+
+    patch(cursor, "decode", decode)
+
+
+def _last_not_decoded() -> None:
+    """The last record of a small batch is not decoded."""
+
+    def small_batch(original: Any, *args: Any) -> Any:
+        records = original(*args)
+        applied["last_of_a_batch_not_decoded"] += records is not None
+        return None if records is None else records[:-1]
+
+    patch(batches, "_small_batch", small_batch)
+
+
+def _abort_never_ends() -> None:
+    """After an aborted transaction, the later transactions of its producer are hidden too."""
+    hidden: dict[int, set[int]] = {}
+
+    def hides(original: Any, self: Any, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
+        aborted = hidden.setdefault(id(self), set())
+        hides = bool(original(self, batch, attributes, producer, last_offset))
+        wrong = not hides and producer in aborted and not attributes & batches._CONTROL
+        applied["abort_never_ends"] += wrong
+        aborted |= {producer} if hides else set()
+        return hides or wrong
+
+    patch(batches._AbortedTransactions, "hides", hides)
+
+
+def _partitions_swapped() -> None:
+    """If a response has records of several partitions, they are taken for those of another one."""
+
+    def match(original: Any, self: Any, response: Any) -> Any:
+        pairs = list(original(self, response))
+        states = [state for state, _ in pairs]
+        applied["records_of_another_partition"] += len(pairs) > 1
+        return iter([(state, data) for state, (_, data) in zip([*states[1:], *states[:1]], pairs, strict=True)])
+
+    patch(BrokerNode, "match", match)
+
+
+def _watch_ignores_partitions() -> None:
+    def check(original: Any, self: Any, *args: Any) -> Any:
+        changes = original(self, *args)
+        applied["added_partitions_ignored"] += bool(changes.added)
+        return changes._replace(added=[])
+
+    patch(TopicWatch, "check", check)
+
+
+def _rest_of_a_write_lost() -> None:
+    """A socket accepts only a part of every tenth write, and the rest is forgotten."""
+    turns = Counter[str]()
+
+    def try_send(original: Any, self: Any, chunk: bytes) -> bool:
+        turns["all"] += 1
+        if turns["all"] % 10:
+            return bool(original(self, chunk))
+        applied["rest_of_a_write_lost"] += 1
+        return bool(original(self, chunk[:-30]))
+
+    patch(ClientSocket, "try_send", try_send)
+
+
+def _chunk_size_wrong() -> None:
+    """The size of every tenth chunk is one byte too small."""
+    turns = Counter[str]()
+
+    def to_chunk(original: Any, self: Any, data: bytes) -> bytes:
+        turns["all"] += 1
+        if turns["all"] % 10:
+            return bytes(original(self, data))
+        applied["chunk_size_wrong"] += 1
+        return b"%x\r\n%b\r\n" % (len(data) - 1, data)
+
+    patch(ClientSocket, "to_chunk", to_chunk)
+
+
+def _write_repeated() -> None:
+    """A parked client receives every tenth write twice."""
+    turns = Counter[str]()
+
+    def try_send(original: Any, self: Any, chunk: bytes) -> bool:
+        turns["all"] += 1
+        if turns["all"] % 10:
+            return bool(original(self, chunk))
+        applied["write_repeated"] += 1
+        return bool(original(self, chunk + chunk))
+
+    patch(ClientSocket, "try_send", try_send)
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
+    "cursor_one_too_far": _cursor_too_far,
+    "batch_decoded_from_its_start": _decoded_from_the_start,
+    "last_of_a_batch_not_decoded": _last_not_decoded,
+    "abort_never_ends": _abort_never_ends,
+    "records_of_another_partition": _partitions_swapped,
+    "added_partitions_ignored": _watch_ignores_partitions,
+    "rest_of_a_write_lost": _rest_of_a_write_lost,
+    "chunk_size_wrong": _chunk_size_wrong,
+    "write_repeated": _write_repeated,
     "id_one_too_far": _on_frames("id_one_too_far", _shift_last_offset(1)),
     "id_one_too_near": _on_frames("id_one_too_near", _shift_last_offset(-1)),
     "id_before_its_data": _on_frames("id_before_its_data", _id_first),

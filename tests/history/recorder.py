@@ -21,6 +21,7 @@ READ_TIMEOUT_S = 30.0  # a silent connection is dead after this time; heartbeats
 READ_BYTES_MAX = 65_536
 HEAD_BYTES_MAX = 65_536
 
+LEFT = "left"  # the reason of a break that the client itself caused
 Address = tuple[str, int]
 
 
@@ -225,7 +226,7 @@ class Recorder:
         """Close the connection, as if only the first `bytes_max` bytes of the body had arrived."""
         if (response := self._response) is not None:
             del response.body[len(response.body) if bytes_max is None else bytes_max :]
-            self._over(Broken("left"))
+            self._over(Broken(LEFT))
 
     def _read_until(self, enough: Callable[[Recorder], bool], bytes_max: int | None) -> None:
         while self.read(bytes_max):

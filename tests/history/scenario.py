@@ -9,6 +9,7 @@ import json
 import random
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -25,14 +26,16 @@ from tests.history.app import HIDDEN, MUTANT_VARIABLE
 from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
 from tests.history.cluster import Watch, Witness, Writer
 from tests.history.payloads import is_json
-from tests.history.recorder import Recorder, Response
+from tests.history.recorder import LEFT, READ_TIMEOUT_S, Recorder, Response
 from tests.history.wire import Partition
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
 PARTITIONS = 3
 HEARTBEAT_S = 0.15
-HEARTBEATS_ENOUGH = 4  # in a row after the last write; then an impatient client stops waiting
+# An impatient client stops waiting after the last write: after so many heartbeats in a row, or after so many seconds.
+HEARTBEATS_ENOUGH = 4
+PATIENCE_S = 8.0
 TIMEOUT_S = 60.0  # a client that hangs fails the test after this time
 COMPACTION_S_MAX = 20.0
 CUTS_MAX = 6
@@ -152,10 +155,13 @@ class Scenario:
 
     def __init__(self, cluster: Cluster, directory: Path, seed: int, **settings: Any) -> None:
         self.topic = cluster.create(f"t-{secrets.token_hex(4)}", PARTITIONS)
+        self._cluster = cluster
+        self._partitions = PARTITIONS
+        self._is_growing = False  # play() will add a partition
         compacts = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.001"}
         self.table = cluster.create(f"table-{secrets.token_hex(4)}", 1, **compacts)
         self.acknowledged: list[Acknowledged] = []
-        self.all_written = True
+        self._written_at = -inf
         self._seed = seed
         self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._numbers = count()
@@ -164,6 +170,7 @@ class Scenario:
         self._witness = Witness(self._bootstrap, [self.topic, self.table])
         self._watch = Watch(self._bootstrap, [self.topic, self.table])
         self._watch.now()
+        self._broken: defaultdict[int, list[str]] = defaultdict(list)  # by port: why connections broke
         self._seen: dict[int, float] = {}  # by offset of the table: when a consumer last read the record
         self._file = directory / f"{self.topic}.yaml"
         defaults = {
@@ -203,17 +210,18 @@ class Scenario:
 
     # Writers.
 
-    def write(self, batches: int, pause_s: float = 0.005) -> None:
-        """Append batches to all partitions. Every fifth batch is a transaction, and half of these are aborted."""
+    def write(self, batches: int, pause_s: float = 0.005, first: int = 0) -> None:
+        """Append batches, from number `first` on. Every fifth is a transaction; the first of these, and every second one
+        after it, is aborted."""
         with (
             closing(Writer(self._bootstrap, linger_ms=2)) as plain,
-            closing(Writer(self._bootstrap, f"{self.topic}-{secrets.token_hex(4)}", linger_ms=2)) as transactional,
+            closing(Writer(self._bootstrap, f"{self.topic}-writer", linger_ms=2)) as transactional,
         ):
-            for turn in range(batches):
+            for turn in range(first, first + batches):
                 if turn % 5 == 4:
                     transactional.begin()
                     self._batch(transactional)
-                    transactional.end(commit=turn % 10 == 4)
+                    transactional.end(commit=turn % 10 == 9)
                 else:
                     self._batch(plain)
                     plain.flush()
@@ -224,11 +232,16 @@ class Scenario:
         for _ in range(self._rng.randrange(1, 8)):
             number = next(self._numbers)
             key = self._rng.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None])
-            partition = self._rng.randrange(PARTITIONS)
+            partition = self._rng.randrange(self._partitions)
             if number % 9 == 8:
                 writer.send(self.topic, partition, None, b"gone%d" % number)
             else:
                 writer.send(self.topic, partition, value(number, self._rng), key, headers(self._rng))
+
+    def _grow(self) -> None:
+        """Add a partition to the topic."""
+        self._partitions, self._is_growing = self._partitions + 1, False
+        self._cluster.grow(self.topic, self._partitions)
 
     def fill_table(self, turns: int = 4) -> None:
         """Write the same keys until compaction has removed records. Compaction continues while clients read."""
@@ -256,12 +269,12 @@ class Scenario:
     def end(self) -> None:
         """Write the last record of each partition. A client that receives it has received everything."""
         with closing(Writer(self._bootstrap)) as writer:
-            for partition in range(PARTITIONS):
+            for partition in range(self._partitions):
                 writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), b"end")
             writer.send(self.table, 0, b'{"end":"table","of":%d}' % self._ends, b"end%d" % self._ends)
             writer.flush()
             self.acknowledged += [each for each in writer.acknowledged if each.topic == self.topic]
-        self.all_written = True
+        self._written_at = time.monotonic()
 
     # Clients.
 
@@ -288,6 +301,7 @@ class Scenario:
             client_type.url(),
             client_type.accept,
             known_id,
+            silence_s=READ_TIMEOUT_S if patient else PATIENCE_S,
             lines_of=promised["topics"] if client_type.accept == LINES else None,
         )
         cuts = rng.randrange(CUTS_MAX) if client_type.is_cut else 0
@@ -307,12 +321,16 @@ class Scenario:
                 recorder.follow(stop, cut_after)
         finally:
             recorder.leave()
+        self._broken[servers[0].port] += [
+            f"{client_type.name} {copy}: {each}" for each in recorder.errors if each != LEFT
+        ]
         return History(f"{client_type.name} {copy}", connections=recorder.connections, **promised)
 
     def _enough(self, topics: list[str], is_lines: bool, patient: bool, received: bytes) -> Callable[[Recorder], bool]:
         """Return a function that returns True when a client has every last record, or has given up."""
         turn = self._ends
-        missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(PARTITIONS) if self.topic in topics]
+        partitions = self._partitions + self._is_growing if self.topic in topics else 0
+        missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(partitions)]
         missing += [b'"end":"table","of":%d' % turn] if self.table in topics else []
         missing = [mark for mark in missing if mark not in received]
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
@@ -321,36 +339,57 @@ class Scenario:
             body = bytes(recorder.body or (recorder.connections[-1].body if recorder.connections else b""))
             kept = body[: body.rfind(b"\n") + 1] if is_lines else _kept(body)
             missing[:] = [mark for mark in missing if mark not in kept]
-            given_up = len(recorder.connections) > CONNECTIONS_MAX or (self.all_written and body.endswith(silence))
-            return (bool(kept) and not missing) or (given_up and not patient)
+            if bool(kept) and not missing:
+                return True
+            waited_s = time.monotonic() - self._written_at
+            is_over = waited_s > PATIENCE_S or (waited_s > 0 and body.endswith(silence))
+            return not patient and (is_over or len(recorder.connections) > CONNECTIONS_MAX)
 
         return enough
 
     # The whole test.
 
-    def play(self, mutants: Sequence[str], batches: int, copies: int = 1, workers: int = 1) -> dict[str, Outcome]:
-        """Run every type of client on servers with each mutant during writes. Return the outcome of each mutant."""
+    def play(
+        self, mutants: Sequence[str], batches: int, copies: int = 1, workers: int = 1, types: Sequence[str] = ()
+    ) -> dict[str, Outcome]:
+        """Run every type of client on servers with each mutant during writes. Return the outcome of each mutant.
+
+        Half of the writes come after a partition was added. `types` are names of client types; by default all.
+        """
         self._ends += 1
-        self.all_written = False
+        self._written_at = inf
+        self._is_growing = True
         with self.servers([mutant for mutant in mutants for _ in range(workers)]) as servers:
             of = {mutant: servers[at * workers : (at + 1) * workers] for at, mutant in enumerate(mutants)}
             began: list[Event] = []
-            clients = {mutant: self._clients(of[mutant], copies, not mutant, began) for mutant in mutants}
+            impatient: list[Event] = []
+            clients = {
+                mutant: self._clients(of[mutant], copies, not mutant, impatient if mutant else began, types)
+                for mutant in mutants
+            }
             gevent.wait(began, timeout=TIMEOUT_S)
-            self.write(batches)
+            gevent.wait(impatient, timeout=PATIENCE_S)
+            self.write(batches // 2)
+            self._grow()
+            self.write(batches - batches // 2, first=batches // 2)
             self.end()
             gevent.joinall([each for some in clients.values() for each in some], raise_error=True)
             applied = {mutant: _applied(of[mutant][0]).get(mutant, 0) for mutant in mutants}
         reached = self.read()
         histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
-        return {each: Outcome(self.violations(histories[each], reached), applied[each]) for each in mutants}
+        broken = {mutant: self._broken[of[mutant][0].port] for mutant in mutants}
+        return {
+            each: Outcome([*broken[each], *self.violations(histories[each], reached)], applied[each])
+            for each in mutants
+        }
 
     def _clients(
-        self, servers: Sequence[Server], copies: int, patient: bool, began: list[Event]
+        self, servers: Sequence[Server], copies: int, patient: bool, began: list[Event], types: Sequence[str]
     ) -> list[gevent.Greenlet]:
         every = [
             (client_type, copy, patient, Event())
             for client_type in client_types(self.topic, self.table)
+            if client_type.name in types or not types
             for copy in range(copies)
         ]
         began += [each[-1] for each in every]
@@ -358,12 +397,12 @@ class Scenario:
 
     def read(self) -> dict[Partition, int]:
         """Let the independent consumer read to the end. Return the ends by partition."""
+        self._watch.now()
+        self._has_holes()
         return self._witness.read()
 
     def violations(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
         """Return what the checker reports."""
-        self._watch.now()
-        self._has_holes()
         stored = [
             each._replace(seen=self._seen.get(each.offset, -inf)) if each.topic == self.table else each
             for each in self._witness.stored
