@@ -30,7 +30,6 @@ ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its
 MAX_POLL_S = 0.25
 UNAVAILABLE_BACKOFF_S = 0.5
 MAX_PIECE_RECORDS = 64
-RECENT_S = 1.0  # a snapshot that was complete this recently is not read on for another client
 FAILED_FOR_S = 30.0  # new clients receive the error of a failed snapshot, which is not built again
 MAX_SUPERSEDED_S = 600.0  # how long clients may take to receive a version that is not the newest
 
@@ -84,7 +83,6 @@ class Snapshot:
         self._is_changed = True  # since the newest version
         self._ids: IdWriter | None = None  # the position after the rows
         self._newest: SnapshotVersion | None = None
-        self._completed_at = 0.0
         self._previous: weakref.ref[_Rows] | None = None
         self._superseded_at = 0.0
 
@@ -98,8 +96,8 @@ class Snapshot:
             raise copy.copy(self._failure)  # each stream adds to the traceback of its error
 
     def request(self) -> None:
-        """Start to complete the snapshot, unless it was complete a short time ago."""
-        if not self._is_recent():
+        """Start to complete the snapshot, unless it contains all records that the feed has."""
+        if not self._is_current():
             self._requested.set()
             if not self._greenlet:  # it has not started, or has ended
                 self._greenlet = gevent.spawn(self._run)
@@ -122,8 +120,11 @@ class Snapshot:
 
     # Building.
 
-    def _is_recent(self) -> bool:
-        return self._newest is not None and time.monotonic() - self._completed_at < RECENT_S
+    def _is_current(self) -> bool:
+        if self._newest is None or self._ids is None:
+            return False
+        offsets = self._ids.offsets
+        return all(offsets.get(partition, -1) >= end for partition, end in self._feed.ids.offsets.items())
 
     def _run(self) -> None:
         try:
@@ -244,7 +245,6 @@ class Snapshot:
             rows = _Rows(self._rows.values())
             rows.is_expired = self._is_changed = False
         self._newest = SnapshotVersion(rows, self._feed.places(ids))
-        self._completed_at = time.monotonic()
 
 
 class SnapshotReader:

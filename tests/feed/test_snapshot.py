@@ -231,7 +231,6 @@ def test_clients_share_a_snapshot(world: World) -> None:
 
 def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snapshot is read on from where it ended, and not from the start."""
-    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
     for n in range(3):
         world.put(n, b"%d" % n)
     world.open().read()
@@ -246,7 +245,6 @@ def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pyt
 
 def test_a_client_receives_its_version_while_a_newer_one_is_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow client receives the rows of its version, and then the records after it: nothing is lost or mixed."""
-    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
     for n in range(3):
         world.put(n, b"%d" % n)
     slow = world.open()
@@ -262,9 +260,8 @@ def test_a_client_receives_its_version_while_a_newer_one_is_made(world: World, m
     assert [1, 2, 7, 8] == numbers(rest)
 
 
-def test_at_most_two_versions_are_in_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_two_versions_are_in_memory(world: World) -> None:
     """While a client still receives an old version, new clients share the newest one and receive later records as events."""
-    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
     clients, versions = [], set()
     for n in range(5):
         world.put(n, b"%d" % n)
@@ -281,7 +278,6 @@ def test_at_most_two_versions_are_in_memory(world: World, monkeypatch: pytest.Mo
 
 def test_a_version_that_clients_receive_too_slowly_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their streams end with an error, and they start again."""
-    monkeypatch.setattr(snapshots, "RECENT_S", 0.0)
     monkeypatch.setattr(snapshots, "MAX_SUPERSEDED_S", 0.0)
     for n in range(3):
         world.put(n, b"%d" % n)
