@@ -188,6 +188,12 @@ class Ring:
             self._weights.setdefault(partition, _weight())
         self._rank_before = self._rank_after = self.rank(offsets)
 
+    def skip_to(self, offsets: Mapping[Partition, int]) -> None:
+        """Let all readers fall behind, also those that have read all segments. They can join at these offsets or later."""
+        self.head += 1
+        self.flushed = self.head
+        self.restart(offsets)
+
     def covers(self, offsets: Mapping[Partition, int]) -> bool:
         """Return whether the ring has evicted nothing that a reader at `offsets` still needs."""
         complete_from = self._complete_from

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gevent.event import Event
+from gevent.lock import BoundedSemaphore
 
 from kafkasse import frame
 from kafkasse.errors import KafkasseError
@@ -123,6 +124,8 @@ class SharedFeed:
         self._unsent_bytes = 0  # of the segments that flush() has not sent
         self._flushed = FeedPosition(0, self.places(ids), True)  # of the parked clients
         self._before_flush = self._flushed  # of the parked clients in `_unsent`
+        # A feed with hooks has a greenlet of its own that appends, while the tail sends heartbeats.
+        self._flushing = BoundedSemaphore()
         self._changed = Event()
 
     def places(self, ids: IdWriter) -> dict[Partition, Place]:
@@ -224,6 +227,21 @@ class SharedFeed:
             self._moved[partition] = None
         self._flushed = self._flushed._replace(id_sent=False)
 
+    def skip_to(self, places: Mapping[Partition, Place]) -> None:
+        """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors."""
+        self.flush()
+        for client, stopped_at in self._parked.items():
+            if stopped_at is None:
+                self._parked[client] = self._flushed
+                client.wake()
+        for partition, place in places.items():
+            if place.offset is not None:
+                self.ids.set(partition, place.offset, place.timestamp, place.epoch)
+        self._moved.clear()
+        self.ring.skip_to(self.ids.offsets)
+        self._flushed = FeedPosition(self.ring.head, self.places(self.ids), False)
+        self._notify()
+
     def _moves(self) -> tuple[tuple[Partition, Place], ...]:
         moved, self._moved = self._moved, {}
         return tuple((partition, self._place(self.ids, partition)) for partition in moved)
@@ -239,6 +257,10 @@ class SharedFeed:
 
         Other greenlets may run meanwhile.
         """
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         ring = self.ring
         if ring.flushed < ring.head:
             data = []

@@ -13,13 +13,16 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
+from kafkasse.feed.backlog import Backlog
 from kafkasse.feed.lookup import BackgroundLookups
+from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, topic_gone
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
@@ -81,6 +84,7 @@ class Tail:
         feeds: the open feeds.
         topics: the topics that the tail reads.
         partitions: the partitions that the tail reads.
+        backlogs: the backlogs of the feeds with hooks.
         closed: the tail has stopped, or is about to stop.
     """
 
@@ -89,6 +93,7 @@ class Tail:
         self.topics: dict[str, TailTopic] = {}
         self.partitions: dict[Partition, TailPartition] = {}
         self.closed = False
+        self.backlogs: dict[SharedFeed, Backlog] = {}
         self._log = log
         self._watch = watch
         self._idle_timeout_s = idle_timeout_s
@@ -154,6 +159,8 @@ class Tail:
             states: the partitions of the feed, at the feed's position. Those that the tail reads are in `partitions`.
         """
         self.feeds[feed.key] = feed
+        if feed.key.encoder.has_hooks:
+            self.backlogs[feed] = Backlog(feed, partial(self._places, feed))
         for name, topic_id in feed.ids.topic_ids.items():
             self.topics.setdefault(name, TailTopic(topic_id)).feeds[feed] = None
         starts = {}
@@ -170,6 +177,7 @@ class Tail:
         if self.feeds.get(feed.key) is not feed:
             return
         del self.feeds[feed.key]
+        self.backlogs.pop(feed, None)
         unused = []
         for partition in feed.partitions:
             state = self.partitions[partition]
@@ -188,6 +196,11 @@ class Tail:
         for feed in list(feeds):
             self.remove(feed)
             feed.fail(error)
+
+    def _places(self, feed: SharedFeed) -> dict[Partition, Place]:
+        """Return the tail's position in the partitions of a feed."""
+        states = {each: self.partitions[each] for each in feed.partitions}
+        return {each: Place(state.offset, state.timestamp, state.epoch) for each, state in states.items()}
 
     def _feeds_of(self, topic: str) -> list[SharedFeed]:
         """Return the feeds that contain all or some partitions of a topic."""
@@ -210,12 +223,11 @@ class Tail:
             state.offset, state.epoch = batch.next_offset, batch.leader_epoch
             if batch.records and (timestamp := batch.records[-1].timestamp or -1) >= 0:
                 state.timestamp = timestamp
-            feeds = list(state.feeds)
-            for feed in feeds:
-                self._append(feed, batch)
-            changed |= dict.fromkeys(feeds)
+            for feed in list(state.feeds):
+                self._change(feed, partial(self._append, feed, batch), batch)
+                changed[feed] = None
         began_at = time.monotonic()
-        for feed in changed:
+        for feed in changed.keys() - self.backlogs.keys():
             feed.flush()
         rest_s = self._rest_s(began_at, bool(batches))
         if time.monotonic() >= self._check_at:
@@ -223,6 +235,14 @@ class Tail:
             self._check_feeds()
             self._check_topics()
         return rest_s
+
+    def _change(self, feed: SharedFeed, change: Callable[[], None], batch: Batch | None = None) -> None:
+        """Change a feed, or put the change into the backlog of a feed with hooks. `batch` is the batch that is appended."""
+        backlog = self.backlogs.get(feed)
+        if backlog is None:
+            change()
+        else:
+            backlog.put(change, batch)
 
     def _append(self, feed: SharedFeed, batch: Batch) -> None:
         try:
@@ -281,7 +301,7 @@ class Tail:
             if gap := error.gap(partition, state.offset, held):
                 state.offset, state.epoch = gap.end, UNKNOWN_EPOCH
                 for feed in state.feeds:
-                    feed.declare(gap)
+                    self._change(feed, partial(feed.declare, gap))
                     feed.flush()
             self._cursor.seek({partition: state.offset})
 
@@ -328,7 +348,7 @@ class Tail:
                 continue
             state.offset = offset
             for feed in feeds:
-                feed.add_partitions({partition: offset})
+                self._change(feed, partial(feed.add_partitions, {partition: offset}))
                 feed.partitions[partition] = None
                 state.feeds[feed] = None
             self._cursor.seek({partition: offset})

@@ -75,9 +75,9 @@ class Encoder:
         self._filterer = filterer
         self._on_skipped = on_skipped
         self.sparse_ids = sparse_ids
-        has_hooks = deserializer is not None or filterer is not None
+        self.has_hooks = deserializer is not None or filterer is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
-        self._can_use_templates = is_default and not has_hooks
+        self._can_use_templates = is_default and not self.has_hooks
 
     def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
         """Return the event name and body of a record, or None if the record is not sent.

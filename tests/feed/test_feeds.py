@@ -25,6 +25,7 @@ from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Event, Parser
 from tests.support.sse import without_positions
+from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 
@@ -120,9 +121,9 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType,
 
     for n in (1, 2):
         world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
-    world.tails[0].turn(0)
+    turn(world.tails[0])
     if parks:
-        wait_until(lambda: world.tails[0].turn(0) >= 0 and world.feed.ids.render() == client.parser.last_event_id)
+        wait_until(lambda: turn(world.tails[0]) >= 0 and world.feed.ids.render() == client.parser.last_event_id)
     else:
         client.try_send(reader.read(0) + reader.id_if_moved())
 
@@ -137,7 +138,7 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, id
     reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
-    world.tails[0].turn(0)
+    turn(world.tails[0])
 
     events = list(Parser().receive(reader.read(0)))
     with pytest.raises(FilterError):
@@ -160,7 +161,7 @@ def test_a_feed_that_is_opened_later_starts_at_the_end(world: World, id_type: Id
     """A feed in another format that joins a running tail starts at the tail's current position, not at its first one."""
     world.first_id(id_type, Encoder())
     world.log.append("t", b'{"n":1}')
-    world.tails[0].turn(0)
+    turn(world.tails[0])
 
     first = world.first_id(id_type, Encoder("envelope"))
 

@@ -26,6 +26,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, PartitionStart, of_topics, parse
 from kafkasse.route import Route
 from tests.support.examples import examples
+from tests.support.turns import turn
 
 PARTITIONS = 3
 MAX_PARTITIONS = 6
@@ -244,7 +245,7 @@ class World:
             return  # a tail has one greenlet
         self.is_turning = True
         for tail in self.tails:
-            tail.turn(0)
+            turn(tail)
             tail._check_topics()
         self.is_turning = False
 

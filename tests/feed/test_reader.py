@@ -19,6 +19,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
+from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 CATCHING_UP, JOINING, LIVE = ReaderState.CATCHING_UP, ReaderState.JOINING, ReaderState.LIVE
@@ -79,7 +80,7 @@ class World:
         for _ in range(count):
             self.log.append("t", b'{"n":1}', partition)
             for tail in self.tails:
-                tail.turn(0)
+                turn(tail)
 
     def open(self, start: StartAt = StartAt.LATEST, last_id: str = "", client: str = "") -> Reader:
         """Open a stream of the topic."""
@@ -229,7 +230,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
     reader.park(client)
     world.append(1)
 
-    wait_until(lambda: world.tails[0].turn(0) >= 0 and client.received.endswith(b":heartbeat\n\n" * 3))
+    wait_until(lambda: turn(world.tails[0]) >= 0 and client.received.endswith(b":heartbeat\n\n" * 3))
 
     assert 1 == client.received.count(b"id: ")
     world.feeds.close()

@@ -21,6 +21,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Event, Parser
+from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 
@@ -57,7 +58,7 @@ class World:
 
     def turn(self) -> None:
         for tail in self.tails:
-            tail.turn(0)
+            turn(tail)
 
     def open(self, last_id: str = "") -> Client:
         return Client(self, last_id)

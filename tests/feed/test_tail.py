@@ -22,6 +22,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
+from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 CARD_NUMBER = "4711-0815"
@@ -65,9 +66,9 @@ class World:
 
     def turn(self) -> None:
         """Let all that is due happen: records, heartbeats and checks."""
-        self.tails[-1].turn(0)
+        turn(self.tails[-1])
         gevent.sleep(0.002)
-        self.tails[-1].turn(0)
+        turn(self.tails[-1])
 
     def write(self, topic: str, n: int, partition: int = 0) -> None:
         self.log.append(topic, b'{"n":%d}' % n, partition)

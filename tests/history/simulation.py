@@ -23,6 +23,7 @@ from kafkasse.route import Route
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import is_json
 from tests.history.wire import Partition
+from tests.support.turns import turn
 
 TOPIC = "t"
 PARTITIONS = 3
@@ -163,7 +164,7 @@ class Simulation:
 
     def turn(self) -> None:
         for tail in self._tails:
-            tail.turn(0)
+            turn(tail)
 
     def open(self) -> None:
         if len(self.clients) < 6:

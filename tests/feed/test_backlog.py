@@ -1,0 +1,84 @@
+"""Hooks that wait for I/O: other feeds are not delayed, the backlog is bounded, and no record is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds, Reader, backlog
+from kafkasse.feed.tail import Tail
+from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import of_topics
+from kafkasse.route import Route
+from kafkasse.sse import Parser
+from tests.support.waiting import wait_until
+
+
+class World:
+    """A feed whose filter waits until the test calls answer.set(), and a feed without hooks."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.log.create("t")
+        self.answer = Event()
+        tails: list[Tail] = []
+        self.feeds = Feeds(self.log, Config().feed, tails.append)
+        self.slow, self.fast = self.open(Encoder(filterer=self.wait)), self.open(Encoder())
+        [self.tail] = tails
+        [self.backlog] = self.tail.backlogs.values()
+
+    def wait(self, message: Mapping[str, Any]) -> bool:
+        self.answer.wait()
+        return True
+
+    def open(self, encoder: Encoder) -> Reader:
+        return self.feeds.open(Route("r", "/r", None), of_topics(["t"]), self.log.describe(["t"]), encoder)
+
+    def write(self, n: int) -> None:
+        self.log.append("t", b'{"n":%d}' % n)
+        self.tail.turn(0)
+        gevent.sleep(0)
+
+
+def numbers(reader: Reader) -> list[int]:
+    frames = b"".join(iter(lambda: reader.read(0), b""))
+    return [json.loads(event.data)["n"] for event in Parser().receive(frames) if event.type == "message"]
+
+
+def test_a_hook_that_waits_delays_only_its_own_feed() -> None:
+    """The feed receives its records as soon as the hook returns, in their order."""
+    world = World()
+    for n in range(3):
+        world.write(n)
+    assert ([0, 1, 2], []) == (numbers(world.fast), numbers(world.slow))
+
+    world.answer.set()
+    world.backlog.join()
+
+    assert [0, 1, 2] == numbers(world.slow)
+
+
+def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readers receive each record exactly once, through their own cursors, and then join the feed again."""
+    monkeypatch.setattr(backlog, "MAX_BYTES", 5 * backlog.RECORD_BYTES)
+    world = World()
+    for n in range(20):
+        world.write(n)
+        assert world.backlog.bytes <= backlog.MAX_BYTES
+    world.answer.set()
+    world.backlog.join()
+    received = numbers(world.slow)
+    wait_until(lambda: received.extend(numbers(world.slow)) or len(received) >= 20)
+    world.write(20)
+    world.backlog.join()
+    wait_until(lambda: received.extend(numbers(world.slow)) or len(received) >= 21)
+
+    assert list(range(21)) == received
+    wait_until(lambda: world.slow.read(0) or world.slow.can_park)
