@@ -19,6 +19,7 @@ class Sizes(NamedTuple):
     keys_readers: int
     partitions: int
     id_records: int
+    rings: int
     not_json: int
     slow_readers: int
     seconds: int
@@ -40,6 +41,7 @@ SMALL = Sizes(
     keys_readers=8,
     partitions=400,
     id_records=8_000,
+    rings=24,
     not_json=60_000,
     slow_readers=20,
     seconds=3,
@@ -60,6 +62,7 @@ FULL = Sizes(
     keys_readers=20,
     partitions=1_000,
     id_records=20_000,
+    rings=50,
     not_json=300_000,
     slow_readers=150,
     seconds=10,

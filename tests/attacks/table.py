@@ -84,6 +84,7 @@ LOADS = [
     ("A snapshot that is larger than `max_snapshot_bytes`", "200 MB, 8 clients", "an error that names the setting", "attacks/test_stalls.py::test_a_snapshot_of_a_large_table"),
     ("Many clients of one snapshot", "100,000 keys, 20 clients", "all receive it; records of another topic arrive meanwhile", "attacks/test_stalls.py::test_many_clients_of_a_snapshot"),
     ("Small records on many partitions; event IDs with timestamps", "20,000 records, 1,000 partitions", "the client receives all records", "attacks/test_stalls.py::test_small_records_on_many_partitions"),
+    ("Many full rings", "50 topics, 4 MB each", "each client receives all records", "attacks/test_stalls.py::test_many_rings"),
     ("Records that are not JSON", "300,000 records", "less than 10 kB of log; the next valid record arrives", "attacks/test_stalls.py::test_many_records_that_are_not_json"),
     ("Readers from the start that take 4 KB per 15 s", "150 clients", "a client with another address catches up within a minute", "attacks/test_isolation.py::test_slow_readers_do_not_starve_catching_up"),
     ("A partition without a leader", "1 of 12", "its topic opens; the records of the other partitions arrive; other topics open", "attacks/test_isolation.py::test_a_partition_without_a_leader"),

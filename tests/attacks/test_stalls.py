@@ -140,7 +140,8 @@ def test_many_clients_of_a_snapshot(
     for batch in table(SIZES.keys, 100):
         produce(cluster.bootstrap_servers, topic, batch)
     worker = attack(
-        max_snapshot_bytes=64 * MB, routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}}
+        max_snapshot_bytes=SIZES.keys * 700,
+        routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}},
     )
     with Client(worker.server.port, f"/{other}") as client:
         client.ready()
@@ -174,6 +175,20 @@ def test_small_records_on_many_partitions(
         measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, partitions=SIZES.partitions))
         assert SIZES.id_records == crowd.clients[0].events
+
+
+def test_many_rings(attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]) -> None:
+    """All rings together have at most max_total_ring_bytes."""
+    topics = [cluster.create(f"{fresh_name}-{n}") for n in range(SIZES.rings)]
+    worker = attack(max_ring_bytes=4 * MB, max_total_ring_bytes=16 * MB)
+    values = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 10_000) for n in range(400)]
+    with Crowd(worker.server.port, [f"/{topic}" for topic in topics]) as crowd:
+        crowd.wait(lambda client: client.opened_after_s, 30)
+        for topic in topics:
+            cluster.send(topic, *values)
+        measured["complete"] = crowd.wait(lambda client: client.events >= len(values), SIZES.wait_s)
+        worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
+    assert SIZES.rings == measured["complete"]
 
 
 # Records that are not JSON.
