@@ -12,6 +12,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
+from kafkasse.event_loop import take_turn
 
 MAX_WAIT_S = 0.05  # of a stream, for a background lookup
 MAX_KEYS = 100  # of one request, so that one caller with many keys does not delay the others for long
@@ -72,6 +73,7 @@ class SharedLookup(Generic[Key, Value]):
             late = KafkaUnavailable(f"Kafka did not answer within {self._timeout_s:g} s.")
             with gevent.Timeout(self._timeout_s, late):
                 values |= {key: _values(result) for key, result in results.items()}
+            take_turn()  # a thousand callers may have waited for the same result
         return {key: value[0] for key, value in values.items() if value}
 
     def _start_requests(self) -> None:
