@@ -10,7 +10,7 @@ from kafkasse.schemas import read
 KIB, MIB = 1 << 10, 1 << 20
 IDLE_WORKER_BYTES = 72 * MIB
 RESERVE_BYTES = 24 * MIB
-STREAM_BYTES = 16 * KIB
+STREAM_BYTES = 24 * KIB
 PARTITION_BYTES = 8 * KIB
 CHUNKS_PER_STALLED_CLIENT = 2
 FETCHES_PER_CURSOR = 3
@@ -27,7 +27,7 @@ class Load(NamedTuple):
         large_batches: those cursors that read compressed batches which are larger than `max_fetch_bytes` when decompressed.
         feeds: the feeds that have a ring.
         partitions: the partitions of all feeds.
-        snapshots: the snapshots in memory.
+        snapshots: the snapshots in memory. While a new version is built, the old one may still be sent.
     """
 
     streams: int = 0

@@ -6,6 +6,7 @@ that it does not depend on the load of the machine. The file also has the stacks
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -53,12 +54,14 @@ class Meter:
         self._clock = time.pthread_getcpuclockid(self._thread)
         self._began: tuple[float, float] | None = None  # the CPU time and the wall time at which this turn began
         self._stacks: list[str] = []
+        self._collecting_since = 0.0
         loop = gevent.get_hub().loop
         # libev calls watchers in the order of their priority: everything that the turn does is between these two.
         self._watchers = loop.check(ref=False, priority=2), loop.prepare(ref=False, priority=-2)
         self._watchers[0].start(self._begin)
         self._watchers[1].start(self._end)
         get_original("_thread", "start_new_thread")(self._sample, ())
+        gc.callbacks.append(self._on_collection)  # no other thread runs meanwhile, so no sample shows a collection
         self._write(STARTED)
 
     def _begin(self) -> None:
@@ -80,6 +83,14 @@ class Meter:
             began, stacks = self._began, self._stacks
             if began and len(stacks) < STACKS_MAX and time.clock_gettime(self._clock) - began[0] > SAMPLED_FROM_S:
                 stacks.append(_stack(sys._current_frames()[self._thread]))
+
+    def _on_collection(self, phase: str, details: dict[str, int]) -> None:
+        now = time.thread_time()
+        if phase == "start":
+            self._collecting_since = now
+        elif now - self._collecting_since > SAMPLE_INTERVAL_S:
+            took_ms = (now - self._collecting_since) * 1000
+            self._stacks.append(f"garbage collection of generation {details['generation']}: {took_ms:.0f} ms")
 
     def _write(self, entry: dict[str, Any]) -> None:
         self._out.write(json.dumps(entry) + "\n")

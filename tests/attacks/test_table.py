@@ -11,11 +11,13 @@ from flask import Flask
 
 from kafkasse.memory_log import MemoryLog
 from kafkasse.schemas import read
+from tests.attacks import memory
 from tests.attacks.records import RECORDS
 from tests.attacks.requests import TABLES
 from tests.attacks.table import ANSWERS, LOADS, PAGE, render
 
 SECURITY = PAGE.with_name("security.md")
+CAPACITY = PAGE.with_name("capacity.md")
 CASES_MIN = 100
 
 
@@ -39,6 +41,27 @@ def test_every_load_is_listed(module: str) -> None:
     listed = [test.rpartition("::")[2] for *_, test in LOADS if f"/{module}.py::" in test]
 
     assert tests == listed
+
+
+def test_capacity_md_states_the_bound_on_memory() -> None:
+    """docs/capacity.md has the sizes that the attacks check, and computes its example from them."""
+    text = " ".join(CAPACITY.read_text().split())
+    usual, large = (
+        memory.IDLE_WORKER_BYTES
+        + memory.growth(memory.Load(1_000, stalled=50, catching_up=50, large_batches=large_batches), {})
+        for large_batches in (0, 51)
+    )
+
+    assert f"use at most {usual / memory.MIB:.0f} MiB, or {large / memory.MIB / 1024:.1f} GiB if" in text
+    for term, size in (
+        ("idle worker", f"{memory.IDLE_WORKER_BYTES // memory.MIB} MiB"),
+        ("reserve for requests and garbage", f"{memory.RESERVE_BYTES // memory.MIB} MiB"),
+        ("stream", f"{memory.STREAM_BYTES // memory.KIB} KiB"),
+        ("slow client", f"{memory.CHUNKS_PER_STALLED_CLIENT} \u00d7 `max_chunk_bytes`"),
+        ("cursor", f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`"),
+        ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),
+    ):
+        assert f"| {term} | {size} |" in text
 
 
 def test_every_answer_is_explained() -> None:
