@@ -146,8 +146,9 @@ class Ring:
         segment.start = self._offsets.get(segment.partition, 0)
         for partition, place in segment.moves:
             assert place.offset is not None  # noqa: S101 - a partition that moves has an offset
-            weight = self._weights.setdefault(partition, _weight())
-            self._rank_after += weight * (place.offset - self._offsets.get(partition, -1))
+            if partition not in self._weights:
+                self._weights[partition] = _weight()
+            self._rank_after += self._weights[partition] * (place.offset - self._offsets.get(partition, -1))
             self._offsets[partition] = place.offset
         segment.rank = self._rank_after
         if segment.gap is not None and segment.gap.end < segment.gap.start:
