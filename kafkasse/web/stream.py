@@ -209,11 +209,11 @@ class Stream:
             self._log_filter_error(error)
         elif not isinstance(error, KafkasseError):
             self._logger.error("A stream failed.", exc_info=error)
-        position_id = ""  # if the reader failed, the client keeps the last ID that it received
-        with suppress(Exception):
-            position_id = self._reader.position_id
-        shown = error if isinstance(error, KafkasseError) else KafkasseError(UNEXPECTED)
-        return frame.error(self._wire, shown, position_id)
+        if isinstance(error, KafkasseError):
+            return frame.error(self._wire, error, self._reader.position_id)
+        # After an unexpected error, the reader's position may be past frames that it has not returned. Without an ID, the
+        # client keeps the last ID that it received.
+        return frame.error(self._wire, KafkasseError(UNEXPECTED), "")
 
     def _log_filter_error(self, error: FilterError) -> None:
         """Log where the filter failed. The text of its exception may contain the record's data, so it is left out."""
