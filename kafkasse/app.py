@@ -33,7 +33,7 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
     config = config or Config.load()
     config.require_topics()
     if log is None and is_module_patched("socket"):
-        import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s, for which the first request would block the event loop
+        import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
     open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
     return streams_blueprint(config, open_log, name)
 

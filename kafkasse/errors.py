@@ -140,7 +140,7 @@ class FilterError(KafkasseError):
 
     Attributes:
         record: the topic, partition and offset of the record.
-        is_logged: the cause is in the log. The streams of a feed share one error.
+        is_logged: whether the cause has been logged. All streams of a feed share one error, so only one of them logs it.
     """
 
     title = "Filter failed"

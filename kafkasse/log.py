@@ -106,12 +106,12 @@ class Gap(NamedTuple):
 
 
 class OffsetOutOfRange(Exception):
-    """A cursor cannot continue in some partitions: retention removed the next records, or the log was truncated.
+    """A cursor cannot continue in some partitions: the next records are removed or unreadable, or the log was truncated.
 
     Args:
         partitions: the partitions that the cursor cannot read until seek() moves it.
-        diverged_at: for each truncated partition where it is known, the first offset whose record differs from the record
-            that the cursor read there.
+        diverged_at: for each truncated partition, if it is known, the first offset at which the log may differ from the
+            records that the cursor read.
         unreadable: for each partition with a batch that cannot be read, the offset after that batch and the reason.
     """
 
@@ -185,7 +185,7 @@ class Log(Protocol):
     """
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
-        """Describe those of `topics` that exist, and those about which the cluster reports an error; see Topic.error."""
+        """Describe those of `topics` that exist or about which the cluster reports an error; see Topic.error."""
         ...
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:

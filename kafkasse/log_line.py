@@ -1,4 +1,4 @@
-"""Text from clients, producers and hooks for the log: one line, so that it cannot imitate other lines."""
+"""Formats text from clients, producers and hooks for the log, on one line, so that it cannot imitate other log lines."""
 
 from __future__ import annotations
 

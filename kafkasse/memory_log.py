@@ -213,7 +213,7 @@ class MemoryLog:
             epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
 
         Raises:
-            OffsetOutOfRange: the partition does not hold `offset`, or other records have replaced those before it.
+            OffsetOutOfRange: the partition does not hold `offset`, or the log was truncated before it.
             PartitionsFailed: the partition cannot be read any more.
         """
         partition_log = self._partitions.get(partition)

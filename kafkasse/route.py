@@ -62,9 +62,9 @@ class Route:
     def adapt(self, position: Position) -> Position:
         """Adapt the position of a client that returns after the topics of this route were edited.
 
-        Entries with a topic ID are from an event ID that the server issued. Those of topics that were removed from the route
-        are dropped, unless nothing would be left: check() then rejects the position. Topics that were added start where the
-        route starts new clients, unless the client reads only selected partitions.
+        Only event IDs that the server issued contain topic IDs. Entries of topics that were removed from the route are
+        dropped, unless no entry would remain; check() rejects such a position. Topics that were added start where the route
+        starts new clients, unless the client reads only selected partitions.
         """
         if self.topics is None or not position.topic_ids:
             return position

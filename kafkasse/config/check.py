@@ -195,7 +195,7 @@ def _as_variable(value: Any) -> str:
 
 
 def _problems_of_cors(layer: Layer) -> Iterator[str]:
-    """Check that the origins which may send credentials are listed: any page can have the origin null."""
+    """Check that cors_origins lists each origin if pages may send credentials. Any page can have the origin `null`."""
     unlisted = [origin for origin in ("*", "null") if origin in layer.values["cors_origins"]]
     if layer.values["cors_credentials"] and unlisted:
         rest = f"cannot be true while cors_origins contains {unlisted[0]}: list the origins instead."

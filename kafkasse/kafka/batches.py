@@ -69,7 +69,7 @@ class BatchTooLarge(Exception):
 
 
 class _Piece(NamedTuple):
-    """Like a RecordRun, with its cost. If there is no result yet, there are no records and `next_offset` is 0."""
+    """Some records, the offset after them, and the cost of decoding them. `next_offset` is 0 if it is not known yet."""
 
     records: Sequence[Record]
     next_offset: int
@@ -87,11 +87,11 @@ class LargeBatchSlot:
 def decode(
     fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int, slot: LargeBatchSlot
 ) -> Iterator[RecordRun]:
-    """Decode all records from `offset` on. The next value takes at most about a millisecond.
+    """Decode all records from `offset` on. Each step of the iterator takes at most about a millisecond.
 
     A run without records moves the reader past offsets that have no record to return: transaction markers, records of
-    aborted transactions, and records that compaction has removed. If `next_offset` is unchanged, there is no result yet,
-    because a batch is large.
+    aborted transactions, and records that compaction has removed. If its `next_offset` is unchanged, a large batch is being
+    decoded and has produced no records yet.
 
     Args:
         fetched: the record batches, and the aborted transactions among them. The bytes must not change meanwhile.
@@ -183,7 +183,7 @@ def _split(data: memoryview) -> Iterator[memoryview]:
 
 
 def _legacy_records(batch: memoryview, magic: int) -> _Piece:
-    """Decode a batch in a format before Kafka 0.11, at once. Current producers cannot write such batches."""
+    """Decode a batch in a format from before Kafka 0.11, in one piece. Current producers cannot write such batches."""
     decoder = (CompiledLegacyDecoder if CompiledDecoder else PythonLegacyDecoder)(batch, magic)
     if not decoder.validate_crc():
         raise CorruptRecordError(f"the checksum of the batch at offset {decoder.base_offset} is wrong")
@@ -192,7 +192,7 @@ def _legacy_records(batch: memoryview, magic: int) -> _Piece:
 
 
 def _small_batch(batch: memoryview, attributes: int) -> list[Any] | None:
-    """Decode a small uncompressed batch at once. Return None if _records() has to decode it."""
+    """Decode a small uncompressed batch in one piece. Return None if _records() has to decode it."""
     if attributes & _CODEC:
         return None
     try:
@@ -204,7 +204,7 @@ def _small_batch(batch: memoryview, attributes: int) -> list[Any] | None:
 def _records(
     batch: memoryview, attributes: int, count: int, max_decompressed_bytes: int, slot: LargeBatchSlot
 ) -> Iterator[tuple[list[Any], int]]:
-    """Decode a batch in format 2 in pieces. Yield some records or none, and the cost."""
+    """Decode a batch in format 2. Yield pieces: some records or none, and the cost."""
     if not attributes & _CODEC:
         yield from _uncompressed_records(batch, count)
         return
@@ -246,7 +246,7 @@ def _uncompressed_records(batch: memoryview, count: int) -> Iterator[tuple[list[
 
 
 def _lenient_records(batch: memoryview, piece: list[Any], decoded: int) -> Iterator[tuple[list[Any], int]]:
-    """Yield `piece`, and the records after the first `decoded` ones and `piece`."""
+    """Yield `piece`, then the remaining records. The caller has yielded `decoded` records before `piece`."""
     yield piece, MAX_COST
     skip = decoded + len(piece)
     records = lenient_records(batch)

@@ -125,7 +125,7 @@ class BrokerNode:
         """Send a request, unless one is in flight or there is nothing to read. Opening a connection does not block.
 
         Args:
-            may_redirect: tell the broker our rack, so that it may name a nearer replica instead of returning records.
+            may_redirect: send our rack, so that the broker may name a nearer replica instead of returning records.
         """
         if not self._partitions or self._is_fetching:
             return
@@ -143,7 +143,7 @@ class BrokerNode:
         self._is_fetching = False
 
     def match(self, response: FetchResponse) -> Iterator[tuple[PartitionState, PartitionData]]:
-        """Yield the partitions of a response whose offset is still the requested one, with their data."""
+        """Yield the partitions of a response with their data. A partition that has moved is requested again instead."""
         for data in response.partitions:
             state, offset = self._requested.get((data.topic, data.partition), (None, 0))
             if state is None:

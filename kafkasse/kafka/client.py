@@ -106,13 +106,13 @@ class Client:
 
     @property
     def newest_fetch_version(self) -> int:
-        """The newest Fetch version of the broker that was contacted first; 0 before. Does not block."""
+        """The newest Fetch version of the broker that was contacted first; 0 before the first contact. Does not block."""
         if self._admin is None:
             return 0
         return int(self._admin._manager.broker_version_data.api_versions[_FETCH_API_KEY][1])
 
     def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
-        """Return those of `topics` that exist, and those about which the cluster reports an error. None means all topics.
+        """Return those of `topics` that exist or about which the cluster reports an error. None means all topics.
 
         Raises:
             kafka.errors.KafkaError: the cluster does not answer, or rejects us.

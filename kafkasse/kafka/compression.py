@@ -92,7 +92,7 @@ def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
-    """Decompress a block, which cannot be done in pieces. A large block is decompressed in a thread, without the GIL.
+    """Decompress a block. Pieces are not possible, so a large block is decompressed in a thread, without the GIL.
 
     A block starts with its decompressed size as a varint: seven bits per byte.
     """

@@ -1,4 +1,4 @@
-"""KafkaCursor reads partitions with its own Fetch requests: one connection and one fetch session per broker.
+"""KafkaCursor reads partitions with its own Fetch requests, over one connection per broker.
 
     seek ─▶ PartitionState ─▶ BrokerNode.fetch ─▶ FetchResponse ─▶ decode ─▶ poll
                   ▲                                    │
@@ -35,11 +35,11 @@ from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, Part
 log = logging.getLogger(__name__)
 
 OUT_OF_RANGE_REPEAT_S = 0.5
-MAX_REPLICA_AGE_S = 300.0  # then the leader is asked again which replica is the nearest
+MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_POLL_RECORDS = 2_000  # poll() returns about this many at most
-MAX_PENDING_PARTITIONS = 16  # with records that are not decoded, while a tail fetches the other partitions
-MAX_DECODE_S = 0.005  # poll() returns what it has after this time
+MAX_PENDING_PARTITIONS = 16  # a tail fetches more only while at most this many partitions have records to decode
+MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
 BATCH_TOO_LARGE = "too large when decompressed"
 
 _SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's error codes
@@ -82,7 +82,8 @@ class KafkaCursor:
         known_leaders: returns the last known leaders of those partitions that have one. Does not block.
         find_leaders: returns the current leaders of those partitions that have one, and an error for those that we may not
             read. Raises Unavailable if Kafka does not answer.
-        find_epochs: returns, for each partition with an epoch, the newest epoch of its log that is not newer, and its end.
+        find_epochs: receives an epoch for each partition. Returns the newest epoch in the partition's log that is not newer
+            than the given one, and the offset at which it ends.
         find_broker: returns the broker with a node ID.
         pool: provides connections.
         offsets: where to start.
@@ -114,13 +115,13 @@ class KafkaCursor:
         self._leaderless: dict[Partition, PartitionState] = {}
         self._stopped: dict[Partition, _Stopped] = {}
         self._nodes: dict[Broker, BrokerNode] = {}
-        self._topic_ids: dict[str, bytes] = {}  # a topic that was recreated has another ID, and is not read
+        self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
         self._responses: deque[tuple[BrokerNode, FetchResponse]] = deque()
-        self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()  # at most one of each partition
+        self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()  # at most one for each partition
         self._slot = LargeBatchSlot()
         self._decoded: list[Batch] = []  # what poll() is about to return
         self._error: KafkasseError | None = None  # ends the cursor
-        self._failed: dict[Partition, KafkasseError] = {}  # removed, and not reported yet
+        self._failed: dict[Partition, KafkasseError] = {}  # removed, but not reported by poll() yet
         self._raise_out_of_range_at = 0.0
         self._wakeup = Event()
         self._is_refreshing = False
@@ -238,7 +239,7 @@ class KafkaCursor:
         return batch
 
     def _is_first(self, runs: tuple[PartitionState, Iterator[RecordRun]]) -> bool:
-        """Return whether these runs have not been discarded."""
+        """Return whether these runs are still the first in the queue. seek() and close() may have discarded them."""
         return bool(self._runs) and self._runs[0] is runs
 
     def _discard_records(self, partitions: Container[Partition]) -> None:
@@ -275,7 +276,7 @@ class KafkaCursor:
         self._stop(state, _Stopped(unreadable=(error.next_offset, BATCH_TOO_LARGE)))
 
     def _fetch_others(self) -> None:
-        """Read the other partitions while those with large batches are decoded."""
+        """Fetch the other partitions while large batches are being decoded."""
         self._process_responses()
         if len(self._runs) <= MAX_PENDING_PARTITIONS:
             for state, _ in self._runs:
@@ -284,7 +285,7 @@ class KafkaCursor:
             self._fetch()
 
     def _raise_errors(self) -> None:
-        """Raise the errors of the cursor or of partitions. poll() has returned all records before them."""
+        """Raise the error of the cursor, or those of partitions. poll() has already returned all records before them."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -292,7 +293,7 @@ class KafkaCursor:
             failed, self._failed = self._failed, {}
             raise PartitionsFailed(failed)
         if self._stopped and time.monotonic() >= self._raise_out_of_range_at:
-            # Raise it again after a while, because the caller may have failed to find an offset to continue at.
+            # Raise it repeatedly, because the caller may have failed to find an offset at which to continue.
             self._raise_out_of_range_at = time.monotonic() + OUT_OF_RANGE_REPEAT_S
             stopped = self._stopped.items()
             raise OffsetOutOfRange(
@@ -310,7 +311,7 @@ class KafkaCursor:
             return
         node.finish_fetch()
         if response.error_code != _SUCCESS:
-            log.info("broker %d rejects a fetch: %s", node.broker.node_id, kafka_errors.for_code(response.error_code))
+            log.info("Broker %d rejects a fetch: %s", node.broker.node_id, kafka_errors.for_code(response.error_code))
             if response.error_code not in _SESSION_ERRORS or not node.restart_session():
                 self._abandon(node)
             return
@@ -326,7 +327,7 @@ class KafkaCursor:
             elif data.replica not in (NO_REPLICA, node.broker.node_id):
                 self._follow_replica(state, data.replica)
             elif any(state is decoding for decoding, _ in self._runs):
-                node.offset_changed(state)  # requested meanwhile, because its node has changed
+                node.offset_changed(state)  # it moved to this node while its records are decoded
             elif data.records:
                 state.records_received()
                 self._runs.append((state, self._runs_of(data, state)))
@@ -341,7 +342,7 @@ class KafkaCursor:
     def _handle_partition_error(
         self, state: PartitionState, data: PartitionData
     ) -> type[kafka_errors.KafkaError] | None:
-        """Return the error if the partition cannot be read any more. Otherwise stop it, or find its leader."""
+        """Return the error if the partition cannot be read any more. Otherwise stop the partition, or find its leader."""
         error: type[kafka_errors.KafkaError] = kafka_errors.for_code(data.error_code)
         if (leader := self._bypassed_leader(state)) is not None:
             log.info("%s/%d cannot be read from the nearest replica now: %s", *state.partition, error.__name__)
@@ -390,12 +391,12 @@ class KafkaCursor:
             self._wakeup.set()
 
     def _must_validate(self, state: PartitionState, leader: Leader) -> bool:
-        """Return whether the leader's log may have been truncated, and its Fetch responses would not report it."""
+        """Return whether the leader's log may have been truncated and its Fetch responses would not report that."""
         is_valid = state.last_epoch == UNKNOWN_EPOCH or state.valid_at == (leader.broker, leader.epoch)
         return not is_valid and not self._pool.reports_truncation(leader.broker)
 
     def _validate(self, leaders: Mapping[Partition, Leader | KafkasseError]) -> None:
-        """Look for truncated logs, where Fetch responses do not report them, and stop their partitions."""
+        """Detect truncated logs that Fetch responses do not report, and stop their partitions."""
         unknown = {}
         for partition, leader in leaders.items():
             state = self._leaderless.get(partition)
@@ -412,7 +413,7 @@ class KafkaCursor:
                 state.valid_at = leader.broker, leader.epoch
 
     def _assign(self, leaders: Mapping[Partition, Leader | KafkasseError]) -> None:
-        """Give each partition without a leader to the node of its leader."""
+        """Assign each leaderless partition to the node of the leader that was found."""
         for partition, leader in leaders.items():
             state = self._leaderless.get(partition)
             if state is None:
@@ -455,7 +456,7 @@ class KafkaCursor:
         self._failed |= failed
 
     def _forget(self, partitions: Set[Partition]) -> None:
-        """Remove partitions. Records that poll() is about to return stay."""
+        """Remove partitions, but keep the records that poll() is about to return."""
         removed = self._partitions.keys() & partitions
         self._discard_runs(removed)
         for partition in removed:
@@ -475,7 +476,7 @@ class KafkaCursor:
         self._next_refresh_at = min(self._next_refresh_at, state.retry_at)
 
     def _abandon(self, node: BrokerNode, retry_now: bool = False) -> None:
-        """Close a node and find the current leaders of its partitions, at once if `retry_now`, else after a backoff."""
+        """Close a node, then find the leaders of its partitions: at once if `retry_now` is set, else after a backoff."""
         if self._nodes.get(node.broker) is node:
             del self._nodes[node.broker]
         now = time.monotonic()
@@ -491,7 +492,7 @@ class KafkaCursor:
     # Replicas
 
     def _bypassed_leader(self, state: PartitionState) -> Broker | None:
-        """Return the leader of a partition that is read from another replica; None if it is read from its leader."""
+        """Return the leader of a partition that is read from another replica, or None if it is read from its leader."""
         node = self._nodes_of.get(state.partition)
         if node is None or state.leader is None or node.broker == state.leader.broker:
             return None

@@ -27,7 +27,7 @@ UNKNOWN_EPOCH = -1
 NO_REPLICA = -1
 # Session ID and epoch of a request
 NO_SESSION = (0, -1)  # outside of any session, so that the response lists every partition
-NEW_SESSION = (0, 0)  # that opens a session
+NEW_SESSION = (0, 0)  # opens a session
 
 MALFORMED = (ValueError, IndexError, struct.error)  # what parse_response() raises for malformed bytes
 

@@ -40,14 +40,14 @@ from kafkasse.log import OffsetRange, Partition, Topic
 log = logging.getLogger(__name__)
 
 TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a recreated topic from the old one
-TAIL_MAX_WAIT_MS = 100  # a partition that a tail adds waits this long for its first request, if all others are idle
+TAIL_MAX_WAIT_MS = 100  # while all partitions are idle, the first request for a new one waits up to this long
 CATCH_UP_MAX_WAIT_MS = 20  # short, because a closed cursor's connection cannot be reused until the broker has responded
 MAX_PARTITION_BYTES = 1_048_576
 MAX_TRANSIENT_ERRORS_S = 2.0
 TRANSIENT_ERROR_BACKOFF_S = 0.02
 MAX_LEADERLESS_S = 0.15  # how long a lookup of offsets waits for elections
 LEADERLESS_BACKOFF_S = 0.03
-MAX_STRAGGLER_S = 0.5  # how much later than others a broker may answer a lookup of offsets
+MAX_STRAGGLER_S = 0.5  # how long a lookup waits for the other brokers after one has answered
 
 # kafka-python raises these while it connects, and if a connection closes while a request is in flight.
 _TRANSIENT_ERRORS = (
@@ -185,7 +185,7 @@ class KafkaLog:
     # Offsets
 
     def _find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
-        """Return the newest epoch that is not newer than the given one, and its end. See epoch_ends()."""
+        """Return the newest epoch that is not newer than the given one, and the offset where it ends; see epoch_ends()."""
 
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
             try:
@@ -246,13 +246,13 @@ class KafkaLog:
         ask: Callable[[int, Sequence[Partition]], dict[Partition, Result]],
         patient: bool = True,
     ) -> tuple[dict[Partition, Result], Exception | None]:
-        """Ask the leaders of partitions, all at the same time.
+        """Send requests to the leaders of partitions, all at the same time.
 
-        If one broker has answered, wait at most MAX_STRAGGLER_S for the others.
+        After one broker has answered, wait at most MAX_STRAGGLER_S for the others.
 
         Args:
             leaders: the partitions with their leaders.
-            ask: asks one broker, given its node ID, about its partitions.
+            ask: sends a request about some partitions to the broker with a node ID.
             patient: wait until one broker has answered. False: wait at most MAX_STRAGGLER_S.
 
         Returns:
@@ -336,7 +336,7 @@ def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
 
 
 def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, Leader]:
-    """Replace leaders in `found` by known leaders with a newer epoch: a broker that lags behind reports former leaders."""
+    """Replace leaders in `found` by known leaders with a newer epoch. A broker that lags behind reports old leaders."""
     for partition, leader in found.items():
         before = known.get(partition, leader)
         if before.topic_id == leader.topic_id and before.epoch > leader.epoch:

@@ -31,8 +31,8 @@ class PartitionState:
         offset: the next offset to read.
         last_epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         leader: the last known leader, or None.
-        valid_at: the broker and the epoch of the leader whose log contains the record before `offset`, if one is known.
-        retry_at: if the partition has no leader: when to look for one again, in seconds as in time.monotonic().
+        valid_at: the broker and the epoch of a leader whose log contains the record before `offset`, if one is known.
+        retry_at: when to find a leader again if the partition has none, in seconds as in time.monotonic().
     """
 
     __slots__ = (

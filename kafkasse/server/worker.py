@@ -33,7 +33,7 @@ from kafkasse.log_line import one_line
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
 from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
 
-MAX_HEADER_BYTES = 131_072  # of one request: 64 KiB for an event ID, and 64 KiB for cookies and all other fields
+MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
 # After the listener is closed, streams still open for this long, so that no connection that was just accepted gets a 503.
 OPEN_AFTER_STOP_S = 0.2
@@ -94,7 +94,7 @@ class _Listener(StreamServer):  # type: ignore[misc]
         super().__init__(listener, partial(handle, self), **settings)
 
     def getsockname(self) -> Any:
-        """Return the address of the socket, also after it was closed: gunicorn asks for it in each connection's greenlet."""
+        """Return the address of the socket, even if it is closed: gunicorn calls this in the greenlet of each connection."""
         return self.address
 
 
@@ -137,7 +137,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         gevent.sleep(0)
 
     def server_class(self, listener: Any, spawn: Any, ssl_context: Any = None, **_: Any) -> _Listener:
-        """Create the server of a listener. gunicorn's run() calls this, and hides the servers that it creates itself."""
+        """Create the server of a listener. gunicorn's run() calls this; it gives no access to servers of its own class."""
         ssl_args = {"ssl_context": ssl_context} if ssl_context else {}
         server = _Listener(listener, self.handle, spawn=spawn, **ssl_args)
         if self.cfg.workers > 1:
@@ -168,7 +168,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def _begin_stop(self) -> None:
         if not self._close_streams_at:
             self._close_streams_at = time.monotonic() + self.cfg.graceful_timeout - CLOSE_BEFORE_KILL_S
-            # Not here: the signal may have interrupted the code that accepts a connection.
+            # In a new greenlet, because the signal may have interrupted the code that accepts a connection.
             gevent.spawn(self._close_listeners)
             gevent.spawn_later(OPEN_AFTER_STOP_S, self.streams.drain)
 
@@ -188,7 +188,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             body = app(environ, start_response)
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
-            take_turn()  # hundreds of streams may have waited for the same answer of Kafka
+            take_turn()  # hundreds of streams may have waited for the same response from Kafka
             response = start_response.__self__
             response.force_close()
 

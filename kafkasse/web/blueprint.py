@@ -154,7 +154,7 @@ class StreamService:
         return self._with_cors(response)
 
     def throttle(self) -> TooManyRejections | None:
-        """Return when the current request may be rejected, or return the error to send instead; see web/throttle.py."""
+        """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
         try:
             self._throttle.delay(self._limits.client(request))
         except TooManyRejections as error:

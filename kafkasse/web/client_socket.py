@@ -34,10 +34,10 @@ _PlainSocket = get_original("socket", "socket")  # gevent's socket holds two wat
 class SilenceDetector:
     """Detects that the client's system has vanished without closing the connection, as after a power failure.
 
-    While nothing is sent, the kernel sends probes and breaks the connection after `timeout_s`. These intervals are whole
-    seconds, and systems other than Linux lack the options. While sent bytes wait for their acknowledgment, the kernel sends
-    no probes, and retransmits for 15 minutes, so is_silent() checks how long ago the last acknowledgment was.
-    TCP_USER_TIMEOUT would do that too, but it also closes clients that read slowly.
+    On an idle connection, the kernel sends keepalive probes, and breaks the connection after `timeout_s`, rounded to whole
+    seconds. Some systems lack the options for this. While sent bytes are unacknowledged, the kernel sends no probes and
+    retransmits for 15 minutes, so is_silent() checks how long ago the last acknowledgment arrived. TCP_USER_TIMEOUT would
+    do the same, but it also closes clients that read slowly.
 
     Args:
         client: a connected socket.
@@ -72,7 +72,7 @@ class SilenceDetector:
         return min(now - self._unacknowledged_since, self._silence_s()) >= self._timeout_s
 
     def _silence_s(self) -> float:
-        """Return the seconds since the last acknowledgment, or 0 if the system does not tell."""
+        """Return the seconds since the last acknowledgment, or 0 if the system does not report them."""
         try:
             info = self._client.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_ACK_RECEIVED_MS.size)
         except OSError:
@@ -91,7 +91,7 @@ def queued_bytes(client: socket.socket) -> int:
 
 
 class ClientGone(Exception):
-    """The client has closed its connection, or has not accepted a byte within the write timeout."""
+    """The client has closed its connection, has accepted no byte within the write timeout, or has vanished."""
 
 
 class ClientSocket:

@@ -11,7 +11,7 @@ from kafkasse.log import Partition, Topic
 from kafkasse.position import IdType, IdWriter, Position
 from kafkasse.route import Route
 
-MAX_ENTRY_BYTES = 420  # of an entry with a topic name of 249 letters; with fewer partitions, every ID is short enough
+MAX_ENTRY_BYTES = 420  # of an entry whose topic name has 249 letters; if even such entries fit, an ID is not measured
 # An ID becomes longer while a stream is open. These values are larger than most that occur.
 LARGE_OFFSET, LARGE_EPOCH, TIMESTAMP, TOPIC_ID = 10**10 - 1, 999, 10**13 - 1, "x" * 8
 
@@ -29,20 +29,15 @@ def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic],
     counts = {
         name: listed[name] if name in position.partial_topics else topic.partitions for name, topic in topics.items()
     }
-    count, max_entries, max_bytes = (
-        sum(counts.values()),
-        settings.max_last_event_id_entries,
-        settings.max_last_event_id_bytes,
-    )
+    count = sum(counts.values())
+    max_entries, max_bytes = settings.max_last_event_id_entries, settings.max_last_event_id_bytes
     if count > max_entries:
         raise BadRequest(
             f"This stream has {count} partitions. Its event IDs would have more than {max_entries} entries "
             f"(max_last_event_id_entries), so that no client could resume it. Request fewer topics or partitions."
         )
-    if (
-        count * MAX_ENTRY_BYTES > max_bytes
-        and _id_bytes(tuple(counts.items()), route.id_type, route.compact_ids) > max_bytes
-    ):
+    may_be_long = count * MAX_ENTRY_BYTES > max_bytes
+    if may_be_long and _id_bytes(tuple(counts.items()), route.id_type, route.compact_ids) > max_bytes:
         raise BadRequest(
             f"This stream has {count} partitions. Its event IDs could become longer than {max_bytes} bytes "
             f"(max_last_event_id_bytes), so that no client could resume it. Request fewer topics or partitions."

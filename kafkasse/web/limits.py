@@ -77,7 +77,7 @@ class StreamLimits:
 
 
 def _canonical(text: str) -> str | None:
-    """Return the one spelling of an address that counts, such as `::1` for `"[0:0::1]:80"`. Return None if it is invalid."""
+    """Return the canonical spelling of an address, such as `::1` for `"[0:0::1]:80"`, or None if the text is no address."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
         return None

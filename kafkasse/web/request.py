@@ -37,7 +37,7 @@ class StreamRequest:
 
     Attributes:
         position: where the client wants to start.
-        since: where a client without an event ID starts, in milliseconds since the epoch. None: where the route says.
+        since: where a client without an event ID starts, in milliseconds since the epoch. None: as the route's `start` says.
         wire: the wire format of the response.
         content_type: the content type of the response.
     """

@@ -244,13 +244,13 @@ class Stream:
                     client.parked = True
                     return
                 if data:  # an empty chunk would end the response
-                    take_turn()  # a client that reads fast must not keep the event loop busy
+                    take_turn()  # a client that reads fast must not occupy the event loop
                     client.send_all(to_chunk(data))
                     to_chunk = client.to_chunk
             client.send_all(LAST_CHUNK)
         except ClientGone:
             pass
-        except Exception as error:  # noqa: BLE001 - logged; from parking, because _generate() raises no exception
+        except Exception as error:  # noqa: BLE001 - logged; park() failed, because _generate() raises no exception
             with suppress(ClientGone):
                 client.send_all(to_chunk(self._error_frame(error)) + LAST_CHUNK)
         finally:

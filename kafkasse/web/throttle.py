@@ -16,7 +16,7 @@ import gevent
 from kafkasse.errors import TooManyRejections
 
 BURST = 20  # rejections of one address that are answered at once
-MAX_DELAY_S = 5.0  # rejections that would have to wait longer get status 429 at once
+MAX_DELAY_S = 5.0  # requests whose rejection would be delayed for longer get status 429 at once
 MAX_ADDRESSES = 10_000  # the address whose last rejection is the oldest is forgotten first
 MAX_DELAYED = 1_000  # responses that wait at the same time; above this, nothing is delayed
 
@@ -40,7 +40,7 @@ class RejectionThrottle:
         self._delayed = 0
 
     def delay(self, address: str) -> None:
-        """Return when a rejection of a request from `address` may be sent.
+        """Wait until a rejection of a request from `address` may be sent.
 
         Raises:
             TooManyRejections: the delay would be longer than MAX_DELAY_S.

@@ -72,7 +72,7 @@ ELSEWHERE = [
     ("Markup in the name of a country", "shown as text on the page", "web/test_page.py::TestBoard::test_shows_markup_as_text"),
     ("A record that imitates an event in JSON lines", "distinguishable in every format", "attacks/test_records.py::test_records_cannot_imitate_our_lines"),
     ("Damaged or forged record batches", "records, or an error", "attacks/test_fuzz.py::test_forged_batches"),
-    ("Random bytes as a broker's response", "rejected", "kafka/test_fetch_protocol.py::test_garbage"),
+    ("Random bytes as a broker's response", "rejected", "kafka/test_fetch_protocol.py::test_survives_random_bytes"),
     ("A random configuration file", "an error of one sentence", "attacks/test_fuzz.py::test_configuration_files"),
     ("A password in an invalid configuration", "never shown", "config/test_secrets.py::test_no_file_makes_an_error_quote_a_secret"),
 ]  # fmt: skip

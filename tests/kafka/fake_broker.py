@@ -110,7 +110,7 @@ class PendingFetch:
         self.respond_with({name: partitions} if partitions else {}, session, **rest)
 
     def respond_with(self, topics: Mapping[UUID | str, Sequence[PartitionData]], session: int = 0, **rest: Any) -> None:
-        """Send a response with these partitions of each topic, which the request identifies by this name or topic ID."""
+        """Send a response with these partitions. The keys are the names or topic IDs, as in the request."""
         responses = []
         for topic, partitions in topics.items():
             name = {"topic_id": topic} if self.request.API_VERSION >= 13 else {"topic": topic}

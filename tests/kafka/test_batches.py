@@ -146,7 +146,7 @@ def of_epoch(epoch, data):
 @pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("records_per_batch", [10, 50_000])
 def test_decodes_many_records_in_pieces(codec, records_per_batch):
-    """A piece takes about a millisecond, also inside a batch, so that other greenlets get their turn."""
+    """A piece takes about a millisecond, even within a batch, so that other greenlets get their turn."""
     ends = range(0, 50_000, records_per_batch)
     data = b"".join(batch(at, *[b"x"] * records_per_batch, codec=codec) for at in ends)
 
@@ -172,7 +172,7 @@ def test_decodes_large_records_in_pieces(codec):
 
 
 def test_decodes_one_large_batch_at_a_time():
-    """If several partitions of a cursor have large batches, the others wait, because each takes up memory."""
+    """If several partitions of a cursor have large batches, all but one wait, because each batch takes up memory."""
     large = batch(0, *[b"x" * 1000] * 1900, codec=ZSTD)
     slot = LargeBatchSlot()
     fetched = PartitionData(b"t", 0, 0, memoryview(large), (), None)

@@ -207,7 +207,7 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
 
 
 def test_leader_may_change_while_a_large_batch_is_decoded(cluster, opened):
-    """The new leader is asked at an offset that the cursor has passed meanwhile. No record is returned twice or lost."""
+    """The new leader returns records that the cursor has decoded meanwhile. No record is returned twice or lost."""
     (broker, other), cursor = cluster.brokers, opened(0, tail=True)
     poll = start_poll(cursor)
     values = [b"%d" % number for number in range(4 * MAX_POLL_RECORDS)]
@@ -427,7 +427,7 @@ def test_follows_a_leader_that_moves_away_and_back(cluster, opened):
 
 
 def test_first_fetch_contains_the_epoch_of_the_last_record(cluster, opened):
-    """The broker notices that the log was truncated while nobody read it, although the log has grown past the offset."""
+    """The broker reports a log that was truncated while nobody read it, even if it has grown past the offset since."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, offset=100, tail=True)
     cursor.seek({at(0): 100, at(1): 7}, {at(0): 5})
     poll = start_poll(cursor)
@@ -567,7 +567,7 @@ def test_one_session_contains_names_or_topic_ids(cluster, log):
 
 
 def test_unknown_topic_id_affects_only_its_topic(cluster, log):
-    """The cursor looks for the topic in the metadata, with a backoff, and continues to read the other one at once."""
+    """The cursor refreshes the metadata of the topic, with a backoff, and continues to read the other topic at once."""
     cluster.topics |= {"gone": FakeTopic([0], UUID(int=1)), "busy": FakeTopic([0], UUID(int=2))}
     log.describe(["gone", "busy"])
     broker, cursor = cluster.brokers[0], log.cursor({Partition("gone", 0): 0, Partition("busy", 0): 0}, tail=True)
@@ -595,7 +595,7 @@ def test_unknown_topic_id_affects_only_its_topic(cluster, log):
 
 
 def test_leader_that_moves_is_found_although_another_partition_has_none(cluster, opened):
-    """Each partition has its own backoff: a leader that is missing for long does not delay a leader that has moved."""
+    """Each partition has its own backoff: a partition that has no leader for long does not delay one whose leader moved."""
     (broker, other), cursor = cluster.brokers, opened(0, NO_LEADER, tail=True)
     poll = start_poll(cursor)
     fetch = broker.next_fetch()

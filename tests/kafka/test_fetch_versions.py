@@ -1,4 +1,4 @@
-"""Brokers of every age: each Fetch version from 4 to the newest, with fake brokers and with a real one."""
+"""Each Fetch version from 4 to the newest, with fake brokers and with a real one."""
 
 from __future__ import annotations
 

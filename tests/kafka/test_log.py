@@ -80,7 +80,7 @@ def test_offsets_after_an_election_are_found(cluster: FakeCluster, log: KafkaLog
 
 
 def test_offsets_of_an_unreachable_broker_are_absent(cluster: FakeCluster, log: KafkaLog) -> None:
-    """A broker that has died is the leader in the metadata until its session times out."""
+    """After a broker dies, it remains the leader in the metadata until its session times out."""
     cluster.brokers[2].close()
     began_at = time.monotonic()
 
@@ -143,7 +143,7 @@ def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
 
 
 def test_epoch_ends_of_an_old_cluster_are_absent(cluster: FakeCluster) -> None:
-    """The request exists since Kafka 0.11."""
+    """The request was added in Kafka 0.11."""
     del cluster.versions[OFFSET_FOR_LEADER_EPOCH]
 
     with closing(open_log(cluster.bootstrap_servers)) as log:

@@ -331,7 +331,7 @@ def test_remove_stops_reading_a_partition(read: Callable[..., Cursor], writer: W
 
 
 def test_cursor_without_partitions_waits_for_seek(read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
-    """A cursor may be opened before it is known what to read, and may lose all its partitions."""
+    """A cursor may be opened without partitions, and may lose all its partitions."""
     writer.send(topic, b"a")
     cursor = read({})
     assert [] == cursor.poll(0.05)
@@ -402,7 +402,7 @@ def test_cursors_are_independent(read: Callable[..., Cursor], writer: Writer, to
 
 
 def test_epoch_ends_at_the_end_of_the_log(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
-    """The epoch in a batch is that of the topic's only leader, so it ends where the log ends."""
+    """The topic has had only one leader, so the epoch in its batches ends where the log ends."""
     cluster.create(fresh_name)
     cluster.send(fresh_name, b"a", b"b")
     partition = Partition(fresh_name, 0)

@@ -40,7 +40,7 @@ def cursor(log: KafkaLog) -> Iterator[KafkaCursor]:
 
 
 def redirect(cluster: FakeCluster) -> str:
-    """Let the leader name the replica. Returns the rack in the request."""
+    """Let the leader name the replica, and return the rack in the request."""
     fetch = cluster.brokers[LEADER].next_fetch()
     fetch.respond(partition_data(0, replica=REPLICA), session=SESSION_ID)
     return str(fetch.request.rack_id)
@@ -63,7 +63,7 @@ def test_reads_from_the_replica_that_the_leader_names(cluster: FakeCluster, curs
 
 @pytest.mark.parametrize("failure", ["out of range", "not a replica", "diverging", "disconnect"])
 def test_returns_to_the_leader_if_the_replica_fails(cluster: FakeCluster, cursor: KafkaCursor, failure: str) -> None:
-    """The replica may lag behind, so the leader decides. Requests contain no rack then, or it would redirect them again."""
+    """The replica may lag behind, so the leader decides. Then requests contain no rack: the leader would name it again."""
     poll = start_poll(cursor)
     redirect(cluster)
     fetch = cluster.brokers[REPLICA].next_fetch()

@@ -1,4 +1,4 @@
-"""The gunicorn worker: how it stops, and what it answers without the app. No test needs Kafka."""
+"""The gunicorn worker: how it stops, and how it responds without the app. No test needs Kafka."""
 
 from __future__ import annotations
 

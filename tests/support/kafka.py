@@ -61,7 +61,7 @@ class Cluster:
         return [each.get().offset for each in sent]
 
     def produce(self, topic: str, value: bytes, partition: int = 0) -> None:
-        """Append a record soon, without waiting for it."""
+        """Send a record, without waiting for the broker's acknowledgment."""
         self._producer.send(topic, value, partition=partition)
 
     def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:

@@ -45,7 +45,7 @@ def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBr
 
 
 def encrypted_broker(certificate: tuple[str, str], ports: Mapping[str, int], **more: str) -> EmbeddedBroker:
-    """Return a broker that is not started yet, with a plaintext listener, and one for TLS with a password.
+    """Return a broker that is not started yet. It has a listener without security, and one with TLS and a password.
 
     Args:
         certificate: the broker's certificate and key, as PEM.

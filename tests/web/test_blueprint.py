@@ -216,7 +216,7 @@ def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) 
 
 
 def test_a_client_can_resume_after_the_topics_of_its_route_were_edited(log: CountingLog) -> None:
-    """It receives the new topic from where the route starts, and nothing of the old one."""
+    """The client receives the added topic from where the route starts, and no more records of the removed topic."""
     for topic in ("old", "new"):
         log.create(topic)
         log.append(topic, b'{"topic":"%b"}' % topic.encode())
@@ -320,7 +320,7 @@ def test_a_preflight_request_allows_the_headers_of_a_stream(log: CountingLog) ->
 
 
 def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
-    """With cors_credentials, a browser sends cookies from these origins and no others, and lets the page read the answer."""
+    """With cors_credentials, a browser sends cookies from these origins only, and lets the page read the response."""
     client = client_of(log, cors_origins=[A], cors_credentials=True)
 
     for method in ("HEAD", "OPTIONS"):
@@ -406,7 +406,7 @@ def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.
 def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
     log: CountingLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its error ends all streams of the feed."""
+    """The failure ends all streams of the feed."""
     client = client_of(log, filterer=lambda message: message["n"] >= 0)
     responses = [client.get("/streams/t", buffered=False) for _ in range(3)]
     reading = [gevent.spawn(take, response, b"event: error") for response in responses]
@@ -434,7 +434,7 @@ def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
 
 
 def test_sends_the_usual_response_if_on_connect_error_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """A hook that raises an exception, or returns something that is no response, is logged."""
+    """A hook that raises an exception, or returns something that is not a response, is logged."""
     for hook in (lambda error: 1 / 0, lambda error: object()):
         refused = client_of(log, on_connect_error=hook).get("/streams/missing")
 

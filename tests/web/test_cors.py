@@ -54,7 +54,7 @@ def methods(log: Path, path: str) -> list[str]:
 def test_an_event_source_resumes_without_a_preflight(
     browser: webdriver.Chrome, page: str, server: Server, log: Path
 ) -> None:
-    """With credentials, and with event IDs in JSON."""
+    """This is true even with credentials, and with event IDs in JSON."""
     path = "/t?event-source"
     run(
         browser,
@@ -72,7 +72,7 @@ def test_an_event_source_resumes_without_a_preflight(
 def test_fetch_sends_one_preflight_for_many_event_ids(
     browser: webdriver.Chrome, page: str, server: Server, log: Path, last_id: str
 ) -> None:
-    """The browser remembers the answer. The form of the ID makes no difference."""
+    """The browser caches the response to the preflight. The form of the ID makes no difference."""
     path = f"/t?fetch={len(last_id)}"
     run(
         browser,

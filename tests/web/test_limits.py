@@ -84,7 +84,7 @@ def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
 
 
 def test_the_limits_apply_to_head(opened: ExitStack) -> None:
-    """HEAD is refused when GET would be, and is not counted itself."""
+    """A HEAD request is refused if a GET request would be. It does not count as a stream itself."""
     client = client_of(max_streams=2, max_streams_per_client=1)
 
     assert [200, 200] == [client.head("/t").status_code for _ in range(2)]
@@ -141,7 +141,7 @@ def test_an_ipv4_peer_of_an_ipv6_socket_is_one_client(opened: ExitStack) -> None
 
 
 def test_the_feeds_receive_the_address_of_the_client(opened: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that must catch up take turns by address, so that one address cannot take all turns."""
+    """The addresses of clients that catch up take turns, so that one address cannot take all turns."""
     addresses: list[object] = []
     original = Feeds.open
 
