@@ -515,10 +515,17 @@ def test_verifies_the_certificate(serve: Callable[..., Server], certificate: Pat
     )
 
 
-def test_the_python_example_of_the_docs(serve: Callable[..., Server]) -> None:
-    """The client of docs/clients.md resumes after an interruption and a 503, and ends with the server's reason."""
+def run_python_example(url: str) -> subprocess.CompletedProcess[str]:
     text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = example.replace("http://127.0.0.1:6917/topn/updates", url).replace("2000", "1")
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
+    )
+
+
+def test_the_python_example_of_the_docs(serve: Callable[..., Server]) -> None:
+    """The client of docs/clients.md resumes after an interruption and a 503, and ends with the server's reason."""
     events = [f'event: message\nid: {number}\ndata: {{"n":{number}}}\n\n'.encode() for number in (1, 2)]
     final = b'event: error\ndata: {"status":410,"detail":"gone"}\n\n'
     server = serve(
@@ -527,13 +534,20 @@ def test_the_python_example_of_the_docs(serve: Callable[..., Server]) -> None:
         chunked(b"id: 1b\n\n" + events[1], final),
     )
 
-    program = example.replace("http://127.0.0.1:6917/topn/updates", server.url).replace("2000", "1")
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
-    )
+    done = run_python_example(server.url)
 
     assert ("{'n': 1}\n{'n': 2}\n", "gone\n") == (done.stdout, done.stderr)
     assert [None, "1", "1"] == [request.headers.get("last-event-id") for request in server.requests]
+
+
+def test_the_python_example_of_the_docs_stops_at_a_500(serve: Callable[..., Server]) -> None:
+    """A 500 is permanent before and during a stream. Before a stream, it is temporary if it has a Retry-After header."""
+    final = b'event: error\ndata: {"status":500,"detail":"failed"}\n\n'
+    in_stream = serve(refusal("500 Error", {}, "Retry-After: 1"), chunked(final))
+    before_stream = serve(refusal("500 Error", {}))
+
+    assert "failed\n" == run_python_example(in_stream.url).stderr
+    assert "HTTPError: 500" in run_python_example(before_stream.url).stderr
 
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)

@@ -448,10 +448,10 @@ class TestConnection:
         assert "" == page.text("#retry")
 
     def test_stops_at_a_permanent_error_event(self, page: Page) -> None:
-        """The page shows the reason of an `error` event with a 4xx status. The restart button discards data and ID."""
+        """The page shows the reason of an `error` event with status 500 or 4xx. The restart button discards data and ID."""
         page.site.preamble = ASIA
         page.open()
-        for status in (410, 400, 403):
+        for status in (410, 400, 403, 500):
             page.site.send(EUROPE, event(f'{{"status":{status},"detail":"Reason {status}."}}', "8", "error"))
             page.wait_for_text("#state", "Stopped")
             assert f"Reason {status}." in page.text("#reason")
@@ -463,17 +463,24 @@ class TestConnection:
             assert StreamRequest() == page.site.requests[-1]
             assert "Live" == page.text("#state")
 
-    def test_stops_at_a_permanent_refusal(self, page: Page) -> None:
-        """A response with a 4xx status stops the page, too."""
-        page.site.refusal = refuse(400, '{"detail":"Last-Event-ID is invalid."}')
+    @pytest.mark.parametrize("status", [400, 500])
+    def test_stops_at_a_permanent_refusal(self, page: Page, status: int) -> None:
+        """A response with a 4xx status, or with status 500 and no Retry-After, stops the page, too."""
+        page.site.refusal = refuse(status, '{"detail":"Last-Event-ID is invalid."}')
 
         page.open(state="Stopped")
 
         assert "Last-Event-ID is invalid." in page.text("#reason")
         assert "Restart" == page.text("#retry")
 
+    def test_retries_after_a_500_with_retry_after(self, page: Page) -> None:
+        """With Retry-After, an internal error is temporary."""
+        page.site.refusal = refuse(500, "", Retry_After="120")
+
+        page.open(state="Reconnecting")
+
     def test_retries_after_a_temporary_error_event(self, page: Page) -> None:
-        """After an `error` event with a 5xx status or invalid data, the page resumes with the ID of that event."""
+        """After an `error` event with status 503 or invalid data, the page resumes with the ID of that event."""
         page.open()
         for number, data in enumerate(['{"status":503,"detail":"stopping"}', "?", "null", '{"status":"x"}'], start=1):
             page.site.send(EUROPE, event(data, f"8.{number}", "error"))
@@ -631,18 +638,23 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
     site.stop()
 
 
-def test_fetch_example_of_the_docs(page: Page) -> None:
-    """The example in docs/clients.md resumes after a break, sends its headers, and throws the server's permanent error."""
+def fetch_example() -> str:
+    """Return a script that runs the example in docs/clients.md. `window.shown` has the data, and the message of an error."""
     text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
     (example,) = [each for each in re.findall(r"```js\n(.*?)```", text, re.DOTALL) if "function* events" in each]
-    page.browser.get(page.site.url + "/about")
-    page.site.preamble = SHORT_RETRY
-
-    page.run(
+    return (
         "window.shown = []; const show = (it) => shown.push(it.n); const token = 't';"
         f"(async () => {{ {example.replace('/countries', 'topn/updates').replace('2000', '50')} }})()"
         ".catch((error) => shown.push(error.message));"
     )
+
+
+def test_fetch_example_of_the_docs(page: Page) -> None:
+    """The example in docs/clients.md resumes after a break, sends its headers, and throws the server's permanent error."""
+    page.browser.get(page.site.url + "/about")
+    page.site.preamble = SHORT_RETRY
+
+    page.run(fetch_example())
     page.wait_for_requests(1)
     page.site.send(event('{"n":1}', "1"), "id: 1b\n\n", "event: message\nid: 2\nda")
     page.wait_until(lambda: [1] == page.run("return shown"))
@@ -652,6 +664,19 @@ def test_fetch_example_of_the_docs(page: Page) -> None:
 
     page.wait_until(lambda: [1, 2, "gone"] == page.run("return shown"))
     assert StreamRequest(header="1b", authorization="Bearer t") == page.site.requests[1]
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_fetch_example_of_the_docs_stops_at_a_500(page: Page, in_stream: bool) -> None:
+    """The example throws the reason of a 500 without Retry-After, before and during a stream."""
+    problem = '{"status":500,"detail":"failed"}'
+    page.browser.get(page.site.url + "/about")
+    page.site.preamble = event(problem, type="error")
+    page.site.refusal = None if in_stream else refuse(500, problem)
+
+    page.run(fetch_example())
+
+    page.wait_until(lambda: ["failed"] == page.run("return shown"))
 
 
 ASSETS = sorted(Path(__file__).parents[2].glob("kafkasse/web/page/assets/*"))

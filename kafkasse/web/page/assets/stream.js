@@ -2,14 +2,14 @@
 //
 // The browser's EventSource reconnects after a broken connection and sends the last event ID. But if the response is not
 // a stream, such as a 502 from a proxy or a 503 while the server starts, EventSource stops permanently. In that case this
-// module finds out the reason, backs off, and opens the stream again. It sends the last event ID in the query, because a
-// page cannot set the header.
+// module repeats the request with fetch() to learn the reason. If the error is temporary, it backs off and opens the stream
+// again. It sends the last event ID in the query, because a page cannot set the header.
 
 const BACKOFF_MS = 1000; // before the first retry; doubled with each failure
-const BACKOFF_MS_MAX = 30_000;
-const RETRY_AFTER_S_MAX = 300;
+const MAX_BACKOFF_MS = 30_000;
+const MAX_RETRY_AFTER_S = 300;
 const PROBE_TIMEOUT_MS = 10_000;
-const REASON_CHARS_MAX = 300;
+const MAX_REASON_CHARS = 300;
 
 const EVENT_TYPES = ["position", "message", "delete", "base64", "gap"];
 
@@ -123,14 +123,16 @@ export class Stream {
 
   #retryOrStop({ status, detail }, retryAfterS = 0) {
     const reason = detail || (status ? `The server responded with status ${status}.` : "The server ended the stream.");
-    const permanent = status >= 400 && status < 500 && !TEMPORARY_STATUSES.has(status);
-    if (permanent) this.#setState({ name: "stopped", reason });
+    const isClientError = status >= 400 && status < 500;
+    // A 500 without Retry-After lasts until the operator fixes its cause.
+    const isPermanent = status === 500 ? !retryAfterS : isClientError && !TEMPORARY_STATUSES.has(status);
+    if (isPermanent) this.#setState({ name: "stopped", reason });
     else this.#retry(reason, retryAfterS);
   }
 
   #retry(reason, retryAfterS = 0) {
-    const retryAfterMs = Math.min(retryAfterS, RETRY_AFTER_S_MAX) * 1000;
-    const waitMs = Math.max(retryAfterMs, Math.min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** this.#failures));
+    const retryAfterMs = Math.min(retryAfterS, MAX_RETRY_AFTER_S) * 1000;
+    const waitMs = Math.max(retryAfterMs, Math.min(MAX_BACKOFF_MS, BACKOFF_MS * 2 ** this.#failures));
     this.#failures += 1;
     // Add jitter: if all pages reconnected at the same moment, they could overload the server again.
     this.#countDown(Date.now() + waitMs * (1 + Math.random() / 2), reason);
@@ -158,7 +160,7 @@ function parseProblem(text) {
   try {
     const { status, detail, title } = JSON.parse(text);
     const explanation = [detail, title].find((candidate) => typeof candidate === "string" && candidate !== "");
-    return { status: Number(status) || 0, detail: explanation?.slice(0, REASON_CHARS_MAX) };
+    return { status: Number(status) || 0, detail: explanation?.slice(0, MAX_REASON_CHARS) };
   } catch {
     return {};
   }
