@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -18,19 +19,24 @@ func print(event, id, data string) {
 	fmt.Println(string(line))
 }
 
-// If a connection breaks in the middle of an event, the library delivers the incomplete event and stores its ID. Then the
-// event has the previous ID, or an ID that is not JSON.
+// A complete ID is JSON, or has the compact form `~~…~`.
+func isComplete(id []byte) bool {
+	return json.Valid(id) || len(id) > 3 && bytes.HasPrefix(id, []byte("~~")) && bytes.HasSuffix(id, []byte("~"))
+}
+
+// If a connection breaks in the middle of an event, the library delivers the incomplete event and stores its ID. The event
+// then has the previous ID or an incomplete one.
 func readWithR3labs(url string, ignoreIncomplete bool) {
 	client := r3labs.NewClient(url)
 	// The default gives up 15 minutes after the first connection, and waits longer after each break.
 	client.ReconnectStrategy = backoff.NewConstantBackOff(time.Second)
 	lastID := ""
-	for { // SubscribeRaw returns when the server ends the stream. The client keeps the last ID.
+	for { // SubscribeRaw returns when the server ends the stream. `client` keeps the last ID.
 		err := client.SubscribeRaw(func(event *r3labs.Event) {
 			if len(event.Data) == 0 {
 				return
 			}
-			if ignoreIncomplete && (string(event.ID) == lastID || !json.Valid(event.ID)) {
+			if ignoreIncomplete && (string(event.ID) == lastID || !isComplete(event.ID)) {
 				client.LastEventID.Store([]byte(lastID))
 				return
 			}
@@ -52,7 +58,7 @@ func readWithGoSSE(url string) {
 		connection := gosse.NewConnection(request)
 		connection.SubscribeToAll(func(event gosse.Event) {
 			lastID = event.LastEventID
-			if event.Data != "" { // An `id:` or `retry:` without data is an event, too.
+			if event.Data != "" { // The library also reports an `id:` or `retry:` without data as an event.
 				print(event.Type, lastID, event.Data)
 			}
 		})
