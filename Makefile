@@ -54,7 +54,7 @@ old-kafka: setup ## read from Kafka 2.6
 
 # Needs Node, Go, Rust, Java with Maven, Chromium and Firefox; builds the clients in build/clients. See docs/clients.md.
 ROUNDS ?= 3
-clients: setup ## run the SSE clients of other people through every fault, ROUNDS times
+clients: setup ## run third-party SSE clients through every fault, ROUNDS times
 	@$(VENV)/bin/python -m tests.clients --rounds $(ROUNDS)
 
 # Continues where an earlier run stopped; MUTANTS=--fresh starts again. Prints the changes that no fast test notices.

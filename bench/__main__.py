@@ -1,8 +1,8 @@
 """Run the benchmarks: `make bench`, or `python -m bench [--quick] [--rounds N] [--only NAME ...]`.
 
-Each measurement runs several times; its figures are the medians. A full run writes them to bench/results.json, generates
+Each measurement runs several times; its figures are the medians. The command writes them to bench/results.json, generates
 bench/RESULTS.md and the charts from that file, and prints each figure that is worse than in the last commit by more than its
-spread. --only repeats some measurements and keeps the figures of the others. --quick tests in seconds that the benchmark
+spread. --only repeats some measurements and keeps the figures of the others. --quick only tests that the benchmark
 works: it writes no file, and its figures mean nothing.
 """
 
@@ -37,7 +37,6 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "stalled": scaling.stalled,
 }
 
-
 ROUNDS = 5
 
 
@@ -46,8 +45,8 @@ def main() -> int:
     args = _arguments().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the with block stops all processes
     kafka_sse = args.kafka_sse.absolute()
-    if why_not := servers.kafka_sse_missing(kafka_sse, install=not args.quick):
-        print(f"KafkaSSE is not measured: {why_not}", file=sys.stderr)
+    if reason := servers.kafka_sse_missing(kafka_sse, install=not args.quick):
+        print(f"KafkaSSE is not measured: {reason}", file=sys.stderr)
         kafka_sse = None
     before = report.committed()
     with Testbed(QUICK if args.quick else Scale(), kafka_sse) as testbed:

@@ -19,9 +19,7 @@ from bench.records import MARK, PROBE
 from bench.remote import Remote
 
 PROCESSES = 2
-SAMPLED_READS = (
-    20  # measure the latency in as many reads as if this many clients of each process measured all of theirs
-)
+SAMPLED_CLIENTS = 20  # per process: the sample has about as many reads as this many clients have
 MAX_READ_BYTES = 262_144
 OPEN_TIMEOUT_S = 60.0
 _AT = re.compile(rb'"at": ?(\d+),')
@@ -114,7 +112,7 @@ class ClientProcess:
         return [(client.opened - client.began) / 1e9 for client in clients if client.opened]
 
     def connect(self, requests: list[Request]) -> None:
-        """Send all requests without waiting for responses."""
+        """Send all requests, and do not wait for the responses."""
         for request in requests:
             self._connect(request)
 
@@ -143,7 +141,7 @@ class ClientProcess:
         """
         done = Delivered()
         self._latencies = done.latencies if timed else None
-        self._sampled_share = min(1.0, SAMPLED_READS / max(1, len(self._clients)))
+        self._sampled_share = min(1.0, SAMPLED_CLIENTS / max(1, len(self._clients)))
         began_cpu_s = time.process_time()
         clients = list(self._clients.values())
         waiting = {client for client in clients if client.records < records}
@@ -257,7 +255,7 @@ class Clients:
         return [took for part in self._each("open", shares) for took in part]
 
     def connect(self, requests: list[Request]) -> float:
-        """See ClientProcess.connect. Returns when the first client connected, by the monotonic clock."""
+        """See ClientProcess.connect. Returns the time before the first client connects, in monotonic seconds."""
         began = time.monotonic()
         self._each("connect", [(requests[at :: len(self._processes)],) for at in range(len(self._processes))])
         return began

@@ -58,7 +58,8 @@ def main() -> None:
     print(f"{machine()}; commit {commit()}; {args.runs} runs\n\n| figure | unit | goal | median | worst |")
     print("| --- | --- | --- | ---: | ---: |")
     for (_, name, unit, goal), values in zip(FIGURES, zip(*runs, strict=True), strict=True):
-        print(f"| {name} | {unit} | {goal:g} | {median(values):.2f} | {max(values):.2f} |")
+        goal_text = "" if math.isnan(goal) else f"{goal:g}"
+        print(f"| {name} | {unit} | {goal_text} | {median(values):.2f} | {max(values):.2f} |")
 
 
 def measure(testbed: Testbed) -> Figures:

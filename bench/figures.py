@@ -116,8 +116,8 @@ def _merged_curves(runs: Sequence[Figures]) -> list[Curve]:
 def worse(now: Row, before: Row) -> str:
     """Return a sentence if a figure got worse by more than the spread of its runs, else "".
 
-    Figures with a baseline are compared by their ratio, because it depends less on the machine. A single run has no spread;
-    it counts as 10 %.
+    Figures with a baseline are compared by their ratio, because it depends less on the machine. The spread of a single run
+    counts as 10 %.
     """
     by_ratio = not (math.isnan(now.ratio) or math.isnan(before.ratio)) and now.against == before.against
     new, old = (now.ratio, before.ratio) if by_ratio else (now.value, before.value)

@@ -81,7 +81,7 @@ def _idle(testbed: Testbed, server: Server, clients: int) -> _Idle:
 
 
 def _sockets(testbed: Testbed, clients: int) -> int:
-    """Use a new server: feeds whose readers have left keep their connections for a while."""
+    """Use a new server, because a server keeps its connections for a while after its clients have left."""
     with testbed.kafkasse() as server:
         testbed.open(server, [testbed.topic()], clients)
         held = server.sockets_to(testbed.broker_port)

@@ -25,9 +25,9 @@ HEAD = "| figure | median | spread | unit | goal | baseline | ratio | spread | c
 RULE = "| --- | ---: | ---: | --- | --- | ---: | ---: | ---: | --- | --- |"
 INTRODUCTION = """\
 `make bench` (`python -m bench`) generates this page. `python -m bench --only NAME` repeats one measurement. Each figure is
-the median of several runs; the spread is from the lowest to the highest. A ratio compares a figure with that of a baseline
-that runs in the same round under the same load: the same number of clients, records per second and record
-size. Where a baseline cannot serve that load, there is no ratio. The absolute values depend on the machine; the ratios
+the median of several runs; the spread is the range from the lowest to the highest value. A ratio compares a figure with that
+of a baseline that runs in the same round under the same load: the same number of clients, records per second and record
+size. Where a baseline cannot serve that load, there is no ratio. The absolute values depend on the machine. The ratios
 should hold on other machines too.
 
 The baselines:
@@ -135,8 +135,8 @@ def _conditions(found: dict[str, Any]) -> str:
     return (
         f"Machine: {machines}. The server, the broker, the producer and the clients share this machine and its loopback "
         "interface. The broker is the embedded one (256 MB heap). Unless stated otherwise: records of 1 KiB (JSON, 24 "
-        "members), 3 partitions, one worker. Each section shows the load averages before its start; other load took its "
-        "share of the cores."
+        "members), 3 partitions, one worker. Each section shows the load averages before its start, because other programs "
+        "may use the same cores."
     )
 
 

@@ -1,6 +1,6 @@
-"""A fleet returns: all clients of a worker reconnect at once to a new worker, and each has missed the same records.
+"""The return of all clients of a worker after a deploy or a crash: they connect to a new worker at the same time.
 
-This is what a deploy or a crash causes. The new worker's ring is empty, so each client has to catch up from Kafka.
+Each client has missed the same records. The new worker's ring is empty, so the records have to be read from Kafka.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure(testbed: Testbed) -> Figures:
 
 
 def _return(testbed: Testbed, start: Starter, clients: int) -> tuple[float, ...]:
-    """Start a server, let all clients connect to it with a Last-Event-ID, and return the values of _FIGURES."""
+    """Start a server, connect all clients to it with a Last-Event-ID, and return the values of _FIGURES."""
     topic = testbed.topic()
     missed = testbed.producer.call("fill", topic, PARTITIONS, testbed.scale.missed_records, RECORD_BYTES)
     entries = ",".join(f'{{"topic":"{topic}","partition":{each},"offset":0}}' for each in range(PARTITIONS))

@@ -61,7 +61,7 @@ def _at_partitions(testbed: Testbed, server: Server, count: int) -> tuple[Measur
 def _partition_rows(count: int, every: str, live: Measured, read: Measured) -> list[Row]:
     key, what = f"partitions.{count}.{every}", f"{count} partition{'s' * (count > 1)}, ID in every {every}"
     limits = {
-        "event": "formatting the IDs: above 64 partitions they are compact, with some bytes per partition",
+        "event": "formatting the IDs: with many partitions they are compact, with up to 24 bytes per partition",
         "run": "checking and writing each record; only the last one of a run has an ID",
     }
     limit = limits[every]

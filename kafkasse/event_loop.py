@@ -1,8 +1,10 @@
 """Shares the event loop: greenlets with long computations take turns, so that no turn of the event loop takes long.
 
-A greenlet that computes for seconds would block every other stream of the worker. gevent.sleep(0) after each piece does not
-help enough: with a hundred such greenlets, one turn of the event loop contains a hundred pieces. take_turn() therefore
-limits the pieces of all greenlets together. This module does not depend on Kafka, feeds or HTTP.
+A greenlet that computes for seconds would block every other stream of the worker. gevent.sleep(0) after each piece is not
+enough: with a hundred such greenlets, one turn of the event loop would contain a hundred pieces. take_turn() therefore
+limits the time that the pieces of all greenlets take together in one turn.
+
+This module does not depend on Kafka, feeds or HTTP.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ MAX_TURN_S = 0.01  # for the pieces of all greenlets together, in one turn of th
 
 
 class _Turns:
-    """Admits pieces of computation until one turn of the event loop has taken MAX_TURN_S. Other pieces wait in a queue."""
+    """Admits pieces of computation for MAX_TURN_S in each turn of the event loop. Later pieces wait in a queue."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
@@ -58,12 +60,12 @@ _turns: _Turns | None = None  # of the thread that called take_turn() last; a wo
 
 
 def take_turn(urgent: bool = False) -> None:
-    """Wait until this turn of the event loop has time for a piece of computation. Call this before each piece.
+    """Wait until a turn of the event loop has time for a piece of computation. Call this before each piece.
 
     A piece should take about a millisecond. The call may switch greenlets.
 
     Args:
-        urgent: continue before all greenlets that wait without it. For work that many clients wait for.
+        urgent: continue before the greenlets that already wait. Use it for work that many clients wait for.
     """
     global _turns
     hub = get_hub()

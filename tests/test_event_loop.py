@@ -19,7 +19,7 @@ def spin(seconds: float) -> None:
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """Record the turn of the event loop and the greenlet of each piece. A piece takes longer than a whole turn may."""
+    """Return a function that computes pieces longer than MAX_TURN_S. `done` has the turn and the greenlet of each piece."""
     monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
     done: list[tuple[int, str]] = []
 

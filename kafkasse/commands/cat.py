@@ -139,7 +139,7 @@ class EventSource:
                     raise _stream_error(event)
                 if event.type == "gap":
                     _status(f"records are missing: {_one_line(event.data)}")
-                elif event.type == "position" and event.data == "{}":  # there is no record, only an ID
+                elif event.type == "position" and event.data == "{}":  # kafkasse's event: an ID without a record
                     self.last_event_id = event.id
                 else:
                     yield event
@@ -214,7 +214,7 @@ def _stream_error(event: Event) -> Exception:
 
 
 def _failure(status: int, sentence: str, retry_after_s: float = 0) -> Exception:
-    # A 500 without Retry-After is permanent: kafkasse sends it for wrong settings and failing filters.
+    # A 500 without Retry-After is permanent: kafkasse sends it if a setting is wrong or a filter fails.
     if status > 500 or status in RETRYABLE_STATUSES or (status == 500 and retry_after_s > 0):
         return _Retryable(sentence, retry_after_s)
     return CommandError(sentence)

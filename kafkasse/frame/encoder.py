@@ -19,7 +19,7 @@ from kafkasse.log import Batch, Partition, Record
 from kafkasse.position import IdTemplate, IdWriter
 
 MAX_PIECE_RECORDS = 64
-MAX_PIECE_BYTES = 65_536  # of frames; a piece exceeds it by at most one record
+MAX_PIECE_BYTES = 65_536  # of frames and of values that are not sent; a piece exceeds it by at most one record
 
 
 class Piece(NamedTuple):
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     Attributes:
         frames: the frames. Records that are not sent have no frame.
         offsets: for each frame, the offset of its record.
-        timestamps: for each frame, the timestamp of its record; empty unless the event IDs contain timestamps.
+        timestamps: for each frame, the timestamp of its record; may be empty if the event IDs contain no timestamps.
         end: the index in the batch of the first record after the piece.
         next_offset: the offset after the piece.
     """
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
     @property
     def ends_at_position(self) -> bool:
-        """Whether the event ID of the last frame is the position after the piece. False if filtered records follow it."""
+        """Whether the ID of the last frame is the position after the piece. False if records without a frame follow."""
         return bool(self.offsets) and self.offsets[-1] + 1 == self.next_offset
 
 
@@ -95,22 +95,22 @@ class Encoder:
         return payload.event, self.wire.body(payload)
 
     def encode_piece(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
-        """Encode the next piece of a batch: so few records and bytes that it takes about a millisecond.
+        """Encode the next piece of a batch. A piece is so small that this takes about a millisecond.
 
         Args:
             batch: the batch.
             start: the index of the first record of the piece.
-            ids: the stream's IDs at the position before the piece. Advanced to the position after the piece.
+            ids: the stream's IDs at the position before the piece. This method moves them to the position after the piece.
 
         Raises:
-            FilterError: the filterer raised an exception at the first record of the piece. `ids` is unchanged. If it raises
-                one at a later record, the piece ends before that record.
+            FilterError: the filterer raised an exception for the first record of the piece. `ids` is unchanged. If the
+                filterer raises one for a later record, the piece ends before that record.
         """
         id_template = ids.split_at_offset(batch.partition, batch.leader_epoch)
         piece = (
             self._encode_with_template(batch, start, id_template)
             if id_template is not None
-            else self._encode_with_timestamps(batch, start, ids)
+            else self._encode_without_template(batch, start, ids)
         )
         ids.set(batch.partition, piece.next_offset, leader_epoch=batch.leader_epoch)
         return piece
@@ -163,11 +163,11 @@ class Encoder:
             frames[-1] = self.wire.with_id(frames[-1], last_id)
         return Piece(frames, offsets, [], end, _next_offset(batch, end))
 
-    def _encode_with_timestamps(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
-        """Encode a piece whose IDs contain timestamps, without templates.
+    def _encode_without_template(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
+        """Encode a piece for which split_at_offset() returned None, such as one whose IDs contain timestamps.
 
-        Hooks may switch greenlets. So encode all records before `ids` changes: other greenlets must not see an ID whose
-        records have not been returned.
+        Hooks may switch greenlets. All records are therefore encoded before `ids` changes: other greenlets must not see a
+        position whose records have not been returned.
         """
         partition = batch.partition
         encoded: list[tuple[str, bytes] | None] = []

@@ -154,8 +154,8 @@ _find_kafka_member = msgspec.json.Decoder(_KafkaMember).decode
 def can_append_member(value: bytes) -> bool:
     """Return whether `value` can be extended by replacing its last byte with `,"_kafka":{…}}`, as as_kafkasse() would.
 
-    This is so if `value` is a JSON object on one line that has members, but no member `_kafka`, no space before or after its
-    closing brace, and no character that as_kafkasse() would escape.
+    This is possible if `value` is a JSON object on one line that has members, but no member `_kafka`, no space before or
+    after its closing brace, and no character that as_kafkasse() would escape.
     """
     try:
         message = _find_kafka_member(value)

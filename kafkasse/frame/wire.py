@@ -48,7 +48,7 @@ class Wire(Protocol):
         ...
 
     def position(self, position_id: str) -> bytes:
-        """Return an ID without a record: the start of a stream, or a position that has moved without an event."""
+        """Return an ID without a record, for the start of a stream and for a position that moved without an event."""
         ...
 
     def retry(self, retry_ms: int) -> bytes:

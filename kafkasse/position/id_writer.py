@@ -13,20 +13,21 @@ from kafkasse.position.position import INT64_MAX, IdType
 # of the JSON form take three bytes each, so this is about 6,500 bytes of a request line, which may have 8,190.
 MAX_JSON_BYTES = 4_000
 
-# The length of an entry without its topic. The numbers are as long as they usually become at most.
+# The length of an entry without its topic name, with numbers that few streams exceed.
 _JSON_ENTRY_BYTES = {
     IdType.OFFSET: len('{"topic":"","partition":1000,"offset":1000000000,"leader_epoch":100},'),
     IdType.TIMESTAMP: len('{"topic":"","partition":1000,"timestamp":1790000000000},'),
     IdType.BOTH: len('{"topic":"","partition":1000,"offset":1000000000,"leader_epoch":100,"timestamp":1790000000000},'),
 }
-_JSON_TOPIC_BYTES = len(',"topic_id":"kQ3d8y1Z","only":true')  # what the first entry of a topic adds
+_JSON_TOPIC_BYTES = len(',"topic_id":"kQ3d8y1Z","only":true')  # additional bytes of the first entry of a topic
 
 # The parts (prefix, format_offset, suffix) of an ID: its text is `prefix + format_offset(offset) + suffix`. If the text
 # contains the offset in decimal digits, format_offset is `str` itself, so that the caller can use "%d" instead.
 IdTemplate = tuple[str, Callable[[int], str], str]
 
-# The parts of an entry that do not change: in the JSON form the text before and after the values of the partition, in the
-# compact form the encoded start of the line, if the entry is the first of its line, and the start of the entry, not encoded.
+# The constant parts of an entry. In the JSON form: the text before and after its offset, leader epoch and timestamp. In the
+# compact form: the encoded start of the line ("" unless the entry is the first of its line), and the start of the entry,
+# which is encoded together with its values.
 _Layout = tuple[str, str]
 
 
@@ -121,14 +122,14 @@ class IdWriter:
         return opening + separator.join(self._entries.values()) + closing
 
     def split_at_offset(self, partition: Partition, leader_epoch: int = UNKNOWN_EPOCH) -> IdTemplate | None:
-        """Split the ID around the offset of `partition`. Return None if more than the offset changes in the next ID.
+        """Split the ID around the offset of `partition`. Return None if more than the offset would change.
 
-        The IDs of the records of one run differ only in that offset, because a run has one leader epoch. With the parts,
-        each ID costs one concatenation, however many partitions the stream has.
+        The IDs of the records of one batch differ only in that offset, because a batch has one partition and one leader
+        epoch. With the parts, each ID costs one concatenation, however many partitions the stream has.
 
         Args:
-            partition: the partition of the run.
-            leader_epoch: the leader epoch of the run.
+            partition: the partition of the batch.
+            leader_epoch: the leader epoch of the batch.
         """
         if self._id_type is not IdType.OFFSET or partition not in self.offsets:
             return None
@@ -187,7 +188,7 @@ class IdWriter:
 
 
 def _json_bytes(partition_counts: Mapping[str, int], id_type: IdType) -> int:
-    """Return the length that the JSON form of an ID usually reaches at most."""
+    """Return the length of the JSON form of an ID with large numbers, which few streams exceed."""
     return sum(
         count * (len(topic) + _JSON_ENTRY_BYTES[id_type]) + _JSON_TOPIC_BYTES
         for topic, count in partition_counts.items()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from bench.figures import Curve, Figures, Row, merged, worse
+import pytest
+
+from bench.figures import HIGHER_IS_BETTER, Curve, Figures, Row, merged, worse
 from bench.report import table
 
 
@@ -45,10 +47,11 @@ def test_a_missed_goal_is_marked():
     assert "10, reached" in table([latency(10.0, goal=10.0)])
 
 
-def test_more_clients_and_higher_rates_are_better():
-    rate = Row("rate", "rate", 90.0, "deliveries/s", goal=100.0)
+@pytest.mark.parametrize("unit", HIGHER_IS_BETTER)
+def test_a_rate_or_a_number_of_clients_below_its_goal_misses_it(unit: str):
+    figure = Row("key", "figure", 90.0, unit, goal=100.0)
 
-    assert rate.misses_goal
+    assert figure.misses_goal
 
 
 def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread():
@@ -59,7 +62,7 @@ def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread():
     assert not worse(runs(1.0, 1.0, 1.0), before)
 
 
-def test_a_figure_that_cannot_be_measured_any_more_got_worse():
+def test_a_figure_that_can_no_longer_be_measured_got_worse():
     assert worse(latency(math.nan), runs(10.0, 11.0))
 
 
@@ -70,6 +73,6 @@ def test_figures_with_a_baseline_are_compared_by_their_ratio():
     assert "latency / other: 3, was 2" == worse(runs(15.0, 15.0, baseline=5.0), fast_machine)
 
 
-def test_a_single_run_counts_with_a_spread_of_ten_percent():
+def test_the_spread_of_a_single_run_counts_as_ten_percent():
     assert not worse(latency(10.9), latency(10.0))
     assert worse(latency(11.5), latency(10.0))

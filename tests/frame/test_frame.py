@@ -370,7 +370,7 @@ LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at whic
 @pytest.mark.parametrize("ascii", [False, True])
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
 def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, wire: Wire) -> None:
-    """Some clients split lines with str.splitlines(). Each of our lines is one line for them, too."""
+    """A client that splits lines with str.splitlines() finds the same lines as a client that splits them at LF."""
     key, headers = LINE_ENDS.encode(), [(LINE_ENDS, LINE_ENDS.encode())]
     for message in ({LINE_ENDS: LINE_ENDS}, LINE_ENDS):
         value = json.dumps(message, ensure_ascii=ascii)
@@ -388,21 +388,21 @@ def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, 
 
 @pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029"])
 def test_the_template_is_not_used_for_line_separators(separator: str) -> None:
-    """The fast path for the format `kafkasse` copies the value, so it must not receive a value that needs escaping."""
+    """The template for the format `kafkasse` copies a value unchanged, so it cannot be used if the value needs escaping."""
     assert can_append_member('{"é":1}'.encode())
     assert not can_append_member(f'{{"{separator}":1}}'.encode())
 
 
 @pytest.mark.parametrize("deserialized", [LINE_ENDS, {LINE_ENDS: LINE_ENDS}])
 def test_a_deserialized_message_has_no_raw_line_separators(deserialized: object) -> None:
-    """The deserializer's message is JSON that kafkasse writes."""
+    """kafkasse encodes the deserializer's message as JSON, and escapes its line separators."""
     frame = sent(Encoder(deserializer=lambda record: deserialized), Record(b"x"))
 
     assert 4 == len(frame.decode().splitlines())
 
 
 def test_the_format_value_keeps_line_separators() -> None:
-    """This format sends a value byte for byte."""
+    """The format `value` sends each value byte for byte."""
     text = json.dumps("\x85\u2028\u2029", ensure_ascii=False)
 
     assert text == event(Record(text.encode()), "value").data
@@ -549,10 +549,10 @@ def test_a_skipped_record_does_not_reach_the_filterer() -> None:
     assert b"" == sent(Encoder(filterer=failing), Record(b"{"))
 
 
-# Runs of records, as a feed encodes them.
+# Batches, which a feed encodes in pieces.
 
 id_forms = st.sampled_from([(id_type, compact) for id_type in IdType for compact in (False, True)])
-runs = st.lists(
+batches = st.lists(
     st.builds(
         Record,
         st.none() | st.binary() | json_text().map(lambda written: written[0].encode()),
@@ -569,11 +569,11 @@ def writer(id_type: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
     return IdWriter(offsets, {"t": "x", "u": ""}, id_type=id_type, compact=compact)
 
 
-@given(runs, id_forms, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
-def test_pieces_equal_their_records_one_by_one(
+@given(batches, id_forms, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
+def test_pieces_contain_the_same_frames_as_single_records(
     records: list[Record], id_form: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
 ) -> None:
-    """Pieces contain the frames that their records have one by one, each with the ID after it, and advance the IDs."""
+    """The pieces of a batch have the same frames, IDs and final position as its records if they are encoded one by one."""
     encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
     one, expected = writer(*id_form), []
     for record in records:
@@ -589,8 +589,8 @@ def test_pieces_equal_their_records_one_by_one(
 
 
 @given(id_forms)
-def test_a_piece_ends_before_a_record_at_which_the_filterer_fails(id_form: tuple[IdType, bool]) -> None:
-    """The next piece raises the error, and its IDs stay at the position before that record."""
+def test_a_piece_ends_before_a_record_for_which_the_filterer_fails(id_form: tuple[IdType, bool]) -> None:
+    """The next piece raises the error, and the IDs stay at the position before that record."""
     ids = writer(*id_form)
     batch = Batch(Partition("t", 3), [Record(b'{"a":1}', offset=7), Record(b"{}", offset=8)], 9)
     encoder = Encoder(filterer=lambda message: message["a"])
@@ -619,7 +619,7 @@ def test_a_piece_has_few_records(id_type: IdType) -> None:
 @pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("value", [b'{"a":"%b"}', b'["%b"]'])
 def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
-    """Large values end a piece early, and large event IDs do so too."""
+    """A piece ends early if its values or its event IDs are large."""
     ids = IdWriter({Partition("t", number): 0 for number in range(1000)}, {"t": "x"}, id_type=id_type, compact=False)
     large = Batch(Partition("t", 3), [Record(value % (b"x" * 50_000), offset=offset) for offset in range(10)], 10)
     small = Batch(Partition("t", 3), [Record(value % b"", offset=offset) for offset in range(10)], 10)
