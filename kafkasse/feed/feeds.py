@@ -16,7 +16,7 @@ from kafkasse.config.settings import FeedSettings
 from kafkasse.errors import ServerFull, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
-from kafkasse.feed.lookup import SharedLookup
+from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
@@ -60,7 +60,7 @@ class Feeds:
             log.describe, settings.kafka_timeout_s, one_at_a_time=True, max_cached=MAX_DESCRIPTIONS
         )
         self._epoch_ends = EpochEnds(log, settings.kafka_timeout_s)
-        self._ranging = SharedLookup(log.offset_ranges, settings.kafka_timeout_s)
+        self._offset_ranges = OffsetRanges(log, settings.kafka_timeout_s)
         self._tail: Tail | None = None
         self._slots = CatchUpSlots(settings.max_catch_ups)
         self._ring_limits = RingLimits(
@@ -131,7 +131,9 @@ class Feeds:
         gaps: list[Gap] = []
         snapshot: SnapshotReader | None = None
         if ids is None:
-            start = resolve(self.log, position, topics, route.start, since, route.id_type, self._epoch_ends)
+            start = resolve(
+                self.log, position, topics, route.start, since, route.id_type, self._epoch_ends, self._offset_ranges
+            )
             ids, gaps = _ids(start, route), start.gaps
             snapshot = SnapshotReader(self._snapshot(feed)) if start.snapshot else None
 
@@ -204,7 +206,7 @@ class Feeds:
             if not unknown:
                 states = {each: tail.partitions.get(each) or found[each] for each in partitions}
                 return self._add_feed(tail, key, states, route, topics, now_ms)
-            ranges = self._ranging.get(unknown)
+            ranges = self._offset_ranges.get(unknown)
             for each in unknown:
                 found[each] = TailPartition(ranges[each].end if each in ranges else None, now_ms)
 

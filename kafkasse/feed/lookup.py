@@ -13,6 +13,7 @@ from gevent.event import AsyncResult
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.event_loop import take_turn
+from kafkasse.log import Log, OffsetRange, Partition
 
 MAX_WAIT_S = 0.05  # of a stream, for a background lookup
 MAX_KEYS = 100  # of one request, so that one caller with many keys does not delay the others for long
@@ -70,10 +71,7 @@ class SharedLookup(Generic[Key, Value]):
             results[key] = self._results[key]
         if results:
             self._start_requests()
-            late = KafkaUnavailable(f"Kafka did not answer within {self._timeout_s:g} s.")
-            with gevent.Timeout(self._timeout_s, late):
-                values |= {key: _values(result) for key, result in results.items()}
-            take_turn()  # a thousand callers may have waited for the same result
+            values |= _wait_for(results, self._timeout_s)
         return {key: value[0] for key, value in values.items() if value}
 
     def _start_requests(self) -> None:
@@ -109,6 +107,78 @@ class SharedLookup(Generic[Key, Value]):
         self._cache[key] = time.monotonic(), values
         while len(self._cache) > self._max_cached:
             del self._cache[next(iter(self._cache))]
+
+
+class OffsetRanges:
+    """Looks up the offsets that partitions hold, for many clients that resume at the same time.
+
+    Callers that need the same partition share a request, but never one that was sent before they called: a client's position
+    may be newer than its answer, and would appear to be beyond the end of the log.
+
+    Args:
+        log: the log.
+        timeout_s: how long a caller waits at most.
+    """
+
+    def __init__(self, log: Log, timeout_s: float) -> None:
+        self._log = log
+        self._timeout_s = timeout_s
+        self._waiting: dict[Partition, AsyncResult[list[OffsetRange]]] = {}  # of the next requests
+        self._in_flight: set[Partition] = set()
+
+    def get(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        """Return the offsets that each partition holds. Partitions without a leader are absent.
+
+        Raises:
+            KafkasseError: see Log.offset_ranges().
+            KafkaUnavailable: there is no answer within the timeout.
+        """
+        results = {each: self._waiting.setdefault(each, AsyncResult()) for each in partitions}
+        if not results:
+            return {}
+        self._start_requests()
+        values: dict[Partition, list[OffsetRange]] = _wait_for(results, self._timeout_s)
+        return {each: value[0] for each, value in values.items() if value}
+
+    def _start_requests(self) -> None:
+        ready = {each: self._waiting.pop(each) for each in list(self._waiting) if each not in self._in_flight}
+        if ready:
+            self._in_flight |= ready.keys()
+            gevent.spawn(self._request, ready)
+
+    def _request(self, results: dict[Partition, AsyncResult[list[OffsetRange]]]) -> None:
+        try:
+            self._answer(results)
+        finally:
+            self._in_flight -= results.keys()
+            self._start_requests()
+
+    def _answer(self, results: dict[Partition, AsyncResult[list[OffsetRange]]]) -> None:
+        try:
+            found = self._log.offset_ranges(results)
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            topics = {each.topic for each in results}
+            if len(topics) > 1 and not isinstance(error, Unavailable):  # one topic must not affect the others
+                for topic in topics:
+                    self._answer({each: result for each, result in results.items() if each.topic == topic})
+                return
+            for result in results.values():
+                result.set_exception(error)
+            return
+        for each, result in results.items():
+            result.set([found[each]] if each in found else [])
+
+
+def _wait_for(results: Mapping[Key, AsyncResult[list[Value]]], timeout_s: float) -> dict[Key, list[Value]]:
+    """Return the results.
+
+    Raises:
+        KafkaUnavailable: there is no result within the timeout.
+    """
+    with gevent.Timeout(timeout_s, KafkaUnavailable(f"Kafka did not answer within {timeout_s:g} s.")):
+        values: dict[Key, list[Value]] = {key: _values(result) for key, result in results.items()}
+    take_turn()  # a thousand callers may have waited for the same result
+    return values
 
 
 def _values(result: AsyncResult[list[Value]]) -> list[Value]:

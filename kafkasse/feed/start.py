@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.feed.lookup import OffsetRanges
 from kafkasse.log import TRUNCATED, Gap, Log, OffsetRange, Partition, Topic
 from kafkasse.position import IdType, PartitionStart, Position
 from kafkasse.route import StartAt
@@ -62,6 +63,7 @@ def resolve(
     since: int | None = None,
     id_type: IdType = IdType.OFFSET,
     epoch_ends: EpochEnds | None = None,
+    offset_ranges: OffsetRanges | None = None,
 ) -> ResolvedPosition:
     """Find the offset at which a stream starts in each of its partitions.
 
@@ -73,6 +75,7 @@ def resolve(
         since: start these partitions at this time instead, in milliseconds since the epoch.
         id_type: what the event IDs contain.
         epoch_ends: compares the leader epochs of the position with those of the log. None: do not compare them.
+        offset_ranges: shares lookups with other callers. None: ask the log.
 
     Raises:
         InvalidPosition: a topic does not have a partition of the position, or an offset is beyond the end and the event ID
@@ -87,7 +90,7 @@ def resolve(
     starts: dict[Partition, PartitionStart | None] = {}
     for name in position.topics:
         starts |= _starts(name, topics[name], position, since)
-    held = log.offset_ranges(starts)
+    held = log.offset_ranges(starts) if offset_ranges is None else offset_ranges.get(starts)
     timestamps = _timestamps_to_find(starts, recreated)
     offsets = log.offsets_at({each: timestamp for each, timestamp in timestamps.items() if each in held})
     pending: dict[Partition, int] = {}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import gevent
 import pytest
 from gevent.event import Event
 
-from kafkasse.errors import KafkaUnavailable
+from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
 from kafkasse.feed import lookup
-from kafkasse.feed.lookup import SharedLookup
+from kafkasse.feed.lookup import OffsetRanges, SharedLookup
+from kafkasse.log import OffsetRange, Partition
+from kafkasse.memory_log import MemoryLog
 from tests.support.waiting import TIMEOUT_S
 
 
@@ -89,3 +93,57 @@ def test_a_caller_waits_no_longer_than_its_timeout() -> None:
 
     assert {"a": "A"} == shared.get(["a"])
     assert [["a"]] == service.requests
+
+
+class SlowLog(MemoryLog):
+    """Reads the offsets when a request arrives, and answers once the test calls answer.set()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[list[Partition]] = []
+        self.answer = Event()
+
+    def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        self.requests.append(list(partitions))
+        found = super().offset_ranges(self.requests[-1])
+        self.answer.wait()
+        return found
+
+
+def test_no_caller_receives_offsets_from_before_its_call() -> None:
+    """A thousand callers that come while a request is in flight share the next request."""
+    log, partition = SlowLog(), Partition("t", 0)
+    log.create("t")
+    ranges = OffsetRanges(log, TIMEOUT_S)
+    first = gevent.spawn(ranges.get, [partition])
+    gevent.sleep(0)
+    gevent.sleep(0)
+    log.append("t", b"{}")
+    later = [gevent.spawn(ranges.get, [partition]) for _ in range(1000)]
+    gevent.sleep(0)
+    log.answer.set()
+
+    assert {partition: OffsetRange(0, 0)} == first.get()
+    assert [{partition: OffsetRange(0, 1)}] * 1000 == [each.get() for each in later]
+    assert 2 == len(log.requests)
+
+
+def test_a_topic_that_does_not_exist_fails_only_its_own_lookup() -> None:
+    """Lookups of other topics that wait at the same time succeed."""
+    log = SlowLog()
+    log.create("t")
+    log.answer.set()
+    ranges = OffsetRanges(log, TIMEOUT_S)
+    missing, existing = (gevent.spawn(ranges.get, [Partition(name, 0)]) for name in ("missing", "t"))
+
+    assert {Partition("t", 0): OffsetRange(0, 0)} == existing.get()
+    with pytest.raises(TopicNotAvailable):
+        missing.get()
+
+
+def test_a_lookup_of_offsets_takes_no_longer_than_its_timeout() -> None:
+    log = SlowLog()
+    log.create("t")
+
+    with pytest.raises(KafkaUnavailable, match=r"within 0\.01 s"):
+        OffsetRanges(log, 0.01).get([Partition("t", 0)])
