@@ -22,7 +22,7 @@ RECORD_BYTES = 500  # about the memory that a decoded record takes up in additio
 
 
 class Backlog:
-    """Applies changes to a feed in their order, in a greenlet that runs while there are any.
+    """Applies changes to a feed, in order, in a greenlet that runs only while there are changes.
 
     Args:
         feed: the feed.
@@ -45,7 +45,7 @@ class Backlog:
         size = sum(map(_size, batch.records)) if batch is not None else 0
         self.bytes += size
         self._has_overflowed = self._has_overflowed or self.bytes > MAX_BYTES
-        if self._has_overflowed:  # the greenlet may be inside a change, so it skips to the tail's position afterwards
+        if self._has_overflowed:  # the greenlet skips to the tail's position after the change that it may be applying
             self._changes.clear()
             self.bytes = 0
         else:
@@ -54,7 +54,7 @@ class Backlog:
             self._greenlet = gevent.spawn(self._run)
 
     def join(self) -> None:
-        """Wait until there are no changes."""
+        """Wait until all changes have been applied."""
         if self._greenlet is not None:
             self._greenlet.join()
 

@@ -20,7 +20,7 @@ from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, Partition
 from kafkasse.position import IdWriter
 
 MAX_POLL_S = 0.25  # read() calls `until` at least this often
-FIND_PENDING_S = 1.0  # how often it checks whether partitions without a leader have one now
+FIND_PENDING_S = 1.0  # how often read() checks whether pending partitions have a leader now
 
 
 class CatchUp:
@@ -147,7 +147,7 @@ class CatchUp:
             self._add({partition: offsets.start for partition, offsets in held.items()})
 
     def _find_pending(self) -> None:
-        """Read those partitions that have had no leader until now."""
+        """Start to read the pending partitions that have a leader now."""
         if self.ids.pending and time.monotonic() >= self._find_pending_at:
             self._find_pending_at = time.monotonic() + FIND_PENDING_S
             pending = dict(self.ids.pending)

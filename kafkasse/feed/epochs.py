@@ -1,8 +1,8 @@
-"""Recognizes clients that have read records which the log has lost in a truncation, by the leader epochs in their event IDs.
+"""Detects clients that have read records which a truncation removed from the log, by the leader epochs in their event IDs.
 
 After a truncation, the log may have grown past a client's offset, so the offset alone does not show that records before it
-were replaced. A leader epoch ends at the offset where the next epoch starts. A client that has read further in that epoch
-has read lost records.
+were replaced. A leader epoch ends at the offset where the next epoch starts. A client that has read records of the epoch
+after this offset has read lost records.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EpochEnds:
     def _look_up(self, keys: list[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
         found: dict[tuple[Partition, int], int] = {}
         while keys:
-            epochs = dict(keys)  # a request can ask for one epoch of each partition
+            epochs = dict(keys)  # a request can contain one epoch of each partition
             ends = self._log.epoch_ends(epochs)
             found |= {(each, epoch): ends[each] for each, epoch in epochs.items() if each in ends}
             keys = [key for key in keys if key not in epochs.items()]

@@ -94,12 +94,12 @@ class Feeds:
 
         Args:
             route: decides where a client without an event ID starts, and what event IDs contain.
-            position: the position that the client sent. If it contains no topic ID of a topic, but all of its partitions, it
-                is treated like an event ID of kafkasse, which includes partitions that are added later.
+            position: the position that the client sent. If it lists all partitions of a topic without a topic ID, the stream
+                contains the whole topic, including partitions that are added later.
             topics: the topics of the position, as describe() returns them.
             encoder: encodes records. Streams with the same encoder and topics share a feed.
-            since: where a client without an event ID starts, in milliseconds since the epoch. None: where the route says.
-            client: the address of the client. Clients that must catch up do so in turn.
+            since: where a client without an event ID starts, in milliseconds since the epoch. None: as `route.start` says.
+            client: the address of the client. Addresses take turns to catch up.
 
         Raises:
             InvalidPosition: the position is not valid for these topics.

@@ -15,8 +15,8 @@ from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.event_loop import take_turn
 from kafkasse.log import Log, OffsetRange, Partition
 
-MAX_WAIT_S = 0.05  # of a stream, for a background lookup
-MAX_KEYS = 100  # of one request, so that one caller with many keys does not delay the others for long
+MAX_WAIT_S = 0.05  # how long a stream waits for a background lookup
+MAX_KEYS = 100  # in one request, so that one caller with many keys does not delay the others for long
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

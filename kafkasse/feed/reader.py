@@ -48,7 +48,7 @@ from kafkasse.log import Gap, Partition
 from kafkasse.position import IdWriter
 
 MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes between two turns
-MAX_PIECE_SEGMENTS = 1000  # that it examines
+MAX_PIECE_SEGMENTS = 1000  # that a joining reader examines between two turns
 UNAVAILABLE_BACKOFF_S = 0.5
 
 
@@ -183,7 +183,7 @@ class Reader:
     def _join(self, ids: IdWriter) -> None:
         self._enter(ReaderState.JOINING)
         self._find_segment(ids)
-        # This may switch greenlets. If the ring evicts the segment meanwhile, the reader notices.
+        # This may switch greenlets. If the ring evicts the segment meanwhile, the next read() detects it.
         self._release_cursor()
 
     def _find_segment(self, ids: IdWriter) -> None:
@@ -208,7 +208,7 @@ class Reader:
         self._release_cursor()
 
     def _on_revoked(self) -> None:
-        # The position is exact: a read() that another greenlet is in returns all frames that it has encoded.
+        # The position is exact: if another greenlet is inside read(), that call returns all frames that it has encoded.
         if self.state is ReaderState.CATCHING_UP:
             self._fall_behind()
 
@@ -227,7 +227,7 @@ class Reader:
         self._read_to(self._feed.unpark(client))
 
     def stop(self, reason: StopReason) -> None:
-        """Make read() return b"" now and from now on. This never waits, so callbacks in the event loop may call it."""
+        """Make the current and all later calls of read() return b"". Never waits, so event loop callbacks may call it."""
         if self.stop_reason is not StopReason.CLIENT_LEFT:
             self.stop_reason = reason
         if self._snapshot is not None:

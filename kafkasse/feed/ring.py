@@ -83,9 +83,9 @@ class RingLimits:
     """The limits of the rings of one worker.
 
     Args:
-        max_bytes: of one ring, including its bookkeeping.
-        max_records: of one ring.
-        max_total_bytes: of all rings together. They share it equally.
+        max_bytes: the limit of one ring, including its bookkeeping.
+        max_records: the limit of one ring.
+        max_total_bytes: the limit of all rings together, which share it equally.
     """
 
     def __init__(self, max_bytes: int, max_records: int, max_total_bytes: int) -> None:
@@ -131,9 +131,7 @@ class Ring:
         self._complete_from = dict(offsets)  # the ring holds every frame at or after these offsets
         self._offsets = dict(offsets)  # the position after the newest segment
         self._weights = {partition: _weight() for partition in offsets}
-        self._rank_before = self._rank_after = self.rank(
-            offsets
-        )  # of the position before the first and after the newest
+        self._rank_before = self._rank_after = self.rank(offsets)  # before the first segment, and after the newest
         self._truncated = -1  # the newest segment that reports a truncation
         limits.add(self)
 
@@ -190,7 +188,7 @@ class Ring:
         self._rank_before = self._rank_after = self.rank(offsets)
 
     def skip_to(self, offsets: Mapping[Partition, int]) -> None:
-        """Let all readers fall behind, also those that have read all segments. They can join at these offsets or later."""
+        """Make all readers fall behind, even those that have read all segments. They can join at these offsets or later."""
         self.head += 1
         self.flushed = self.head
         self.restart(offsets)
@@ -218,8 +216,8 @@ class Ring:
     def find(self, offsets: Mapping[Partition, int]) -> int:
         """Return the number of the segment that a reader at `offsets` needs next.
 
-        This takes one binary search if the position is one that the event IDs of this feed contain. A reader at another
-        position gets the number of the first segment, and skips what it has already.
+        A binary search finds a position that the event IDs of this feed contain. A reader at another position gets the
+        number of the first segment, and skips the records that it already has.
         """
         rank = self.rank(offsets)
         first = max(self.first, self._truncated + 1)  # readers that join are at a position after the truncation

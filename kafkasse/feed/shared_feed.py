@@ -38,7 +38,7 @@ class FeedKey(NamedTuple):
     Attributes:
         encoder: encodes the records.
         topics: the topics, in alphabetical order.
-        selected: the partitions of those topics of which the streams contain only selected partitions.
+        selected: the selected partitions, in topics of which the streams do not contain all partitions.
     """
 
     encoder: Encoder
@@ -116,15 +116,15 @@ class SharedFeed:
         self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
-        self._truncated_at: dict[Partition, int] = {}  # the offset up to which the log was truncated last
+        self._truncated_at: dict[Partition, int] = {}  # the offset of the last truncation
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
-        self._unsent: dict[ParkedClient, None] = {}  # those that have not received the frames that flush() is sending
+        self._unsent: dict[ParkedClient, None] = {}  # have not received the frames that flush() is sending
         self._unsent_bytes = 0  # of the segments that flush() has not sent
         self._flushed = FeedPosition(0, self.places(ids), True)  # of the parked clients
         self._before_flush = self._flushed  # of the parked clients in `_unsent`
-        # A feed with hooks has a greenlet of its own that appends, while the tail sends heartbeats.
+        # The greenlet of a backlog appends and flushes while the tail sends heartbeats.
         self._flushing = BoundedSemaphore()
         self._changed = Event()
 
@@ -172,7 +172,7 @@ class SharedFeed:
         return offset == end or (offset <= at.offsets[partition] and is_same_epoch)
 
     def holds(self, ids: IdWriter) -> bool:
-        """Return whether a reader at the position of `ids` can start from the ring: it is covered, and not ahead of it."""
+        """Return whether a reader at the position of `ids` can start from the ring: it is not before or after the ring."""
         position = self.ids.offsets
         return self.covers(ids) and all(offset <= position[each] for each, offset in ids.offsets.items())
 
@@ -209,9 +209,8 @@ class SharedFeed:
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
         self.ids.set(gap.partition, gap.end)
-        if (
-            gap.end < gap.start
-        ):  # truncated: a reader that joins later must not receive the records that the log has lost
+        if gap.end < gap.start:  # truncated
+            # A reader that joins later must not receive the records that the log has lost.
             self.flush()
             self.ring.restart(self.ids.offsets)
             self._truncated_at[gap.partition] = gap.end

@@ -28,7 +28,7 @@ class Slot:
     Args:
         slots: grants the slot.
         client: the address of the client.
-        on_revoke: called in a greenlet of its own when the slot is revoked. It must make the reader call release() soon.
+        on_revoke: called in a new greenlet when the slot is revoked. It must make the reader call release() soon.
 
     Attributes:
         granted: the reader has the slot.
@@ -127,7 +127,7 @@ class CatchUpSlots:
         self._is_checking = False
 
     def revoke_expired(self) -> None:
-        """Revoke as many of the slots whose time is over as readers wait for."""
+        """Revoke slots whose time is over, at most one for each reader that waits."""
         now = time.monotonic()
         needed = self._waiting - sum(slot.revoked for slot in self._held)
         expired = [slot for slot in self._held if slot.expires_at <= now and not slot.revoked]

@@ -2,9 +2,9 @@
 
     Snapshot (one per feed) ── one greenlet, one cursor ─▶ rows ─▶ SnapshotVersion ─▶ SnapshotReader (one per client)
 
-The first client causes the snapshot to be read from the start of the topics, and each later client causes it to be read on
-from where it ended. Clients share a version: a list of encoded rows, and the position after them. At most two versions are
-in memory: the newest, and one that clients still receive.
+For the first client, the snapshot is read from the start of the topics. For later clients, the records since then are added.
+Clients share a version: a list of encoded rows, and the position after them. At most two versions are in memory: the newest,
+and one that clients still receive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_SUPERSEDED_S = 600.0  # how long clients may take to receive a version that 
 
 
 class _Rows(list[bytes]):
-    """The frames of a version. `is_expired` means that they were removed before all clients had received them."""
+    """The frames of a version. `is_expired` means that the frames were removed before all clients had received them."""
 
     __slots__ = ("__weakref__", "is_expired")
 

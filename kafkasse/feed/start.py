@@ -7,7 +7,7 @@ The first of these rules that applies decides where a partition starts:
 1. at the offset, or else at the timestamp, in the client's event ID;
 2. at its first record, if the partition was added after the event ID was issued;
 3. at the time that the client requested (`since`);
-4. where the route says.
+4. where the route's `start` says.
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ class Tail:
             if not feeds:
                 continue
             state = self.partitions.setdefault(partition, TailPartition())
-            if state.offset is not None:  # for a feed of selected partitions, from a later offset
+            if state.offset is not None:  # a feed of selected partitions reads it already, from a later offset
                 self.fail(feeds, None)
                 continue
             state.offset = offset

@@ -70,7 +70,7 @@ class TopicWatch:
         topics = {
             name: topic
             for name, topic in described.items()
-            if topic.error is None and name in topic_ids  # the topic may no longer be read
+            if topic.error is None and name in topic_ids  # a topic may have been removed during the lookup
         }
         recreated = frozenset(name for name, topic in topics.items() if topic.topic_id != topic_ids[name])
         partitions = (

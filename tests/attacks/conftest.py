@@ -195,7 +195,7 @@ class Attack:
         self._cpu_s = server.cpu_s()
 
     def is_bounded(self, load: Load) -> None:
-        """No turn of the event loop was too long, and the memory stayed below the bound for this load."""
+        """Check that no turn of the event loop was too long, and that the memory stayed below the bound for this load."""
         turns, grown = self.server.turns(), self.server.peak_bytes() - self._before
         allowed = growth(load, self._settings)
         longest = turns[0] if turns else Turn(0, 0, [])

@@ -18,7 +18,7 @@ DEFAULTS = {name: schema.get("default") for name, schema in read("config")["prop
 
 
 class Load(NamedTuple):
-    """What a worker serves, at most at the same time.
+    """The most that a worker serves at the same time.
 
     Attributes:
         streams: the open streams.

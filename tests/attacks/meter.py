@@ -1,7 +1,8 @@
 """Measures how long each turn of a worker's event loop takes. The worker measures; the tests read the results from a file.
 
-A turn lasts from the end of one poll for I/O to the start of the next. The verdict uses the CPU time of the main thread, so
-that it does not depend on the load of the machine. The file also has the stacks of each long turn, which show its cause.
+A turn lasts from the end of one poll for I/O to the start of the next. The limit applies to the CPU time of the main thread,
+so that the result does not depend on the load of the machine. The file also contains the stacks of each long turn, which
+show its cause.
 """
 
 from __future__ import annotations

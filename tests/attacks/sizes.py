@@ -1,4 +1,4 @@
-"""The sizes of the attacks. `make attacks` runs them in full size; by default they only are as large as necessary."""
+"""The sizes of the attacks. `make attacks` runs them in full size. By default, they are only as large as necessary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MB = 1_000_000
 
 
 class Sizes(NamedTuple):
-    """How much of everything."""
+    """The number of clients, records and topics in each attack, and how long it takes."""
 
     tiny_records: int
     joining: int

@@ -1,4 +1,4 @@
-"""Loads of one topic or one client that delayed or rejected all others. Each attack has a server of its own."""
+"""Loads of one topic or client that could delay or block all others. Each attack has a server of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads that stalled a worker's event loop or filled its memory. Each attack has a server of its own.
+"""Loads that could stall a worker's event loop or fill its memory. Each attack has a server of its own.
 
 `make attacks` runs them in full size; by default they are as small as they can be while they still find the defects.
 """
@@ -54,7 +54,7 @@ def test_one_live_client_of_a_batch_of_tiny_records(
 def test_ten_slow_clients_of_a_batch_of_tiny_records(
     attack: Callable[..., Attack], tiny_topic: str, measured: dict[str, Any]
 ) -> None:
-    """Each reads from the start. A fast client beside them receives all records."""
+    """All clients read from the start. A fast client receives all records at the same time."""
     worker = attack()
     # Kafka itself needs seconds to find timestamps in such a batch.
     path, start = f"/{tiny_topic}", f'Last-Event-ID: [{{"topic":"{tiny_topic}","partition":0,"offset":0}}]'

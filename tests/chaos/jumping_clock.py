@@ -1,4 +1,4 @@
-"""The app of wsgi.py, with a wall clock that is as many seconds off as the file CLOCK_FILE says. The file may change."""
+"""The app of wsgi.py with a wrong wall clock. The file CLOCK_FILE contains the difference in seconds, and may change."""
 
 from __future__ import annotations
 

@@ -412,7 +412,7 @@ class Scene:
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Declare that the test prevents clients from receiving records until the block ends."""
+        """Do not count the time of this block as a delay, because the test prevents clients from receiving records."""
         began = time.monotonic()
         yield
         self.outages.append((began, time.monotonic()))

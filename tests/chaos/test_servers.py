@@ -12,9 +12,7 @@ import pytest
 from tests.chaos.network import Conditions
 from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 
-REPLACEMENTS_MAX = (
-    20  # reconnects count as requests, so max_requests replaces workers more often than the test asks for
-)
+REPLACEMENTS_MAX = 20  # reconnects count as requests, so max_requests replaces workers often
 
 NewScene = Callable[..., Scene]
 

@@ -50,9 +50,8 @@ def test_a_topic_is_recreated_immediately(new_scene: NewScene, fresh_name: str) 
         wait_for_records(clients)
 
     assert all(b"the topic was deleted and recreated" in each.body for each in clients)
-    assert [] == scene.violations(
-        statuses={404, 410, 503}, ended_max=3
-    )  # errors if a metadata refresh happened in between
+    # A stream ends with an error if a metadata refresh happened in between.
+    assert [] == scene.violations(statuses={404, 410, 503}, ended_max=3)
 
 
 def test_partitions_are_added(new_scene: NewScene, fresh_name: str) -> None:

@@ -15,7 +15,7 @@ ZERO, ONE = Partition("t", 0), Partition("t", 1)
 
 
 class CountingLog(MemoryLog):
-    """A log that remembers the epochs that it was asked for."""
+    """A log that records the epochs of each lookup."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def log() -> CountingLog:
     [((2, 0), {}), ((3, 0), {ZERO: 2}), ((5, 1), {ZERO: 2}), ((6, 2), {}), ((2, 2), {}), ((9, 2), {ZERO: 6})],
 )
 def test_finds_the_first_lost_record(log: CountingLog, position: tuple[int, int], diverged_at: object) -> None:
-    """A client is past the end of its epoch if the log lost records that it has read."""
+    """If the log has lost records that a client has read, the client is past the end of its epoch."""
     assert diverged_at == EpochEnds(log, TIMEOUT_S).diverged_at({ZERO: EpochPosition(*position)})
 
 

@@ -312,7 +312,7 @@ class World:
             client.is_parked = False
 
     def revoke(self, client: Client, number: int) -> None:
-        """Revoke the slot with which the client catches up. This may happen while the client's greenlet does something."""
+        """Revoke the slot with which the client catches up. This may happen while the client's greenlet is busy."""
         slot = client.reader._slot
         if slot is not None and slot.granted:
             slot.revoked = True

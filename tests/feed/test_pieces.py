@@ -1,4 +1,4 @@
-"""No step of a feed or a reader takes long: each takes a turn of the event loop for every piece, and returns one chunk."""
+"""No step of a feed or reader takes long: it takes a turn for every piece, and returns about one chunk."""
 
 from __future__ import annotations
 

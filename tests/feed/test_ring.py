@@ -69,7 +69,7 @@ def test_finds_the_next_segment_of_each_position_of_the_feed(
 
 
 def test_a_position_that_the_feed_did_not_have_starts_at_the_first_segment() -> None:
-    """The reader skips the records that it has."""
+    """The reader skips the records that it already has."""
     shared = feed()
     for partition in (0, 1, 2):
         append(shared, partition)
@@ -118,7 +118,7 @@ def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: in
 
 
 def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended() -> None:
-    """The ring exceeds its limit by one piece at most, also before the batch is flushed."""
+    """The ring exceeds its limit by at most one piece, even before the batch is flushed."""
     shared = feed(1, max_bytes=100_000)
     sizes: list[int] = []
     ring_append = shared.ring.append

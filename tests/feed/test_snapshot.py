@@ -231,7 +231,7 @@ def test_clients_share_a_snapshot(world: World) -> None:
 
 
 def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snapshot is read on from where it ended, and not from the start."""
+    """Only the records since the previous version are read."""
     for n in range(3):
         world.put(n, b"%d" % n)
     world.open().read()

@@ -123,7 +123,7 @@ def test_declares_records_that_retention_removed(log: MemoryLog) -> None:
 
 
 def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log: MemoryLog) -> None:
-    """The event ID contains the offset of a partition whose timestamp is unknown. A made-up timestamp could skip records."""
+    """The event ID contains the offset of a partition whose timestamp is unknown. A guessed timestamp could skip records."""
     assert {ZERO: 1003, ONE: 1003} == resolved(log, since=1003).timestamps
     assert {ZERO: 1003} == resolved(log, entry(offset=4, timestamp=1003), entry(1, offset=0)).timestamps
     assert {} == resolved(log).timestamps == resolved(log, start_at=StartAt.EARLIEST).timestamps
@@ -153,7 +153,7 @@ def test_declares_a_truncated_log(log: MemoryLog) -> None:
 
 
 def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
-    """The old offsets are ignored, and the rest of the old topic is a gap, also in partitions that no longer exist."""
+    """The old offsets are ignored, and the rest of the old topic is a gap, even in partitions that no longer exist."""
     before = topic_id_of(log)
     log.delete("t")
     log.create("t", 1)

@@ -1,4 +1,4 @@
-"""The tail of a worker: all topics share one cursor, and the problems of a topic or a feed stay with that topic or feed."""
+"""The tail of a worker: all topics share one cursor, and an error of a topic or feed does not affect the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class World:
         return self.feeds.open(Route("r", "/r", None, **route), position, topics, encoder or self.encoder)
 
     def turn(self) -> None:
-        """Let all that is due happen: records, heartbeats and checks."""
+        """Handle the records, heartbeats and checks that are due."""
         turn(self.tails[-1])
         gevent.sleep(0.002)
         turn(self.tails[-1])
@@ -132,7 +132,7 @@ def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world
 
 @pytest.mark.parametrize("id_type", IdType)
 def test_clients_that_resume_with_timestamps_share_the_feed(world: World, id_type: IdType) -> None:
-    """The timestamps of idle partitions differ, but the client is parked all the same."""
+    """The timestamps of idle partitions differ, but the client can be parked at once."""
     first = world.open("a", id_type=id_type)
     world.write("a", 1)
     world.turn()

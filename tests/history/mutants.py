@@ -102,7 +102,7 @@ def _id_of_the_last_on_the_first(frames: list[bytes]) -> list[bytes]:
     return [frames[0][:-1] + last_id[0] + b"\n", *frames[1:-1], _ID_LINE.sub(b"", frames[-1], 1)]
 
 
-def _slot_lost() -> None:
+def _segment_lost() -> None:
     """One batch in four advances the feed but reaches no reader."""
     turns = Counter[str]()
 
@@ -110,7 +110,7 @@ def _slot_lost() -> None:
         turns["all"] += 1
         if turns["all"] % 4 or not batch.records:
             return original(self, batch)
-        applied["ring_slot_lost"] += 1
+        applied["ring_segment_lost"] += 1
         return original(self, batch._replace(records=[]))
 
     patch(SharedFeed, "append", append)
@@ -426,7 +426,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "number_rewritten": _on_frames(
         "number_rewritten", lambda frames: [each.replace(b"25.00", b"25") for each in frames]
     ),
-    "ring_slot_lost": _slot_lost,
+    "ring_segment_lost": _segment_lost,
     "joins_one_too_late": _joins_too_late,
     "joins_one_too_early": _joins_too_early,
     "evicted_while_joining": _evicted_while_joining,

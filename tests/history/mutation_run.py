@@ -96,15 +96,8 @@ def survives(copy: Path, module: str, source: str, tests: list[str]) -> bool:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HISTORY_SEED": "1"}
     try:
         options = {"cwd": copy, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return (
-            subprocess.run(
-                [*words, "--hypothesis-profile=fast", f"--timeout={TIMEOUT_S}"],
-                timeout=TIMEOUT_S,
-                check=False,
-                **options,
-            ).returncode
-            == 0
-        )
+        words += ["--hypothesis-profile=fast", f"--timeout={TIMEOUT_S}"]
+        return subprocess.run(words, timeout=TIMEOUT_S, check=False, **options).returncode == 0
     except subprocess.TimeoutExpired:
         return False
     finally:
