@@ -125,11 +125,27 @@ class ClientSocket:
         self._watcher: Any = None  # while a greenlet waits until the socket is writable
         self._is_closed = False
         self._silence = SilenceDetector(self.socket, write_timeout_s)
-        self._is_gone = False  # try_send() has found that the client has vanished
+        self._is_gone = False  # the client has vanished
 
     def to_chunk(self, data: bytes) -> bytes:
         """Return `data` as a chunk of the response body."""
         return b"%x\r\n%b\r\n" % (len(data), data)
+
+    def send_chunk(self, data: bytes) -> None:
+        """Send `data` as a chunk, without a copy of it: a slow client may take long to accept a chunk.
+
+        Raises:
+            ClientGone: see send_all().
+        """
+        head = b"%x\r\n" % len(data)
+        try:
+            sent = 0 if self._has_vanished() else self.socket.sendmsg((head, data, b"\r\n"))
+        except OSError:
+            sent = 0  # the socket is full, or broken; if it is broken, send_all() gets the same error
+        for part in (head, data, b"\r\n"):
+            if sent < len(part):
+                self.send_all(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
 
     def send_all(self, data: bytes | memoryview) -> None:
         """Send `data`. A slow client has no deadline as long as it accepts some bytes within each write timeout.
@@ -137,7 +153,7 @@ class ClientSocket:
         Raises:
             ClientGone: the client has left, or has accepted nothing within the write timeout.
         """
-        if self._is_gone or self._silence.is_silent():
+        if self._has_vanished():
             raise ClientGone("the client has vanished")
         view = memoryview(data)
         while view:
@@ -151,8 +167,7 @@ class ClientSocket:
     def try_send(self, chunk: bytes) -> bool:
         """Send without waiting. If the socket does not accept all bytes, keep the rest, wake the client and return False."""
         try:
-            self._is_gone = self._silence.is_silent()
-            sent = 0 if self._is_gone else self.socket.send(chunk)
+            sent = 0 if self._has_vanished() else self.socket.send(chunk)
         except OSError:
             sent = 0  # the socket is full, or broken; if it is broken, send_unsent() gets the same error
         if sent == len(chunk):
@@ -160,6 +175,10 @@ class ClientSocket:
         self._unsent = memoryview(chunk)[sent:]  # a view: many clients may keep the rest of the same chunk
         self.wake()
         return False
+
+    def _has_vanished(self) -> bool:
+        self._is_gone = self._is_gone or self._silence.is_silent()
+        return self._is_gone
 
     def send_unsent(self) -> None:
         """Send the bytes that try_send() kept.

@@ -234,8 +234,8 @@ class Stream:
 
     # Sending, after serve() has taken over the socket.
 
-    def _send(self, client: ClientSocket, to_chunk: Callable[[bytes], bytes]) -> None:
-        """Send until the client can be parked, or the stream ends."""
+    def _send(self, client: ClientSocket, start: Callable[[bytes], bytes] | None = None) -> None:
+        """Send until the client can be parked, or the stream ends. See serve() for `start`."""
         try:
             client.send_unsent()
             for data in self._chunks:
@@ -245,12 +245,16 @@ class Stream:
                     return
                 if data:  # an empty chunk would end the response
                     take_turn()  # a client that reads fast must not occupy the event loop
-                    client.send_all(to_chunk(data))
-                    to_chunk = client.to_chunk
+                    if start is None:
+                        client.send_chunk(data)
+                    else:
+                        client.send_all(start(data))
+                        start = None
             client.send_all(LAST_CHUNK)
         except ClientGone:
             pass
         except Exception as error:  # noqa: BLE001 - logged; park() failed, because _generate() raises no exception
+            to_chunk = client.to_chunk if start is None else start
             with suppress(ClientGone):
                 client.send_all(to_chunk(self._error_frame(error)) + LAST_CHUNK)
         finally:
@@ -262,7 +266,7 @@ class Stream:
         client = self._socket
         if client is not None and not self._closed:  # it may have been closed before this greenlet ran
             self._reader.unpark()
-            self._send(client, client.to_chunk)
+            self._send(client)
 
     # Watching the client.
 
