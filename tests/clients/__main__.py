@@ -1,4 +1,4 @@
-"""`make clients`: all clients, several times. The exit code is 1 if a client has a defect that it did not have before."""
+"""`make clients`: test all clients, several times. The exit code is 1 if the defects of a client differ from DEFECTS."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ QUIET_S = 12.0  # longer than the read timeouts of several clients
 def main() -> int:
     """Run the clients and print the result."""
     parser = argparse.ArgumentParser(prog="make clients", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how often to inject each fault")
-    parser.add_argument("--only", nargs="*", default=[], help="parts of the names of clients")
+    parser.add_argument("--rounds", type=int, default=3, help="how many times to inject each fault")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="test only clients whose names contain one of these texts"
+    )
     args = parser.parse_args()
     programs = [each for each in PROGRAMS if not args.only or any(part in each.name for part in args.only)]
     if absent := {reason for each in programs if (reason := missing(each.toolchain))}:
@@ -58,7 +60,7 @@ def run(programs: Sequence[Program], count: int, directory: Path) -> list[dict[s
 
 
 def table(rounds: Sequence[dict[str, Result]]) -> list[str]:
-    """Return a line for each client: what it lost, and the longest time until it received records again."""
+    """Return a line for each client, with a cell for each fault."""
     lines = [" | ".join(["client".ljust(40), *(fault.rjust(12) for fault in FAULTS)])]
     for name in rounds[0]:
         cells = [cell([each[name].outcomes[fault] for each in rounds]).rjust(12) for fault in FAULTS]
@@ -67,7 +69,7 @@ def table(rounds: Sequence[dict[str, Result]]) -> list[str]:
 
 
 def cell(outcomes: Sequence[Outcome]) -> str:
-    """Return what a client did wrong after a fault, or how long it received nothing."""
+    """Return what a client did wrong after a fault, or the longest time until it received the next record."""
     counts = {name: sum(getattr(each, name) for each in outcomes) for name in ("lost", "repeated", "altered")}
     wrong = [f"{count} {name}" for name, count in counts.items() if count]
     times = [each.recovery_s for each in outcomes if each.recovery_s is not None]
@@ -77,7 +79,7 @@ def cell(outcomes: Sequence[Outcome]) -> str:
 
 
 def problems(number: int, results: dict[str, Result]) -> list[str]:
-    """Return the violations and the log of each client with an unexpected result."""
+    """Return the violations and the log of each client whose result was not expected."""
     lines = []
     for name, result in results.items():
         expected = DEFECTS.get(name, {})
@@ -88,9 +90,9 @@ def problems(number: int, results: dict[str, Result]) -> list[str]:
     return lines
 
 
-def report(what: str) -> None:
+def report(text: str) -> None:
     """Print to stderr, because stdout is redirected to the log of the servers."""
-    print(what, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from flask import Flask
 
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from tests.clients.programs import documented
+from tests.clients.programs import docs_example
 
-# The page prints each event to the browser's log. encodeURIComponent() leaves nothing that a browser would escape.
+# The page prints each event to the browser's log. A browser escapes no character that encodeURIComponent() returns.
 PAGE = """<!doctype html>
 <title>events</title>
 <script>
@@ -23,5 +23,5 @@ follow(new URLSearchParams(location.search).get("stream"), { position: print, me
 def create() -> Flask:
     """Create the app."""
     app = create_app(Config.load())
-    app.add_url_rule("/-/follow", view_func=lambda: PAGE % documented("function follow("))
+    app.add_url_rule("/-/follow", view_func=lambda: PAGE % docs_example("function follow("))
     return app

@@ -1,4 +1,4 @@
-"""One run of all clients, in which each fault occurs."""
+"""The results of all clients after one run in which every fault occurs."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from tests.support.server import ROOT
 
 SOURCES = Path(__file__).parent / "programs"
 BUILD = ROOT / "build" / "clients"
-BUILD_S_MAX = 900.0
-PRINTED = re.compile(r"EVENT ([\w%.!~*'()-]+)")  # in a browser's log
+BUILD_TIMEOUT_S = 900.0
+PRINTED = re.compile(r"EVENT ([\w%.!~*'()-]+)")  # an event in a browser's log
 CHROMIUM_FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server --enable-logging=stderr"
@@ -35,13 +35,13 @@ class Printed(NamedTuple):
 
 
 class Toolchain(NamedTuple):
-    """Builds programs.
+    """What is needed to build and run the programs of one language, or a browser.
 
     Attributes:
-        folder: the folder of the sources.
-        version: the command that prints the version.
-        oldest: the oldest version that can build the programs.
-        build: the command that builds them, in a copy of the folder.
+        folder: the folder of the programs' sources.
+        version: the command that prints the version of the toolchain.
+        oldest: the oldest version that works.
+        build: the command that builds the programs in a copy of the folder; "" if there is nothing to build.
     """
 
     folder: str
@@ -76,7 +76,7 @@ class Program(NamedTuple):
 
     Attributes:
         name: the name of the library and its version.
-        toolchain: builds it.
+        toolchain: the toolchain that it needs.
         command: returns the command for the folder with the built program, an empty folder and the URL of the stream.
     """
 
@@ -116,13 +116,13 @@ def _fetch(_: Path, __: Path, url: str) -> Sequence[str]:
         for await (const { type, data, id } of events(process.argv[1])) {
           console.log(JSON.stringify({ event: type, id, data }));
         }"""
-    example = documented("async function* events(").partition("\nfor await ")[0]
+    example = docs_example("async function* events(").partition("\nfor await ")[0]
     return ["node", "--input-type=module", "-e", example + script, url]
 
 
 def _requests(_: Path, __: Path, url: str) -> Sequence[str]:
     printed = 'print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)'
-    example = documented("def events(").replace("print(json.loads(event.data))", printed)
+    example = docs_example("def events(").replace("print(json.loads(event.data))", printed)
     return [sys.executable, "-c", example.replace("http://127.0.0.1:6917/topn/updates", url)]
 
 
@@ -151,7 +151,7 @@ PROGRAMS = [
 ]
 
 
-def documented(part: str) -> str:
+def docs_example(part: str) -> str:
     """Return the example in docs/clients.md that contains `part`."""
     examples = re.findall(r"^```\w+\n(.*?)^```", (ROOT / "docs/clients.md").read_text(), re.MULTILINE | re.DOTALL)
     [found] = [each for each in examples if part in each]
@@ -166,13 +166,13 @@ def missing(toolchain: Toolchain) -> str | None:
 
 @cache
 def build(toolchain: Toolchain) -> Path:
-    """Build the programs of a toolchain in `build/clients/`. Return the folder."""
+    """Build the programs of a toolchain in `build/clients/`, and return the folder."""
     if not toolchain.build:
         return SOURCES / toolchain.folder
     folder = BUILD / toolchain.folder
     shutil.copytree(SOURCES / toolchain.folder, folder, dirs_exist_ok=True)
     done = subprocess.run(
-        toolchain.build.split(), cwd=folder, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False
+        toolchain.build.split(), cwd=folder, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, f"{toolchain.build} failed:\n{done.stdout}{done.stderr}"
     return folder
@@ -189,5 +189,5 @@ def printed(line: str) -> Printed | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of the clients: those of this process, without a proxy."""
+    """Return the environment variables of the clients: those of this process, except for proxy settings."""
     return {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}

@@ -1,4 +1,4 @@
-"""A TCP proxy between one client and the server. It records each connection, and can cut one in the middle of an event."""
+"""A TCP proxy between one client and the server. It records each exchange, and can end a connection within an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gevent import socket
 
 HOST = "127.0.0.1"
 BACKLOG = 100
-READ_BYTES_MAX = 65_536
+MAX_READ_BYTES = 65_536
 EVENT = re.compile(rb"event: message\n(?:.+\n)+\n")
 
 REJECTION = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -54,9 +54,9 @@ class Proxy:
     """Forwards connections to `port` of 127.0.0.1 to `target_port`.
 
     Attributes:
-        exchanges: all connections of the client whose path is that of the stream.
-        cut_point: where to cut the next event that the client receives; None after the cut.
-        rejects: whether new requests get a 503, as from a reverse proxy that has no server.
+        exchanges: all requests of the client for the stream.
+        cut_point: where to end the connection within the next event that the client receives; None after that.
+        rejects: whether new requests get a 503, as from a reverse proxy whose server is down.
     """
 
     def __init__(self, target_port: int, stream: str) -> None:
@@ -66,7 +66,7 @@ class Proxy:
         self.rejects = False
         self._stream = stream.encode()
         self._sockets: set[socket.socket] = set()
-        self._reservation = self._bound(0)  # keeps the port while nobody listens
+        self._reservation = self._bound(0)  # keeps the port while no socket listens on it
         self.port: int = self._reservation.getsockname()[1]
         self.listen()
 
@@ -77,11 +77,11 @@ class Proxy:
         self._accepting = gevent.spawn(self._accept, self._listener)
 
     def refuse(self) -> None:
-        """Refuse new connections, as a machine does on which no server listens."""
+        """Refuse new connections, as if no server were running."""
         self._accepting.kill()
         self._listener.close()
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Close all connections."""
         for each in list(self._sockets):
             _end(each)
@@ -90,7 +90,7 @@ class Proxy:
         """Close all connections and release the port."""
         self.refuse()
         self._reservation.close()
-        self.cut()
+        self.disconnect()
 
     @staticmethod
     def _bound(port: int) -> socket.socket:
@@ -108,7 +108,7 @@ class Proxy:
         with near, socket.socket() as far:
             try:
                 if self.rejects:
-                    near.recv(READ_BYTES_MAX)
+                    near.recv(MAX_READ_BYTES)
                     near.sendall(REJECTION)
                     return
                 far.connect((HOST, self.target_port))
@@ -116,7 +116,7 @@ class Proxy:
                 return
             both = {near, far}
             self._sockets |= both
-            requests: list[Exchange] = []  # of this connection; a browser sends several, one after the other
+            requests: list[Exchange] = []  # of this connection; a browser may send several in turn
             gevent.joinall(
                 [gevent.spawn(self._send, near, far, requests), gevent.spawn(self._receive, far, near, requests)]
             )
@@ -124,7 +124,7 @@ class Proxy:
 
     def _send(self, near: socket.socket, far: socket.socket, requests: list[Exchange]) -> None:
         with suppress(OSError):
-            while data := near.recv(READ_BYTES_MAX):
+            while data := near.recv(MAX_READ_BYTES):
                 if data.startswith(b"GET "):
                     requests.append(Exchange())
                     if data.startswith(b"GET " + self._stream):
@@ -135,8 +135,8 @@ class Proxy:
 
     def _receive(self, far: socket.socket, near: socket.socket, requests: list[Exchange]) -> None:
         with suppress(OSError):
-            while data := far.recv(READ_BYTES_MAX):
-                data, is_cut = self._cut(data)
+            while data := far.recv(MAX_READ_BYTES):
+                data, is_cut = self._truncate(data)
                 requests[-1].response += data
                 near.sendall(data)
                 if is_cut:
@@ -144,8 +144,8 @@ class Proxy:
         _end(near)
         _end(far)
 
-    def _cut(self, data: bytes) -> tuple[bytes, bool]:
-        """Return what the client receives, and whether the connection ends after it."""
+    def _truncate(self, data: bytes) -> tuple[bytes, bool]:
+        """Return the part of `data` that the client receives, and whether the connection ends after it."""
         event = EVENT.search(data) if self.cut_point else None
         if event is None or self.cut_point is None:
             return data, False

@@ -2,8 +2,8 @@
 
     Writer ──▶ Kafka ──▶ Server ──▶ Proxy ──▶ client ──▶ one line of JSON for each event
 
-The result for each client is judged by tests/history/checker.py: the events that the client printed must be one correct
-history, as if no connection had ever ended.
+tests/history/checker.py judges each client: the events that the client printed must be one correct history, as if no
+connection had ever ended.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from tests.support.waiting import POLL_S, wait_until
 PARTITIONS = 3
 WRITES_PER_S = 10  # one record to each partition
 RETRY_MS = 300
-DOWN_S = 1.0  # how long nothing listens, or requests get a 503
-START_S_MAX = 60.0  # a browser starts slowly on a busy machine
-RECOVERY_S_MAX = 30.0  # a client that has received nothing for this long after a fault has stopped
-CUT_RECOVERY_S_MAX = 10.0  # the same after a cut, after which the server is still available
+DOWN_S = 1.0  # how long connections are refused, or requests get a 503
+START_TIMEOUT_S = 60.0  # a browser starts slowly on a busy machine
+MAX_RECOVERY_S = 30.0  # a client that has received nothing for this long after a fault has stopped
+MAX_CUT_RECOVERY_S = 10.0  # the same after a cut, after which the server is still available
 
+# The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
+# with 503; a connection breaks within an event.
 FAULTS = FIRST, KILL, RESTART, END, REJECT, CUT = "first", "kill", "restart", "end", "503", "cut"
 
-
-# Defects of libraries that an application can work around. Without ", plain", the programs contain the workarounds.
+# Known defects of libraries. The programs whose names end in ", plain" show them; the others contain workarounds.
 DEFECTS = {
     # Keeps the lines of an incomplete event, and dispatches them at the start of the next connection.
     "eventsource 2.0.2, plain": {CUT: {"repeated"}},
-    # Stores an ID when it has read the line, even if the empty line after it, which completes the event, does not follow.
+    # Stores an ID when it has read its line, before the empty line that completes the event.
     "@microsoft/fetch-event-source 2.0.1, plain": {CUT: {"lost"}},
     # Delivers incomplete events, and sends an incomplete ID, which the server rejects.
     "r3labs/sse 2.10.0, plain": {CUT: {"altered", "lost", "repeated", "stopped"}},
@@ -61,7 +62,7 @@ CUT_POINTS = [_at_line(number, share) for number in range(3) for share in (0.5, 
 
 
 class Outcome(NamedTuple):
-    """What happened to the records of one fault at one client.
+    """What one client did with the records that were written after one fault.
 
     Attributes:
         lost: the number of records that the client did not print.
@@ -89,7 +90,7 @@ class Result(NamedTuple):
         outcomes: one for each fault.
         violations: what the checker found.
         disconnects: how often it disconnected while the stream was quiet, before the first fault.
-        log: what the client printed that is no event, and the status of each response.
+        log: the lines that the client printed in addition to events, and the status of each response.
     """
 
     outcomes: dict[str, Outcome]
@@ -104,7 +105,7 @@ class Result(NamedTuple):
 
 
 class Client:
-    """A running program, and what it has printed so far."""
+    """A running program, and the events that it has printed so far."""
 
     def __init__(self, program: Program, server_port: int, stream: str, directory: Path) -> None:
         self.name = program.name
@@ -115,7 +116,7 @@ class Client:
         self.disconnects = 0
         self.recovery_s: dict[str, float | None] = {}
         self.altered: dict[str, int] = {}
-        self.stage = ""
+        self.fault = ""  # the fault that occurred last
         self.proxy = Proxy(server_port, stream)
         command = program.command(build(program.toolchain), directory, f"http://127.0.0.1:{self.proxy.port}{stream}")
         self._process = subprocess.Popen(
@@ -146,7 +147,7 @@ class Client:
             if event.event == "message":
                 number = _number(event.data)
                 if number is None:
-                    self.altered[self.stage] = self.altered.get(self.stage, 0) + 1
+                    self.altered[self.fault] = self.altered.get(self.fault, 0) + 1
                 else:
                     self.newest = max(self.newest, number)
 
@@ -167,7 +168,7 @@ class Scenario:
         self._topic = topic
         self._programs = programs
         self._directory = directory
-        self._stages: list[str] = []  # the fault of each record
+        self._faults: list[str] = []  # for each record, the fault that occurred before it
         self._is_writing = True
         self._stack = ExitStack()
 
@@ -192,25 +193,25 @@ class Scenario:
         self._stack.close()
 
     def run(self, faults: Sequence[str], quiet_s: float = 0.0) -> dict[str, Result]:
-        """Inject faults, `quiet_s` after all clients have started. Return the result of each client by its name."""
-        self._wait_until(lambda client: bool(client.first_id), START_S_MAX)
+        """Inject faults, `quiet_s` seconds after all clients have started. Return the result of each client by its name."""
+        self._wait_until(lambda client: bool(client.first_id), START_TIMEOUT_S)
         for client in self.clients:
             client.disconnects = -len(client.proxy.exchanges)
         gevent.sleep(quiet_s)
         for client in self.clients:
             client.disconnects += len(client.proxy.exchanges)
         writing: gevent.Greenlet | None = None
-        for self._stage in faults:
+        for self._fault in faults:
             for client in self.clients:
-                client.stage = self._stage
-            for inject in self._injections(self._stage):
+                client.fault = self._fault
+            for inject in self._injections(self._fault):
                 began = time.monotonic()
                 inject()
-                writing = writing or gevent.spawn(self._write)  # the first fault comes before the first record
+                writing = writing or gevent.spawn(self._write)  # FIRST occurs before the first record
                 self._wait_for_recovery(began)
         self._is_writing = False
         gevent.joinall([writing])
-        self._wait_until(lambda client: client.newest == len(self._stages) - 1)
+        self._wait_until(lambda client: client.newest == len(self._faults) - 1)
         return self._results()
 
     def _started(self) -> Iterator[Client]:
@@ -230,8 +231,8 @@ class Scenario:
             gevent.sleep(1 / WRITES_PER_S)
 
     def _send(self, partition: int) -> None:
-        number = len(self._stages)
-        self._stages.append(self._stage)
+        number = len(self._faults)
+        self._faults.append(self._fault)
         text = "x" * (number * 7919 % 100)
         self._writer.send(self._topic, partition, json.dumps({"n": number, "text": text}).encode())
 
@@ -267,7 +268,7 @@ class Scenario:
     def _reject(self) -> None:
         for each in self.clients:
             each.proxy.rejects = True
-            each.proxy.cut()
+            each.proxy.disconnect()
         gevent.sleep(DOWN_S)
         for each in self.clients:
             each.proxy.rejects = False
@@ -278,18 +279,18 @@ class Scenario:
         self._wait_until(lambda client: client.proxy.cut_point is None)
 
     def _wait_for_recovery(self, began: float) -> None:
-        number = len(self._stages)
-        s_max = CUT_RECOVERY_S_MAX if self._stage == CUT else RECOVERY_S_MAX
-        ended = self._wait_until(lambda client: client.newest >= number, s_max)
+        number = len(self._faults)
+        timeout_s = MAX_CUT_RECOVERY_S if self._fault == CUT else MAX_RECOVERY_S
+        ended = self._wait_until(lambda client: client.newest >= number, timeout_s)
         for client in self.clients:
             took = ended.get(client.name)
-            before = client.recovery_s.get(self._stage, 0.0)
-            client.recovery_s[self._stage] = None if took is None or before is None else max(took - began, before)
+            before = client.recovery_s.get(self._fault, 0.0)
+            client.recovery_s[self._fault] = None if took is None or before is None else max(took - began, before)
 
-    def _wait_until(self, condition: Callable[[Client], bool], s_max: float = RECOVERY_S_MAX) -> dict[str, float]:
+    def _wait_until(self, condition: Callable[[Client], bool], timeout_s: float = MAX_RECOVERY_S) -> dict[str, float]:
         """Wait until the condition is true for each client that has not stopped. Return when it became true."""
         ended: dict[str, float] = {}
-        deadline = time.monotonic() + s_max
+        deadline = time.monotonic() + timeout_s
         waiting = [each for each in self.clients if not each.has_stopped]
         while waiting and time.monotonic() < deadline:
             gevent.sleep(POLL_S)
@@ -315,11 +316,11 @@ class Scenario:
     def _outcomes(self, client: Client) -> dict[str, Outcome]:
         numbers = [_number(each.data) for each in client.events if each.event == "message"]
         outcomes = {}
-        for stage, recovery_s in client.recovery_s.items():
-            sent = {number for number, each in enumerate(self._stages) if each == stage}
+        for fault, recovery_s in client.recovery_s.items():
+            sent = {number for number, each in enumerate(self._faults) if each == fault}
             received = [each for each in numbers if each in sent]
             lost, repeated = len(sent) - len(set(received)), len(received) - len(set(received))
-            outcomes[stage] = Outcome(lost, repeated, client.altered.get(stage, 0), recovery_s)
+            outcomes[fault] = Outcome(lost, repeated, client.altered.get(fault, 0), recovery_s)
         return outcomes
 
 

@@ -1,4 +1,4 @@
-"""Other people's SSE clients read a stream while its connections end. What they print is judged by the history checker."""
+"""Third-party SSE clients read a stream while faults end its connections. The history checker judges what they print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUIRED = PYTHON, CHROMIUM  # in CI; the other toolchains are optional everywhe
 @pytest.mark.timeout(900)  # the first test builds all clients
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_client_receives_each_record_once(program: Program, results: dict[str, Result]) -> None:
-    """Workers are killed, restarted and stopped, connections break within events, and the client has only known defects."""
+    """When workers are killed or stopped and connections break within events, a client has only its known defects."""
     if reason := missing(program.toolchain):
         if os.environ.get("CI") == "true" and program.toolchain in REQUIRED:
             pytest.fail(reason)
