@@ -18,7 +18,7 @@ import yaml
 from kafkasse.broker import EmbeddedBroker
 from tests.attacks.memory import IDLE_WORKER_BYTES, MIB, Load, growth
 from tests.attacks.meter import TURN_S_MAX, VARIABLE, Turn, turns
-from tests.attacks.sizes import FULL, SIZES
+from tests.attacks.sizes import FULL, NOT_YET, SIZES
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -30,12 +30,6 @@ KEPT_MAX = 4  # idle connections to Kafka that a worker keeps for the next reade
 LARGE_RECORDS = 60  # of 100 kB: more than the socket buffers of a client that does not read
 HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests and records
 LISTENING = "0A"  # the state in /proc/net/tcp
-
-# Attacks that do not have the required outcome in full size yet, with what was measured last.
-NOT_YET = {
-    "test_many_clients_connect_at_once": "garbage collections of 77 to 142 ms with 6,000 clients",
-    "test_a_fleet_returns_to_an_empty_ring": "collections of 98 and 289 ms; of 3,000 clients, 186 get 503",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.attacks.kit import Case
 from tests.attacks.records import FORMATS, OUTCOMES, RECORDS, Hostile
 from tests.attacks.requests import TABLES
+from tests.attacks.sizes import NOT_YET
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
 SENT_CHARS_MAX = 60
@@ -186,7 +187,10 @@ def _records() -> Iterator[str]:
 
 def _loads() -> Iterator[str]:
     yield LOADS_HEAD
-    yield from (f"| {attack} | {size} | {outcome} | `{test}` |" for attack, size, outcome, test in LOADS)
+    for attack, size, outcome, test in LOADS:
+        measured = NOT_YET.get(test.rpartition("::")[2])
+        missed = f". **Not yet in this size:** {measured}" if measured else ""
+        yield f"| {attack} | {size} | {outcome}{missed} | `{test}` |"
     yield ""
 
 
