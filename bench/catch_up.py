@@ -8,7 +8,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from bench.figures import Figures, Row
 from bench.remote import Remote
-from bench.testbed import PARTITIONS, RECORD_BYTES, Measured, Testbed, median_or_nan
+from bench.testbed import PARTITIONS, RECORD_BYTES, Measured, Testbed
 from kafkasse.kafka.batches import CompiledDecoder
 
 BASELINE_SHARE = 10  # the HTTP baselines are so slow that they read only one tenth of the records
@@ -37,36 +37,35 @@ def measure(testbed: Testbed) -> Figures:
     topic = testbed.topic()
     count = testbed.producer.call("fill", topic, PARTITIONS, testbed.scale.catch_up_records, RECORD_BYTES)
     with Remote(PollLoop) as loop:
-        polled = [loop.call("read", testbed.bootstrap_servers, topic, count) for _ in range(testbed.scale.repeats)]
-    poll_rate = median_or_nan([count / took for took, _ in polled])
-    poll_cpu_us = median_or_nan([cpu / count * 1e6 for _, cpu in polled])
+        poll_s, poll_cpu_s = loop.call("read", testbed.bootstrap_servers, topic, count)
     with testbed.kafkasse() as server:
         # Discard the first run, which includes the server's first connection to Kafka.
-        runs = [testbed.catch_up(server, topic, ALL_FROM_0, count) for _ in range(testbed.scale.repeats + 1)][1:]
-    rate, cpu_us = median_or_nan([_rate(run) for run in runs]), median_or_nan([run.cpu_us for run in runs])
+        testbed.catch_up(server, topic, ALL_FROM_0, count)
+        run = testbed.catch_up(server, topic, ALL_FROM_0, count)
     decoder = "compiled decoder" if CompiledDecoder else "pure Python decoder, because aiokafka is not installed"
     limit = f"one core: fetch, decode ({decoder}), format IDs, write; the client is faster"
     rows = [
-        Row("catch_up.rate", "catch-up, 1 client", rate, "records/s", poll_rate, "poll loop",
+        Row("catch_up.rate", "catch-up, 1 client", _rate(run), "records/s", count / poll_s, "poll loop",
             200_000, limit),
-        Row("catch_up.cpu", "catch-up, 1 client: CPU per record", cpu_us, "µs", poll_cpu_us, "poll loop", 2.5, limit),
+        Row("catch_up.cpu", "catch-up, 1 client: CPU per record", run.cpu_us, "µs", poll_cpu_s / count * 1e6,
+            "poll loop", 2.5, limit),
     ]  # fmt: skip
-    rows += _against_servers(testbed, topic, count, rate, cpu_us)
+    rows += _against_servers(testbed, topic, count, run)
     testbed.drop(topic)
     return Figures(rows)
 
 
-def _against_servers(testbed: Testbed, topic: str, count: int, rate: float, cpu_us: float) -> list[Row]:
+def _against_servers(testbed: Testbed, topic: str, count: int, own: Measured) -> list[Row]:
     rows = []
     few = count // BASELINE_SHARE // PARTITIONS * PARTITIONS
     offsets = dict.fromkeys(range(PARTITIONS), (count - few) // PARTITIONS)
     for name, running in testbed.baselines().items():
         with running() as server:
-            run = testbed.catch_up(server, topic, offsets, few)
-            rows += [
-                Row(f"catch_up.rate.{name}", "catch-up, 1 client", rate, "records/s", _rate(run), name),
-                Row(f"catch_up.cpu.{name}", "catch-up, 1 client: CPU per record", cpu_us, "µs", run.cpu_us, name),
-            ]
+            other = testbed.catch_up(server, topic, offsets, few)
+        rows += [
+            Row(f"catch_up.rate.{name}", "catch-up, 1 client", _rate(own), "records/s", _rate(other), name),
+            Row(f"catch_up.cpu.{name}", "catch-up, 1 client: CPU per record", own.cpu_us, "µs", other.cpu_us, name),
+        ]
     return rows
 
 

@@ -28,7 +28,7 @@ from kafka import KafkaAdminClient
 
 from bench.figures import Figures, Row
 from bench.machine import ROOT, commit, machine
-from bench.testbed import Testbed, median_or_nan
+from bench.testbed import Testbed
 from kafkasse.broker import EmbeddedBroker
 
 TOPIC = "coldstart"
@@ -54,7 +54,7 @@ def main() -> None:
         admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
         admin.create_topics({TOPIC: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
         admin.close()
-        runs = [run(broker.bootstrap_servers) for _ in range(args.runs)]
+        runs = [run(broker.bootstrap_servers, TOPIC) for _ in range(args.runs)]
     print(f"{machine()}; commit {commit()}; {args.runs} runs\n\n| figure | unit | goal | median | worst |")
     print("| --- | --- | --- | ---: | ---: |")
     for (_, name, unit, goal), values in zip(FIGURES, zip(*runs, strict=True), strict=True):
@@ -63,23 +63,22 @@ def main() -> None:
 
 
 def measure(testbed: Testbed) -> Figures:
-    """Measure several starts and return the medians."""
-    testbed.topic_named(TOPIC)
-    runs = [run(testbed.bootstrap_servers) for _ in range(testbed.scale.cold_starts)]
+    """Measure one start."""
+    values = run(testbed.bootstrap_servers, testbed.topic())
     return Figures([
-        Row(key, name, median_or_nan(list(values)), unit, goal=goal, limit=LIMIT)
-        for (key, name, unit, goal), values in zip(FIGURES, zip(*runs, strict=True), strict=True)
+        Row(key, name, value, unit, goal=goal, limit=LIMIT)
+        for (key, name, unit, goal), value in zip(FIGURES, values, strict=True)
     ])  # fmt: skip
 
 
-def run(bootstrap_servers: str) -> tuple[float, ...]:
+def run(bootstrap_servers: str, topic: str) -> tuple[float, ...]:
     """Start the server twice: once for a health check, and once for a stream. Returns the values of FIGURES."""
-    with serving(bootstrap_servers) as (pid, port, began):
+    with serving(bootstrap_servers, topic) as (pid, port, began):
         request(port, "/-/health")
         healthy_s = time.monotonic() - began
         memory_before = memory_mb(pid)
-    with serving(bootstrap_servers) as (pid, port, began):
-        request(port, f"/{TOPIC}")
+    with serving(bootstrap_servers, topic) as (pid, port, began):
+        request(port, f"/{topic}")
         stream_s, cpu = time.monotonic() - began, cpu_s(pid)
         no_streams = (json.loads(request(port, "/-/health"))["streams"] == 0 for _ in range(MAX_HEALTH_CHECKS))
         assert any(no_streams), "the server did not notice that the client has left"
@@ -88,7 +87,7 @@ def run(bootstrap_servers: str) -> tuple[float, ...]:
 
 
 @contextmanager
-def serving(bootstrap_servers: str) -> Iterator[tuple[int, int, float]]:
+def serving(bootstrap_servers: str, topic: str) -> Iterator[tuple[int, int, float]]:
     """Run the Procfile's command. Yields its process ID, its port and its start time."""
     command = shlex.split((ROOT / "Procfile").read_text().partition(":")[2])
     command[0] = str(Path(sys.executable).with_name(command[0]))
@@ -96,7 +95,7 @@ def serving(bootstrap_servers: str) -> Iterator[tuple[int, int, float]]:
         "PATH": os.defpath,
         "PORT": "0",
         "KAFKASSE_BOOTSTRAP_SERVERS": bootstrap_servers,
-        "KAFKASSE_ALLOWED_TOPICS": TOPIC,
+        "KAFKASSE_ALLOWED_TOPICS": topic,
     }
     began = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as server:

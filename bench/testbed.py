@@ -54,9 +54,7 @@ class Scale:
     growth_records: int = 60_000
     topics: tuple[int, ...] = (1, 10, 50)
     sizes: tuple[int, ...] = (100, 1024, 102_400)
-    repeats: int = 1
     warm_up_s: float = 5.0
-    cold_starts: int = 1
 
 
 QUICK = Scale(
@@ -77,9 +75,7 @@ QUICK = Scale(
     growth_records=3_000,
     topics=(1, 3),
     sizes=(100, 10_240),
-    repeats=1,
     warm_up_s=0.2,
-    cold_starts=1,
 )
 
 
@@ -112,7 +108,7 @@ Starter = Callable[[], AbstractContextManager[Server]]
 
 
 class Testbed:
-    """See the module. Use it in a `with` block.
+    """The environment of all measurements, for the duration of a `with` block.
 
     Args:
         scale: the amount of load.
@@ -146,10 +142,7 @@ class Testbed:
 
     def topic(self, partitions: int = PARTITIONS) -> str:
         """Create a topic with a generated name. Returns the name."""
-        return self.topic_named(f"bench-{next(self._names)}", partitions)
-
-    def topic_named(self, name: str, partitions: int = PARTITIONS) -> str:
-        """Create a topic with this name. Returns the name."""
+        name = f"bench-{next(self._names)}"
         options = {"num_partitions": partitions, "replication_factor": 1}
         self._admin.create_topics({name: options}, wait_for_metadata=True)
         # The metadata names a leader slightly before the leader is ready. Only a ready leader can list offsets.
