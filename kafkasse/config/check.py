@@ -147,6 +147,8 @@ def _is_secret(path: SettingPath) -> bool:
 
 def shown(path: SettingPath, value: object) -> str:
     """Return the value as an error message or `kafkasse config` may show it: short and without secrets."""
+    if isinstance(value, bool):
+        return value  # not a secret, even if the name of the setting contains a word such as credentials
     if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
@@ -165,6 +167,8 @@ def shown(path: SettingPath, value: object) -> str:
 
 def masked(path: SettingPath, value: Any) -> Any:
     """Return the value with secrets masked and in types that JSON supports."""
+    if isinstance(value, bool):
+        return value  # not a secret, even if the name of the setting contains a word such as credentials
     if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
@@ -173,7 +177,7 @@ def masked(path: SettingPath, value: Any) -> Any:
         return [masked(path, each) for each in value]
     if isinstance(value, str):
         return kafka.without_credentials(value)
-    return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
+    return value if value is None or isinstance(value, int | float) else type(value).__name__
 
 
 def _example(schema: Mapping[str, Any], source: Source, name: str | int) -> str:

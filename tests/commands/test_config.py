@@ -37,6 +37,7 @@ def test_prints_each_setting_with_its_source(printed: Callable[..., str]) -> Non
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines}
     assert ["5", "KAFKASSE_MAX_STREAMS"] == rows["max_streams"]
     assert ["4", "default"] == rows["heartbeat_s"]
+    assert ["false", "default"] == rows["cors_credentials"]
     assert ['"localhost:9092"', "default"] == rows["kafka.bootstrap_servers"]
     assert rows["retry_ms"][1].endswith("kafkasse.yaml, line 1")
     assert rows["routes.a.path"][1].endswith("kafkasse.yaml, line 4")
