@@ -147,8 +147,6 @@ def _is_secret(path: SettingPath) -> bool:
 
 def shown(path: SettingPath, value: object) -> str:
     """Return the value as an error message or `kafkasse config` may show it: short and without secrets."""
-    if isinstance(value, bool):
-        return value  # not a secret, even if the name of the setting contains a word such as credentials
     if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
