@@ -17,7 +17,7 @@ import yaml
 
 from kafkasse.broker import EmbeddedBroker
 from tests.attacks.memory import IDLE_WORKER_BYTES, MIB, Load, growth
-from tests.attacks.meter import TURN_S_MAX, VARIABLE, Turn, turns
+from tests.attacks.meter import MAX_TURN_S, VARIABLE, Turn, turns
 from tests.attacks.sizes import FULL, NOT_YET, SIZES
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 from tests.web.conftest import browser as browser
 
 ORIGIN = "https://a.example"
-KEPT_MAX = 4  # idle connections to Kafka that a worker keeps for the next readers
+MAX_KEPT = 4  # idle connections to Kafka that a worker keeps for the next readers
 LARGE_RECORDS = 60  # of 100 kB: more than the socket buffers of a client that does not read
 HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests and records
 LISTENING = "0A"  # the state in /proc/net/tcp
@@ -53,7 +53,7 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
             return started[-1]
 
         yield serve
-    assert [] == [str(turn) for server in started for turn in server.turns() if turn.cpu_s > TURN_S_MAX]
+    assert [] == [str(turn) for server in started for turn in server.turns() if turn.cpu_s > MAX_TURN_S]
 
 
 class Attacked(Server):
@@ -119,7 +119,7 @@ class Unharmed:
         self.serves()
         cluster.send(topic, *[b'{"x":"%b"}' % (b"x" * 100_000)] * LARGE_RECORDS)
         self._fill_the_pool()
-        wait_until(lambda: server.sockets() == sockets + KEPT_MAX)
+        wait_until(lambda: server.sockets() == sockets + MAX_KEPT)
         self._before = len(server.descriptors())
 
     def serves(self) -> None:
@@ -135,7 +135,7 @@ class Unharmed:
         A client that catches up and does not read has its own connection, which returns to the pool when the client leaves.
         """
         with ExitStack() as readers:
-            for n in range(KEPT_MAX + 2):
+            for n in range(MAX_KEPT + 2):
                 address = {"X_Forwarded_For": f"10.250.0.{n}"}  # one address may not be allowed so many streams
                 path = f"/{self._topic}?timestamp=0"
                 readers.enter_context(Client(self._server.port, path, receive_buffer=65_536, **address)).ready()
@@ -202,7 +202,7 @@ class Attack:
             "cpu_s": round(self.server.cpu_s() - self._cpu_s, 2),
             "stacks": longest.stacks,
         }
-        assert [] == [str(turn) for turn in turns if turn.cpu_s > TURN_S_MAX]
+        assert [] == [str(turn) for turn in turns if turn.cpu_s > MAX_TURN_S]
         assert grown < allowed
         assert self._before < IDLE_WORKER_BYTES
 

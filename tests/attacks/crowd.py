@@ -38,10 +38,10 @@ class Visitor:
         self.socket = connect(port, receive_buffer)
         self.socket.sendall(request(path, *fields))
 
-    def read(self, bytes_max: int = READ_BYTES) -> bool:
+    def read(self, max_bytes: int = READ_BYTES) -> bool:
         """Read once. Return whether the stream continues."""
         try:
-            data = self.socket.recv(bytes_max)
+            data = self.socket.recv(max_bytes)
         except OSError:
             data = b""
         if not data:

@@ -15,9 +15,9 @@ import tempfile  # noqa: E402
 
 import atheris  # noqa: E402
 
-INPUT_BYTES_MAX = 4096
-INPUT_S_MAX = 5  # per input; a longer run is a hang
-MEMORY_MB_MAX = 1024
+MAX_INPUT_BYTES = 4096
+MAX_INPUT_S = 5  # per input; a longer run is a hang
+MAX_MEMORY_MB = 1024
 INSTRUMENTED = [
     "kafkasse.position",
     "kafkasse.frame",
@@ -33,7 +33,7 @@ INSTRUMENTED = [
 def run_all(seconds: int, names: list[str]) -> int:
     """Fuzz each target in its own process. Return the number of failed targets."""
     kept = tempfile.mkdtemp(prefix="kafkasse-fuzz-")
-    limits = [f"-max_len={INPUT_BYTES_MAX}", f"-timeout={INPUT_S_MAX}", f"-rss_limit_mb={MEMORY_MB_MAX}"]
+    limits = [f"-max_len={MAX_INPUT_BYTES}", f"-timeout={MAX_INPUT_S}", f"-rss_limit_mb={MAX_MEMORY_MB}"]
     options = [*limits, f"-artifact_prefix={kept}/", "-print_final_stats=1", f"-max_total_time={seconds // len(names)}"]
     failed = [name for name in names if subprocess.run([*THIS, f"--target={name}", *options], check=False).returncode]
     print(f"fuzzed {', '.join(names)}: {', '.join(failed) + f' FAILED, see {kept}' if failed else 'no failures'}")

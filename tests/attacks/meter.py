@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 VARIABLE = "METER_FILE"  # the environment variable that contains the path of the file
-TURN_S_MAX = 0.05  # the goal for every turn
+MAX_TURN_S = 0.05  # the goal for every turn
 RECORDED_FROM_S = 0.02
 SAMPLED_FROM_S = 0.03
 SAMPLE_INTERVAL_S = 0.01
-STACKS_MAX = 8  # of one turn
-FRAMES_MAX = 6  # the innermost frames of a stack
+MAX_STACKS = 8  # of one turn
+MAX_FRAMES = 6  # the innermost frames of a stack
 STARTED = {"started": True}
 
 
@@ -82,7 +82,7 @@ class Meter:
         while True:
             self._sleep(SAMPLE_INTERVAL_S)
             began, stacks = self._began, self._stacks
-            if began and len(stacks) < STACKS_MAX and time.clock_gettime(self._clock) - began[0] > SAMPLED_FROM_S:
+            if began and len(stacks) < MAX_STACKS and time.clock_gettime(self._clock) - began[0] > SAMPLED_FROM_S:
                 stacks.append(_stack(sys._current_frames()[self._thread]))
 
     def _on_collection(self, phase: str, details: dict[str, int]) -> None:
@@ -98,7 +98,7 @@ class Meter:
 
 
 def _stack(frame: Any) -> str:
-    innermost = reversed(traceback.extract_stack(frame)[-FRAMES_MAX:])
+    innermost = reversed(traceback.extract_stack(frame)[-MAX_FRAMES:])
     return " < ".join(f"{Path(each.filename).stem}.{each.name}:{each.lineno}" for each in innermost)
 
 

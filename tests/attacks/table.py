@@ -12,7 +12,7 @@ from tests.attacks.requests import TABLES
 from tests.attacks.sizes import NOT_YET
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
-SENT_CHARS_MAX = 60
+MAX_SENT_CHARS = 60
 SIZE_SHOWN_ABOVE = 1_000
 HARMLESS = b'{"a":1}'
 SMUGGLED_LINE = b"GET /hidden HTTP/1.1"
@@ -163,10 +163,10 @@ def _code(*lines: bytes, size: int | None = None) -> str:
     if not text:
         return "*nothing*"
     suffix = ""
-    if len(text) > SENT_CHARS_MAX:
+    if len(text) > MAX_SENT_CHARS:
         size = size or sum(map(len, lines))
         suffix = f" *({size:,} bytes)*" if size > SIZE_SHOWN_ABOVE else ""
-        text = text[: SENT_CHARS_MAX - 1] + "…"
+        text = text[: MAX_SENT_CHARS - 1] + "…"
     quote = "``" if "`" in text else "`"
     return f"{quote}{text}{quote}{suffix}".replace("|", "\\|")
 

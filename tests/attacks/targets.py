@@ -29,7 +29,7 @@ from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
 from tests.support.sse import read_blocks, read_events
 
-SENTENCE_CHARS_MAX = 600  # of an error message
+MAX_SENTENCE_CHARS = 600  # of an error message
 CRC_AT, SUMMED_FROM = 17, 21  # in a record batch
 CODECS = 5
 WHERE = Partition("t", 3)
@@ -160,7 +160,7 @@ def _check_rejection(detail: str, source: str) -> None:
     assert detail
     for sentence in detail.split("\n"):
         assert source in sentence
-        assert len(sentence) < SENTENCE_CHARS_MAX
+        assert len(sentence) < MAX_SENTENCE_CHARS
 
 
 def _settings(config: Config) -> dict[str, Any]:

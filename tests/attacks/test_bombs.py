@@ -12,7 +12,7 @@ from tests.support.client import Client
 from tests.support.kafka import Cluster
 
 DECOMPRESSED_BYTES = 64_000_000
-MORE_BYTES_MAX = 32_000_000  # peak growth
+MAX_MORE_BYTES = 32_000_000  # peak growth
 
 
 @pytest.fixture(scope="module")
@@ -44,4 +44,4 @@ def test_a_decompression_bomb_uses_bounded_memory(
     with Client(server.port, f"/{topic}?timestamp=0") as client:
         client.read_until(lambda: len(client.body) > DECOMPRESSED_BYTES or b"event: gap" in client.body[:10_000])
 
-    assert server.peak_bytes() < before + MORE_BYTES_MAX
+    assert server.peak_bytes() < before + MAX_MORE_BYTES

@@ -17,15 +17,15 @@ from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-STREAMS_MAX = 20
-PER_CLIENT_MAX = 3
+MAX_STREAMS = 20
+MAX_PER_CLIENT = 3
 IDLE = 300  # simultaneous idle connections
 PIPELINED = 3000
 ENDLESS = 1_000_000_000_000  # the Content-Length of an endless body
 PIECE = b"x" * 1_000_000
 LARGE_RECORDS, LARGE_RECORD_BYTES = 400, 100_000
-GROWTH_BYTES_MAX = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
-PIECES_MAX = 64  # the server must close before; sockets buffer far less
+MAX_GROWTH_BYTES = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
+MAX_PIECES = 64  # the server must close before; sockets buffer far less
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def server(serve: Callable[..., Server]) -> Server:
     """A server that waits one second for a request and half a second until a response is read."""
     return serve(
         "--keep-alive 1 --worker-class tests.attacks.metered.Impatient",
-        max_streams=STREAMS_MAX,
-        max_streams_per_client=PER_CLIENT_MAX,
+        max_streams=MAX_STREAMS,
+        max_streams_per_client=MAX_PER_CLIENT,
         trusted_proxies=1,
         heartbeat_s=0.2,
         pages=True,
@@ -105,7 +105,7 @@ def test_a_slow_client_does_not_delay_others(
     sending = gevent.spawn(cluster.send, "exhausted", *values)
 
     assert list(range(LARGE_RECORDS)) == [json.loads(event.data)["n"] for event in fast.events(LARGE_RECORDS)]
-    assert server.memory_bytes() < before + GROWTH_BYTES_MAX
+    assert server.memory_bytes() < before + MAX_GROWTH_BYTES
     sending.get()
     reading.kill()
     slow.close()
@@ -161,7 +161,7 @@ def test_closes_after_an_endless_body(server: Server, unharmed: Unharmed, path: 
 
 
 def _pour(connection: socket.socket) -> None:
-    for _ in range(PIECES_MAX):
+    for _ in range(MAX_PIECES):
         connection.sendall(PIECE)
 
 
@@ -183,7 +183,7 @@ def test_pipelined_requests_take_turns(server: Server, unharmed: Unharmed) -> No
 
 def test_rejects_streams_above_max_streams(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
     """The next client gets 503 with Retry-After, from any address. Open streams continue."""
-    open_streams = [stack.enter_context(_from(server, f"10.0.0.{n}")) for n in range(STREAMS_MAX)]
+    open_streams = [stack.enter_context(_from(server, f"10.0.0.{n}")) for n in range(MAX_STREAMS)]
 
     late = fetch(server.port, "/exhausted", X_Forwarded_For="10.9.9.9")
 
@@ -199,7 +199,7 @@ def test_rejects_streams_above_max_streams_per_client(
 ) -> None:
     """The client gets 429, whatever it puts before the address that our proxy adds. Another client is served."""
     wait_until(lambda: fetch(server.port, "/-/health").json["streams"] == 0)  # the streams of the previous case
-    for n in range(PER_CLIENT_MAX):
+    for n in range(MAX_PER_CLIENT):
         stack.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
 
     refusal = fetch(server.port, "/exhausted", X_Forwarded_For=spoofed)

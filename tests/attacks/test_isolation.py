@@ -25,7 +25,7 @@ from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 CATCH_UPS = 8  # the server's max_catch_ups: few, so that few clients can use them all up
-CONNECTIONS_MAX = 3  # to one broker: for data, metadata, and the bootstrap
+MAX_CONNECTIONS = 3  # to one broker: for data, metadata, and the bootstrap
 DISTANCE_S = 0.015  # one way
 TOPICS = 8
 
@@ -160,7 +160,7 @@ def test_many_topics(
         measured["complete"] = sum(each.events >= sent for each in crowd.clients)
     measured |= probe.summary()
     worker.is_bounded(Load(streams=51, feeds=50, partitions=50))
-    assert measured["connections"] <= CONNECTIONS_MAX
+    assert measured["connections"] <= MAX_CONNECTIONS
     assert len(topics) == measured["complete"]
 
 
@@ -193,7 +193,7 @@ def test_one_client_of_many_combinations_of_topics(
         )
     assert {200: len(combinations)} == measured["statuses"]
     assert len(values) == measured["other_events"]
-    assert measured["connections"] <= CONNECTIONS_MAX + 4  # idle connections that the worker keeps
+    assert measured["connections"] <= MAX_CONNECTIONS + 4  # idle connections that the worker keeps
 
 
 # Event IDs that did not join the shared feed.
@@ -232,7 +232,7 @@ def test_many_clients_with_ids_of_kafka_sse(
     assert {200: SIZES.clients} == measured["statuses"]
     assert len(values) == measured["other_events"]
     assert SIZES.clients == measured["complete"]
-    assert measured["connections"] <= CONNECTIONS_MAX + 4
+    assert measured["connections"] <= MAX_CONNECTIONS + 4
 
 
 @pytest.mark.parametrize("id_type", ["both", "timestamp"])

@@ -18,7 +18,7 @@ from tests.attacks.table import ANSWERS, LOADS, PAGE, render
 
 SECURITY = PAGE.with_name("security.md")
 CAPACITY = PAGE.with_name("capacity.md")
-CASES_MIN = 100
+MIN_CASES = 100
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -31,7 +31,7 @@ def test_there_are_at_least_a_hundred_attacks() -> None:
     names = [(where, case.name) for where, cases in TABLES.items() for case in cases]
     names += [("records", record.name) for record in RECORDS]
 
-    assert CASES_MIN <= len(names) == len(set(names))
+    assert MIN_CASES <= len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("module", ["test_stalls", "test_isolation"])

@@ -25,4 +25,4 @@ def new_scene(kafka: EmbeddedCluster, tmp_path: Path, request: pytest.FixtureReq
     delay_s = documented_delay_s(request.node.originalname)
     with ExitStack() as scenes:
         scenes.callback(kafka.heal)
-        yield lambda **settings: scenes.enter_context(Scene(kafka, tmp_path, delay_s_max=delay_s, **settings))
+        yield lambda **settings: scenes.enter_context(Scene(kafka, tmp_path, max_delay_s=delay_s, **settings))

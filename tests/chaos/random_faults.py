@@ -24,10 +24,10 @@ from tests.support.waiting import wait_until
 PAUSE_S = 0.2, 1.0  # between two faults
 FAULT_S = 0.3, 2.0
 CONDITIONS = Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=11)
-NEW_CLIENTS_MAX = 3
+MAX_NEW_CLIENTS = 3
 LINES_SHARE = 0.25
 RECORDS_PER_S = 20.0
-PARTITIONS_MAX = 8
+MAX_PARTITIONS = 8
 WITNESS_EVERY_S = 10.0
 
 PLAIN, COMMITTED, COMPACTED, GROWING, SHRINKING, RECREATED, FORBIDDEN, TRUNCATED = TOPICS = (
@@ -234,7 +234,7 @@ class RandomFaults:
         self.scene.replace_server(self.order.randrange(len(self.scene.networks))).stop()
 
     def new_clients(self) -> None:
-        for _ in range(self.order.randint(1, NEW_CLIENTS_MAX)):
+        for _ in range(self.order.randint(1, MAX_NEW_CLIENTS)):
             self._connect_client()
 
     # Topics.
@@ -248,7 +248,7 @@ class RandomFaults:
     def add_a_partition(self) -> None:
         name = self._names[GROWING]
         partitions = self.scene.producers[name].partitions + 1
-        if partitions <= PARTITIONS_MAX:
+        if partitions <= MAX_PARTITIONS:
             self.scene.grow(name, partitions)
 
     def retention(self) -> None:

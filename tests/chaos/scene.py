@@ -36,12 +36,12 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 READ_TIMEOUT_S = 5.0  # heartbeats come every 0.3 s; a client that receives nothing for this long reconnects
-RETRY_MS_MAX = 300
-READING_S_MAX = 10.0
+MAX_RETRY_MS = 300
+MAX_READING_S = 10.0
 RECORDS_PER_TURN = 4
 FAULTS_PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 DOCUMENTED_DELAY = re.compile(r"[Aa]t most (\d+) s\b")
-BEHIND_S_MAX = 2.0  # of a server's tail, without the outages
+MAX_BEHIND_S = 2.0  # of a server's tail, without the outages
 TAIL_BYTES = 16_384  # usually contains a whole event; parsing a long stream for its last event ID is slow
 # By default a producer takes several seconds to notice that a node stopped or started.
 PRODUCER_SETTINGS = {
@@ -51,7 +51,7 @@ PRODUCER_SETTINGS = {
     "delivery_timeout_ms": 8_000,
     "max_block_ms": 8_000,
 }
-TURN_S_MAX = 10.0
+MAX_TURN_S = 10.0
 
 SETTINGS: dict[str, Any] = {
     "heartbeat_s": 0.3,
@@ -108,7 +108,7 @@ class Producer:
         while True:
             with self._lock:
                 try:
-                    with gevent.Timeout(TURN_S_MAX, KafkaTimeoutError):
+                    with gevent.Timeout(MAX_TURN_S, KafkaTimeoutError):
                         self._append(self.turns)
                 except KafkaError:  # a fault ended a transaction, or the producer hangs; no record was acknowledged
                     self._restart()
@@ -230,13 +230,13 @@ class Scene:
         directory: for the servers' settings.
         seed: the seed of all random choices.
         servers: the number of servers. Each has its own network to clients.
-        delay_s_max: see below.
+        max_delay_s: see below.
         settings: settings of the servers. They override SETTINGS.
 
     Attributes:
         stored: the records that witnesses have read so far.
         networks: the networks between clients and servers, in the order of the servers.
-        delay_s_max: how long after its acknowledgment a client may receive a record, without the outages.
+        max_delay_s: how long after its acknowledgment a client may receive a record, without the outages.
         outages: the times, as begin and end, in which the test prevents clients from receiving records.
     """
 
@@ -246,7 +246,7 @@ class Scene:
         directory: Path,
         seed: int = 0,
         servers: int = 1,
-        delay_s_max: float = 0,
+        max_delay_s: float = 0,
         **settings: Any,
     ) -> None:
         self.cluster = cluster
@@ -257,7 +257,7 @@ class Scene:
         self.networks: list[Network] = []
         self.stored: dict[tuple[Any, ...], StoredRecord] = {}
         self._acknowledged: list[Acknowledged] = []
-        self.delay_s_max = delay_s_max or documented_delay_s("")
+        self.max_delay_s = max_delay_s or documented_delay_s("")
         self.outages: list[tuple[float, float]] = []
         self._versions: dict[str, tuple[int, int]] = {}
         self._count = servers
@@ -320,7 +320,7 @@ class Scene:
             path,
             "application/x-ndjson" if reads_lines else "text/event-stream",
             last_id=first_id,
-            retry_ms_max=RETRY_MS_MAX,
+            max_retry_ms=MAX_RETRY_MS,
             silence_s=READ_TIMEOUT_S,
             lines_of=topics if reads_lines else None,
         )
@@ -379,7 +379,7 @@ class Scene:
         # kafka-python's consumer may wait forever for a response if a leader has just changed.
         began = time.monotonic()
         with (
-            gevent.Timeout(READING_S_MAX, KafkaTimeoutError),
+            gevent.Timeout(MAX_READING_S, KafkaTimeoutError),
             closing(Witness(self.cluster.bootstrap_servers, [topic], *self._versions[topic])) as witness,
         ):
             ends = witness.read()
@@ -417,12 +417,12 @@ class Scene:
         yield
         self.outages.append((began, time.monotonic()))
 
-    def violations(self, statuses: Iterable[int] = (), ended_max: int = 0, **about: Any) -> list[str]:
+    def violations(self, statuses: Iterable[int] = (), max_ended: int = 0, **about: Any) -> list[str]:
         """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
             statuses: the statuses that responses may have in addition to 200.
-            ended_max: how many streams of each client a server may end.
+            max_ended: how many streams of each client a server may end.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
         for topic in list(self.producers):
@@ -439,17 +439,17 @@ class Scene:
         gevent.joinall([gevent.spawn(each.close) for each in self.clients])
         retry(self._watch.now)
         out_s = sum(end - begin for begin, end in self.outages)
-        refused_max = ceil((self.delay_s_max + out_s) * 1000 / RETRY_MS_MAX)  # clients wait between attempts
-        promises = {"statuses": frozenset(statuses), "refused_max": refused_max, "ended_max": ended_max}
+        max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
+        promises = {"statuses": frozenset(statuses), "max_refused": max_refused, "max_ended": max_ended}
         return late + violations(
             [each.history(**promises) for each in self.clients],
             list(self.stored.values()),
             acknowledged=self._acknowledged,
             reached=ends,
             bounds=self._watch.bounds,
-            delay_s_max=self.delay_s_max,
+            max_delay_s=self.max_delay_s,
             outages=self.outages,
-            behind_s_max=BEHIND_S_MAX + out_s,
+            max_behind_s=MAX_BEHIND_S + out_s,
             **about,
         )
 

@@ -263,4 +263,4 @@ def test_kafkasse_loses_its_permission(new_scene: NewScene, kafka: EmbeddedClust
     wait_for_records(clients)
 
     assert all(b"event: error\n" in each.body and b'"status":404' in each.body for each in clients)
-    assert [] == scene.violations(statuses={404}, ended_max=1)
+    assert [] == scene.violations(statuses={404}, max_ended=1)

@@ -61,7 +61,7 @@ def encrypted(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def scene(encrypted: EncryptedKafka, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with Scene(encrypted, tmp_path, delay_s_max=documented_delay_s(request.node.originalname)) as scene:
+    with Scene(encrypted, tmp_path, max_delay_s=documented_delay_s(request.node.originalname)) as scene:
         yield scene
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.network import Conditions
 from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 
-REPLACEMENTS_MAX = 20  # reconnects count as requests, so max_requests replaces workers often
+MAX_REPLACEMENTS = 20  # reconnects count as requests, so max_requests replaces workers often
 
 NewScene = Callable[..., Scene]
 
@@ -31,7 +31,7 @@ def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) 
         wait_for_records(clients)
 
     assert all(each.connections for each in clients)
-    assert [] == scene.violations(statuses={503}, ended_max=4)
+    assert [] == scene.violations(statuses={503}, max_ended=4)
 
 
 def test_rolling_restarts(new_scene: NewScene, fresh_name: str) -> None:
@@ -46,7 +46,7 @@ def test_rolling_restarts(new_scene: NewScene, fresh_name: str) -> None:
         wait_for_records(clients)
 
     assert all(each.connections for each in clients)
-    assert [] == scene.violations(statuses={503}, ended_max=2)
+    assert [] == scene.violations(statuses={503}, max_ended=2)
 
 
 def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> None:
@@ -63,7 +63,7 @@ def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> 
         wait_for_records(scene.clients)
 
     assert all(each.connections for each in clients)
-    assert [] == scene.violations(statuses={503}, ended_max=REPLACEMENTS_MAX)
+    assert [] == scene.violations(statuses={503}, max_ended=MAX_REPLACEMENTS)
 
 
 def test_one_of_several_workers_is_killed(new_scene: NewScene, fresh_name: str) -> None:

@@ -35,7 +35,7 @@ def test_a_topic_is_deleted_and_recreated(new_scene: NewScene, fresh_name: str) 
 
     assert all(b'"status":410' in each.body for each in clients)
     assert all(b"the topic was deleted and recreated" in each.body for each in clients)
-    assert [] == scene.violations(statuses={404, 410}, ended_max=1)
+    assert [] == scene.violations(statuses={404, 410}, max_ended=1)
 
 
 def test_a_topic_is_recreated_immediately(new_scene: NewScene, fresh_name: str) -> None:
@@ -51,7 +51,7 @@ def test_a_topic_is_recreated_immediately(new_scene: NewScene, fresh_name: str) 
 
     assert all(b"the topic was deleted and recreated" in each.body for each in clients)
     # A stream ends with an error if a metadata refresh happened in between.
-    assert [] == scene.violations(statuses={404, 410, 503}, ended_max=3)
+    assert [] == scene.violations(statuses={404, 410, 503}, max_ended=3)
 
 
 def test_partitions_are_added(new_scene: NewScene, fresh_name: str) -> None:

@@ -32,7 +32,7 @@ from tests.history.wire import Block, EventId, Partition, blocks, last_id, lines
 
 __all__ = ["Acknowledged", "Bounds", "Connection", "History", "StoredRecord", "last_id", "violations"]
 
-VIOLATIONS_PER_CLIENT_MAX = 10  # one fault causes many violations; the first ones identify it
+MAX_VIOLATIONS_PER_CLIENT = 10  # one fault causes many violations; the first ones identify it
 FOREVER = 2**63
 GAP_MEMBERS = {"topic", "partition", "from", "to", "reason"}
 
@@ -103,8 +103,8 @@ class History:
         start: where a client without an ID starts: latest, earliest, snapshot, or a timestamp in milliseconds.
         wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records.
         statuses: the statuses that a response or an error event may have in addition to 200.
-        refused_max: how many connections in a row may bring no stream.
-        ended_max: how many streams the server may end.
+        max_refused: how many connections in a row may bring no stream.
+        max_ended: how many streams the server may end.
     """
 
     client: str
@@ -117,8 +117,8 @@ class History:
     start: str | int = "latest"
     wire: str = "sse"
     statuses: frozenset[int] = frozenset()
-    refused_max: int = 0
-    ended_max: int = 0
+    max_refused: int = 0
+    max_ended: int = 0
 
 
 def violations(
@@ -131,9 +131,9 @@ def violations(
     excused: Iterable[str] = (),
     compacted: Iterable[str] = (),
     first_at: Callable[[Partition, int], int | None] | None = None,
-    delay_s_max: float = inf,
+    max_delay_s: float = inf,
     outages: Sequence[tuple[float, float]] = (),
-    behind_s_max: float = 0.0,
+    max_behind_s: float = 0.0,
 ) -> list[str]:
     """Return the violations in these histories; an empty list if there are none.
 
@@ -150,13 +150,13 @@ def violations(
             independent consumer has not read this record since.
         first_at: returns Kafka's first offset of a partition at or after a timestamp, or None if there is none. Kafka
             also counts transaction markers, which no consumer sees. Without it, the records of `stored` decide.
-        delay_s_max: how long after its acknowledgment, or after the client first connected, a record may arrive.
+        max_delay_s: how long after its acknowledgment, or after the client first connected, a record may arrive.
         outages: the times, as begin and end, that do not count as a delay.
-        behind_s_max: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
+        max_behind_s: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
     """
     acknowledged = list(acknowledged)
-    logs = _StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, behind_s_max)
-    delays = _Delays(acknowledged, delay_s_max, outages)
+    logs = _StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, max_behind_s)
+    delays = _Delays(acknowledged, max_delay_s, outages)
     found = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
         found += _Client(history, logs, reached or {}, delays).violations()
@@ -235,7 +235,7 @@ class _StoredLogs:
         bounds: Mapping[Partition, Sequence[Bounds]],
         compacted: frozenset[str],
         first_at: Callable[[Partition, int], int | None] | None,
-        behind_s_max: float,
+        max_behind_s: float,
     ) -> None:
         versions: dict[Partition, dict[LogVersion, list[StoredRecord]]] = defaultdict(lambda: defaultdict(list))
         for each in stored:
@@ -245,7 +245,7 @@ class _StoredLogs:
             for partition, found in versions.items()
         }
         self.bounds = bounds
-        self.behind_s_max = behind_s_max
+        self.max_behind_s = max_behind_s
         self._first_at = first_at
         self._nothing = {(0, 0): _Log(())}
         self._differs: dict[tuple[Partition, LogVersion, LogVersion], int] = {}
@@ -323,7 +323,7 @@ class _Position:
 
 
 class _TooManyViolations(Exception):
-    """The client has VIOLATIONS_PER_CLIENT_MAX violations."""
+    """The client has MAX_VIOLATIONS_PER_CLIENT violations."""
 
 
 class _Client:
@@ -359,7 +359,7 @@ class _Client:
 
     def _report(self, what: str) -> None:
         self._found.append(f"{self._history.client}, {self._where}: {what}")
-        if len(self._found) >= VIOLATIONS_PER_CLIENT_MAX:
+        if len(self._found) >= MAX_VIOLATIONS_PER_CLIENT:
             raise _TooManyViolations
 
     def _check_availability(self) -> None:
@@ -368,13 +368,13 @@ class _Client:
         for each in self._history.connections:
             in_a_row = in_a_row + 1 if each.status != 200 else 0
             refused = max(refused, in_a_row)
-        if refused > self._history.refused_max:
+        if refused > self._history.max_refused:
             self._report(
-                f"{refused} connections in a row brought no stream, expected at most {self._history.refused_max}"
+                f"{refused} connections in a row brought no stream, expected at most {self._history.max_refused}"
             )
         ended = sum(each.status == 200 and not each.cut for each in self._history.connections)
-        if ended > self._history.ended_max:
-            self._report(f"the server ended {ended} streams, expected at most {self._history.ended_max}")
+        if ended > self._history.max_ended:
+            self._report(f"the server ended {ended} streams, expected at most {self._history.max_ended}")
 
     # One connection.
 
@@ -476,7 +476,7 @@ class _Client:
 
     def _ends(self, partition: Partition) -> list[int]:
         """Return the ends of the log at which a client without a position may start."""
-        since = self._began - self._stored.behind_s_max
+        since = self._began - self._stored.max_behind_s
         return [each.end for each in self._stored.between(partition, since, self._opened)]
 
     def _versions(self, partition: Partition) -> tuple[LogVersion, ...]:

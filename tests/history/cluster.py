@@ -17,7 +17,7 @@ from tests.history.checker import Acknowledged, Bounds, StoredRecord
 from tests.history.wire import Partition
 
 POLL_MS = 200
-POLLS_WITHOUT_PROGRESS_MAX = 100
+MAX_POLLS_WITHOUT_PROGRESS = 100
 WATCH_EVERY_S = 0.2
 WATCH_TIMEOUT_S = 2.0
 METADATA_MAX_AGE_MS = 500  # so that a watch sees new partitions
@@ -128,7 +128,7 @@ class Witness:
         while any(self._consumer.position(TopicPartition(*partition)) < end for partition, end in ends.items()):
             found = self._consumer.poll(timeout_ms=POLL_MS)
             idle = 0 if found else idle + 1
-            assert idle < POLLS_WITHOUT_PROGRESS_MAX, "the independent consumer is stuck"
+            assert idle < MAX_POLLS_WITHOUT_PROGRESS, "the independent consumer is stuck"
             self.stored += [self._stored_record(record) for records in found.values() for record in records]
         return ends
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # attributes that a producer may set
 NOT_JSON = object()
-TEXTS_CACHED_MAX = 256  # parsed JSON texts; one event is compared with many records
+MAX_TEXTS_CACHED = 256  # parsed JSON texts; one event is compared with many records
 _JSON_TYPE = re.compile(r"[/+]json\b")
 
 
@@ -229,7 +229,7 @@ def _parsed(text: str) -> Any:
     )
 
 
-@lru_cache(TEXTS_CACHED_MAX)
+@lru_cache(MAX_TEXTS_CACHED)
 def _parsed_if_json(text: str) -> Any:
     try:
         return _parsed(text)

@@ -18,8 +18,8 @@ from tests.history.checker import Connection
 from tests.history.wire import Partition, blocks, last_id, next_offsets
 
 READ_TIMEOUT_S = 30.0  # a silent connection is dead after this time; heartbeats come more often
-READ_BYTES_MAX = 65_536
-HEAD_BYTES_MAX = 65_536
+MAX_READ_BYTES = 65_536
+MAX_HEAD_BYTES = 65_536
 
 LEFT = "left"  # the reason of a break that the client itself caused
 Address = tuple[str, int]
@@ -109,14 +109,14 @@ class Response:
 
     def _until(self, mark: bytes) -> bytes:
         while mark not in self._raw:
-            if len(self._raw) > HEAD_BYTES_MAX or not self._receive():
+            if len(self._raw) > MAX_HEAD_BYTES or not self._receive():
                 raise Broken(f"the connection ended, or {mark!r} did not come: {self._raw[:200]!r}")
         found, self._raw = self._raw.split(mark, 1)
         return found
 
     def _receive(self) -> bytes:
         try:
-            more = self.socket.recv(READ_BYTES_MAX)
+            more = self.socket.recv(MAX_READ_BYTES)
         except OSError as error:
             raise Broken(str(error)) from error
         self._raw += more
@@ -131,7 +131,7 @@ class Recorder:
         path: the path of the stream.
         accept: the Accept header.
         last_id: the Last-Event-ID of the first connection.
-        retry_ms_max: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
+        max_retry_ms: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
         silence_s: how long a silent connection is kept.
         lines_of: the topics of a stream of JSON lines; None for Server-Sent Events.
 
@@ -147,7 +147,7 @@ class Recorder:
         path: str,
         accept: str = "text/event-stream",
         last_id: str | None = None,
-        retry_ms_max: int = 20,
+        max_retry_ms: int = 20,
         silence_s: float = READ_TIMEOUT_S,
         lines_of: Sequence[str] | None = None,
     ) -> None:
@@ -157,11 +157,11 @@ class Recorder:
         self._address = address
         self._path = path
         self._accept = accept
-        self._retry_ms_max = retry_ms_max
+        self._max_retry_ms = max_retry_ms
         self._silence_s = silence_s
         self._lines_of = lines_of
         self._next_offsets: dict[Partition, int] = {}
-        self._retry_ms = retry_ms_max
+        self._retry_ms = max_retry_ms
         self._response: Response | None = None
         self._sent_id: str | None = None
 
@@ -207,8 +207,8 @@ class Recorder:
         self._read_until(lambda recorder: False, None)
         return False
 
-    def read(self, bytes_max: int | None = None) -> bool:
-        """Read once, and cut the connection when its body has `bytes_max` bytes. Return False if the connection is over."""
+    def read(self, max_bytes: int | None = None) -> bool:
+        """Read once, and cut the connection when its body has `max_bytes` bytes. Return False if the connection is over."""
         response = self._response
         assert response is not None
         try:
@@ -216,20 +216,20 @@ class Recorder:
         except Broken as broken:
             self._over(broken)
             return False
-        if bytes_max is not None and len(response.body) >= bytes_max:
-            self.leave(bytes_max)
+        if max_bytes is not None and len(response.body) >= max_bytes:
+            self.leave(max_bytes)
         elif not more:
             self._over(None)
         return self._response is not None
 
-    def leave(self, bytes_max: int | None = None) -> None:
-        """Close the connection, as if only the first `bytes_max` bytes of the body had arrived."""
+    def leave(self, max_bytes: int | None = None) -> None:
+        """Close the connection, as if only the first `max_bytes` bytes of the body had arrived."""
         if (response := self._response) is not None:
-            del response.body[len(response.body) if bytes_max is None else bytes_max :]
+            del response.body[len(response.body) if max_bytes is None else max_bytes :]
             self._over(Broken(LEFT))
 
-    def _read_until(self, enough: Callable[[Recorder], bool], bytes_max: int | None) -> None:
-        while self.read(bytes_max):
+    def _read_until(self, enough: Callable[[Recorder], bool], max_bytes: int | None) -> None:
+        while self.read(max_bytes):
             if enough(self):
                 return
 
@@ -254,7 +254,7 @@ class Recorder:
         self._retry_ms = retries[-1] if retries else self._retry_ms
 
     def _wait(self) -> None:
-        time.sleep(min(self._retry_ms, self._retry_ms_max) / 1000)
+        time.sleep(min(self._retry_ms, self._max_retry_ms) / 1000)
 
 
 def _own_id(topics: Sequence[str], offsets: dict[Partition, int]) -> str | None:

@@ -37,11 +37,11 @@ HEARTBEAT_S = 0.15
 HEARTBEATS_ENOUGH = 4
 PATIENCE_S = 8.0
 TIMEOUT_S = 60.0  # a client that hangs fails the test after this time
-COMPACTION_S_MAX = 20.0
-CUTS_MAX = 6
-DELAY_S_MAX = 20.0  # of a record; generous, because all clients and servers share the cores
-BEHIND_S_MAX = 2.0  # of a server's tail
-CONNECTIONS_MAX = 25  # of an impatient client: a broken server may end every stream
+MAX_COMPACTION_S = 20.0
+MAX_CUTS = 6
+MAX_DELAY_S = 20.0  # of a record; generous, because all clients and servers share the cores
+MAX_BEHIND_S = 2.0  # of a server's tail
+MAX_CONNECTIONS = 25  # of an impatient client: a broken server may end every stream
 LINES = "application/x-ndjson"
 
 
@@ -251,7 +251,7 @@ class Scenario:
                     gone = turn == turns - 1 and key == 5
                     writer.send(self.table, 0, None if gone else b'{"row":%d,"turn":%d}' % (key, turn), b"row%d" % key)
                 writer.flush()
-            with gevent.Timeout(COMPACTION_S_MAX):
+            with gevent.Timeout(MAX_COMPACTION_S):
                 while not self._has_holes():
                     gevent.sleep(0.1)
                     number = next(self._numbers)
@@ -304,7 +304,7 @@ class Scenario:
             silence_s=READ_TIMEOUT_S if patient else PATIENCE_S,
             lines_of=promised["topics"] if client_type.accept == LINES else None,
         )
-        cuts = rng.randrange(CUTS_MAX) if client_type.is_cut else 0
+        cuts = rng.randrange(MAX_CUTS) if client_type.is_cut else 0
 
         def cut_after() -> int | None:
             return rng.randrange(1, 6000) if len(recorder.connections) < cuts else None
@@ -343,7 +343,7 @@ class Scenario:
                 return True
             waited_s = time.monotonic() - self._written_at
             is_over = waited_s > PATIENCE_S or (waited_s > 0 and body.endswith(silence))
-            return not patient and (is_over or len(recorder.connections) > CONNECTIONS_MAX)
+            return not patient and (is_over or len(recorder.connections) > MAX_CONNECTIONS)
 
         return enough
 
@@ -413,8 +413,8 @@ class Scenario:
             acknowledged=self.acknowledged,
             reached=reached,
             bounds=self._watch.bounds,
-            delay_s_max=DELAY_S_MAX,
-            behind_s_max=BEHIND_S_MAX,
+            max_delay_s=MAX_DELAY_S,
+            max_behind_s=MAX_BEHIND_S,
             compacted=[self.table],
             first_at=self._witness.first_at,
         )

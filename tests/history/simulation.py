@@ -29,7 +29,7 @@ TOPIC = "t"
 PARTITIONS = 3
 HIDDEN = 3  # the filter drops one record in three
 TURNS_TO_THE_END = PARTITIONS + 1  # a client that starts at the end starts at the tail
-SETTLING_READS_MAX = 400
+MAX_SETTLING_READS = 400
 
 
 class BusyCursor(MemoryCursor):
@@ -201,7 +201,7 @@ class Simulation:
             client.disconnect()
 
     def _read_all(self, client: Client) -> None:
-        for _ in range(SETTLING_READS_MAX):
+        for _ in range(MAX_SETTLING_READS):
             before = client.body
             try:
                 client.receive(client.reader.read(0), self.now)

@@ -201,9 +201,9 @@ def test_reports_unexpected_statuses() -> None:
     refused = Connection(None, 503, b"{}")
     failed = Connection(None, 200, stream() + event("error", None, '{"status":410}'))
 
-    found = check(refused, Connection(None, 200, stream()), refused_max=1)
+    found = check(refused, Connection(None, 200, stream()), max_refused=1)
     assert ["c, connection 0: the response was 503"] == found
-    assert [] == check(refused, Connection(None, 200, stream()), statuses=frozenset({503}), refused_max=1)
+    assert [] == check(refused, Connection(None, 200, stream()), statuses=frozenset({503}), max_refused=1)
     assert "410" in check(failed)[0]
     assert [] == check(failed, statuses=frozenset({410}))
     assert check(failed._replace(body=failed.body + event("message", None, "{}")), statuses=frozenset({410}))
@@ -219,8 +219,8 @@ def test_reports_a_reconnect_with_another_id() -> None:
 
 def test_reports_a_stream_that_ends_within_an_event() -> None:
     """A stream that the server ends must end with a complete event."""
-    assert [] == check(Connection(None, 200, stream(), cut=False), ended_max=1)
-    assert check(Connection(None, 200, stream() + b"event: mess", cut=False), ended_max=1)
+    assert [] == check(Connection(None, 200, stream(), cut=False), max_ended=1)
+    assert check(Connection(None, 200, stream() + b"event: mess", cut=False), max_ended=1)
     assert [] == check(Connection(None, 200, stream() + b"event: mess"))
 
 
@@ -262,9 +262,9 @@ def test_reports_refused_connections() -> None:
     """A server that refuses more connections in a row than expected is not available."""
     refused = [Connection(None, 0, b"")] * 1000
 
-    assert [] == check(*refused[:5], Connection(None, 200, stream()), refused_max=5)
+    assert [] == check(*refused[:5], Connection(None, 200, stream()), max_refused=5)
     assert ["c, at the end: 1000 connections in a row brought no stream, expected at most 5"] == check(
-        *refused, Connection(None, 200, stream()), refused_max=5
+        *refused, Connection(None, 200, stream()), max_refused=5
     )
 
 
@@ -274,7 +274,7 @@ def test_reports_streams_that_the_server_ends() -> None:
         Connection(id_at({1: at}) if at else None, 200, stream(at + 1, start=at), cut=False) for at in range(3)
     ]
 
-    assert [] == check(*one_by_one, ended_max=3)
+    assert [] == check(*one_by_one, max_ended=3)
     assert ["c, at the end: the server ended 3 streams, expected at most 0"] == check(*one_by_one)
 
 
@@ -285,7 +285,7 @@ def test_reports_late_records() -> None:
     def found(arrived: float, began: float = 0.0, outages: Sequence[tuple[float, float]] = ()) -> int:
         connection = Connection(None, 200, stream(), began=began, arrivals=[(10_000, arrived)])
         history = History("c", [TOPIC], [connection], start="earliest")
-        limits = {"delay_s_max": 5.0, "outages": outages}
+        limits = {"max_delay_s": 5.0, "outages": outages}
         return sum(
             "s late" in each for each in violations([history], stored_records(), acknowledged=acknowledged, **limits)
         )

@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 from tests.support.sse import Block, read_blocks
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "last-event-id.schema.json"
-IDS_CACHED_MAX = 65_536  # many clients receive the same event IDs
+MAX_IDS_CACHED = 65_536  # many clients receive the same event IDs
 
 Partition = tuple[str, int]  # topic, partition
 
@@ -96,7 +96,7 @@ class EventId(NamedTuple):
     bare_topics: frozenset[str]
 
 
-@lru_cache(IDS_CACHED_MAX)
+@lru_cache(MAX_IDS_CACHED)
 def parse_id(text: str) -> EventId:
     """Parse an event ID in JSON or compact form.
 
@@ -121,7 +121,7 @@ def _is_limited(topic: str, first: dict[str, Any], bare_topics: frozenset[str]) 
     return topic not in bare_topics and ("topic_id" not in first or "only" in first)
 
 
-@lru_cache(IDS_CACHED_MAX)
+@lru_cache(MAX_IDS_CACHED)
 def schema_error(text: str) -> str | None:
     """Return why an event ID does not match the published schema, or None."""
     try:

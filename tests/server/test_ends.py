@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 RECORDS = 100  # of 100 kB: more than the sockets of a client that does not read can hold
 MANY_RECORDS = 400
-GROWTH_BYTES_MAX = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
+MAX_GROWTH_BYTES = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
 
 
 def value(n: int) -> bytes:
@@ -153,7 +153,7 @@ def test_closes_a_client_that_does_not_read(server: Server, cluster: Cluster, to
 
         assert list(range(MANY_RECORDS)) == numbers(fast.events(MANY_RECORDS))
         sending.get()
-        assert server.memory_bytes() < before + GROWTH_BYTES_MAX
+        assert server.memory_bytes() < before + MAX_GROWTH_BYTES
         wait_until(lambda: streams_open(server) == 1)
         had = numbers(slow.rest_until_cut())
 

@@ -13,7 +13,7 @@ from types import TracebackType
 import gevent
 
 ROOT = Path(__file__).parents[2]
-STOP_S_MAX = 20.0
+MAX_STOP_S = 20.0
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
 
 
@@ -58,7 +58,7 @@ class Server:
 
     def wait(self) -> int:
         """Wait until gunicorn exits, and return its exit code."""
-        code = self._process.wait(STOP_S_MAX)
+        code = self._process.wait(MAX_STOP_S)
         self._reading.join()
         return code
 
