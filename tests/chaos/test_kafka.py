@@ -128,7 +128,7 @@ def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluste
     """With too few replicas in sync, producers fail. Stored records stay readable, and new ones follow later."""
     scene = new_scene()
     topic = scene.topic(fresh_name, 1, replicas=2)
-    clients = connect_clients(scene, topic)
+    clients = connect_clients(scene, topic, partitions=1)
     [follower] = kafka.in_sync(topic) - {kafka.leader(topic)}
 
     with scene.outage():
@@ -206,7 +206,7 @@ def test_the_network_to_kafka_is_half_open(
     """No data arrives. Open streams send heartbeats, new clients get 503, and the records arrive after healing."""
     scene = new_scene()
     topic = scene.topic(fresh_name, partitions=1)
-    clients = connect_clients(scene, topic)
+    clients = connect_clients(scene, topic, partitions=1)
     faulty = list(kafka.networks.values()) if whole else [kafka.networks[kafka.leader(topic)]]
 
     with scene.outage():
@@ -227,7 +227,7 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     """An unclean election removes records. Clients that received them get a gap, then the new records."""
     scene = new_scene()
     topic = scene.topic(fresh_name, 1, replicas=2, min_insync_replicas="1", unclean_leader_election_enable="true")
-    clients = connect_clients(scene, topic)
+    clients = connect_clients(scene, topic, partitions=1)
     leader = kafka.leader(topic)
     [replica] = kafka.in_sync(topic) - {leader}
 
