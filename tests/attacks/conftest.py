@@ -27,7 +27,7 @@ from tests.web.conftest import browser as browser
 
 ORIGIN = "https://a.example"
 MAX_KEPT = 4  # idle connections to Kafka that a worker keeps for the next readers
-LARGE_RECORDS = 60  # of 100 kB: more than the socket buffers of a client that does not read
+LARGE_RECORDS = 120  # of 100 kB: more than the ring and the sockets of a client that does not read
 HOSTILE_WORDS = ("evil.example", "forged", "<script>", "\x1b")  # from requests and records
 LISTENING = "0A"  # the state in /proc/net/tcp
 
