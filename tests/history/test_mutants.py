@@ -56,8 +56,9 @@ def test_reports_a_fault_from_outside(outcomes: Outcomes, black_box: str) -> Non
     found, applied = outcomes[black_box]
 
     assert applied > 0, "this mutant never ran: patch the code that runs instead"
-    # Records may be missing at the end only because the client gave up.
-    assert [each for each in found if "never came" not in each]
+    # Records may be missing at the end only because the client gave up, except those of a partition that the server ignores.
+    may_give_up = black_box != "added_partitions_ignored"
+    assert [each for each in found if not (may_give_up and "never came" in each)]
 
 
 @pytest.fixture
