@@ -111,8 +111,9 @@ def resolve(
         elif partition not in held:
             if start is None:
                 pending[partition] = now_ms if start_at is StartAt.LATEST else 0
-            elif start is ADDED_SINCE or is_recreated_topic:
-                pending[partition] = 0
+            elif is_recreated_topic and start is not ADDED_SINCE:
+                gaps.append(Gap(partition, start.offset or 0, 0, RECREATED))
+                offsets[partition] = 0
             else:
                 offsets[partition] = start.offset or 0
         elif partition in diverged_at and held[partition].start <= known[partition].offset:

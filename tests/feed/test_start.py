@@ -216,6 +216,17 @@ def test_a_partition_without_a_leader_starts_when_it_has_one(log: MemoryLog, sta
     assert (start.pending[ZERO] >= before_ms) if start_at is StartAt.LATEST else {ZERO: 0} == start.pending
 
 
+def test_a_recreated_topic_without_a_leader_is_read_from_its_first_offset(log: MemoryLog) -> None:
+    """The client learns that the records of the former topic are lost, although no leader can tell what the topic holds."""
+    log.lose_leader("t")
+
+    start = resolved(log, entry(offset=4, topic_id="former"), entry(1, offset=0))
+
+    assert {ZERO: 0, ONE: 0} == start.offsets
+    assert {} == start.pending
+    assert Gap(ZERO, 4, 0, RECREATED) in start.gaps
+
+
 def test_a_client_keeps_its_offset_in_a_partition_without_a_leader(log: MemoryLog) -> None:
     """The cursor waits for the leader. A timestamp waits too, because only the leader can resolve it."""
     log.lose_leader("t")

@@ -342,6 +342,7 @@ class _Client:
         self._topic_ids: dict[str, str] = {}
         self._last_id: str | None = None
         self._only: frozenset[str] = frozenset()
+        self._had_offset: set[Partition] = set()  # the partitions for which an event ID contained an offset
         self._snapshot: list[Block] | None = None
         self._where = ""
 
@@ -692,6 +693,10 @@ class _Client:
 
     def _checked_position(self, partition: Partition, position: _Position, parsed: EventId) -> _Position:
         offset, timestamp = parsed.entries.get(partition, (0, None))  # a missing partition is read from its start
+        if offset is not None:
+            self._had_offset.add(partition)
+        elif self._history.id_type == "offset" and timestamp is not None and partition not in self._had_offset:
+            return position  # the partition has had no leader since the stream opened
         if (offset, offset, timestamp) == (position.low, position.high, None) and self._is_plain_id(partition, parsed):
             return position
         versions = self._versions_of_id(partition, position, parsed)
