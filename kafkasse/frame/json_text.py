@@ -21,6 +21,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # strings, and the 
 
 # Validates the whole value but builds no objects for its contents. It does not check that the text is valid UTF-8.
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class DeserializationError(Exception):
@@ -117,7 +118,21 @@ def _is_decodable(value: bytes) -> bool:
     return True
 
 
-def members(value: bytes) -> Iterator[bytes]:
+def without_member(value: bytes, name: str) -> bytes:
+    """Return a JSON object without its members called `name`. The text of the other values does not change."""
+    try:
+        members = _decode_members(value)
+    except (
+        msgspec.MsgspecError,
+        RecursionError,
+    ):  # a lone surrogate, or nested too deeply: rare, so that this may be slow
+        others = (member for member in _members(value) if _member_name(member) != name)
+        return b"{" + b",".join(others) + b"}"
+    members.pop(name, None)
+    return escape_line_separators(msgspec.json.encode(members))
+
+
+def _members(value: bytes) -> Iterator[bytes]:
     """Yield the text of each member of `value`, which must be a valid JSON object.
 
     This is a loop without recursion, because a value may be nested too deeply for Python's stack.
@@ -130,12 +145,7 @@ def members(value: bytes) -> Iterator[bytes]:
             start = token.end()
 
 
-def member_name(member: bytes) -> str:
-    """Return the unescaped name of a member from members()."""
+def _member_name(member: bytes) -> str:
+    """Return the unescaped name of a member from _members()."""
     found = _TOKEN.search(member)
     return str(json.loads(found[0].decode())) if found else ""
-
-
-def without_member(value: bytes, name: str) -> bytes:
-    """Return a JSON object without its members called `name`. The text of the other members does not change."""
-    return b"{" + b",".join(member for member in members(value) if member_name(member) != name) + b"}"

@@ -93,9 +93,8 @@ def test_a_partition_without_a_leader(
     dark, lit = f"{fresh_name}-dark", [f"{fresh_name}-{n}" for n in range(10)]
     placed = {0: [3]} | {n: [1 + n % 2] for n in range(1, 12)}
     on_one = {topic: {"assignments": {0: [1]}, "configs": {"min.insync.replicas": "1"}} for topic in lit}
-    nodes.admin.create_topics(
-        on_one | {dark: {"assignments": placed, "configs": {"min.insync.replicas": "1"}}}, wait_for_metadata=True
-    )
+    topics = on_one | {dark: {"assignments": placed, "configs": {"min.insync.replicas": "1"}}}
+    nodes.run(lambda admin: admin.create_topics(topics, wait_for_metadata=True))
     worker = attack(quiet=lit.pop(), kafka={"bootstrap_servers": nodes.bootstrap_servers[:2]})
     nodes.nodes[3].kill()
     wait_until(lambda: nodes.leader(dark) == -1)

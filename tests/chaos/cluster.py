@@ -6,6 +6,7 @@ Network, as the user `kafkasse`, who may only read. A fault of that network or t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -22,12 +23,12 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.admin._partitions import ElectionType
-from kafka.errors import ElectionNotNeededError
+from kafka.errors import ElectionNotNeededError, KafkaError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
 from tests.chaos.network import HOST, Network
-from tests.support.kafka import retry
+from tests.support.kafka import Admin, Result
 from tests.support.waiting import wait_until
 
 NODES = (1, 2, 3)
@@ -67,12 +68,10 @@ class EmbeddedCluster:
     Attributes:
         nodes: the nodes by ID. Each may be stopped, killed and restarted.
         networks: for each node ID, the network between kafkasse and that node.
-        admin: a client with all rights. Any running node can serve its calls.
     """
 
     nodes: dict[int, EmbeddedBroker]
     networks: dict[int, Network]
-    admin: KafkaAdminClient
 
     def __enter__(self) -> EmbeddedCluster:
         # These sockets are bound but do not listen, so that no connection gets the port of a stopped node.
@@ -96,9 +95,7 @@ class EmbeddedCluster:
             self.nodes[node] = EmbeddedBroker(plain, settings=SETTINGS | own, cluster_id=cluster_id)
         try:
             self.start(*NODES)
-            self.admin = KafkaAdminClient(
-                bootstrap_servers=self.bootstrap_servers, request_timeout_ms=REQUEST_TIMEOUT_MS
-            )
+            self._admin = Admin(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
             self.allow_access()
         except BaseException:
             self.__exit__(None, None, None)
@@ -108,8 +105,8 @@ class EmbeddedCluster:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if hasattr(self, "admin"):
-            self.admin.close()
+        if hasattr(self, "_admin"):
+            self._admin.close()
         for node in self.nodes.values():
             node.kill()  # its data is no longer needed
             node.__exit__(None, None, None)
@@ -156,7 +153,7 @@ class EmbeddedCluster:
 
     def controller(self) -> int:
         """Return the active controller."""
-        [topic] = retry(self.admin.describe_metadata_quorum)["topics"]
+        [topic] = self.run(lambda admin: admin.describe_metadata_quorum())["topics"]
         return int(topic["partitions"][0]["leader_id"])
 
     def move_leader(self, topic: str, partition: int = 0) -> int:
@@ -164,33 +161,38 @@ class EmbeddedCluster:
         described = self._partition(topic, partition)
         new = next(each for each in described["isr_nodes"] if each != described["leader_id"])
         after = [new, *(each for each in described["replica_nodes"] if each != new)]
-        retry(lambda: self.admin.alter_partition_reassignments({TopicPartition(topic, partition): after}))
+        self.run(lambda admin: admin.alter_partition_reassignments({TopicPartition(topic, partition): after}))
         wait_until(lambda: self._partition(topic, partition)["replica_nodes"] == after)
-        retry(lambda: self._elect(topic, partition))
+        self.run(lambda admin: _elect(admin, topic, partition))
         wait_until(lambda: self.leader(topic, partition) == new)
         return new
 
-    def _elect(self, topic: str, partition: int) -> None:
-        with suppress(ElectionNotNeededError):  # a call that failed may have taken effect
-            self.admin.elect_leaders(ElectionType.PREFERRED, {topic: [partition]})
-
     def allow_access(self, topic: str = "*") -> None:
         """Allow kafkasse to read a topic; by default all topics."""
-        done = retry(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))]))
+        done = self.run(lambda admin: admin.create_acls([ACL(*_reads(topic, ACLPermissionType.ALLOW))]))
         assert not done["failed"], done
 
     def deny_access(self, topic: str) -> None:
         """Forbid kafkasse to read or describe a topic."""
-        done = retry(lambda: self.admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
+        done = self.run(lambda admin: admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
         assert not done["failed"], done
 
     def restore_access(self, topic: str) -> None:
         """Undo deny_access()."""
-        retry(lambda: self.admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
+        self.run(lambda admin: admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
+
+    def run(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
+        """Call `operation` with a client that has all rights, until it succeeds. Any running node can serve its calls."""
+        return self._admin.run(operation, KafkaError)
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
-        [described] = retry(lambda: self.admin.describe_topics([topic]))
+        [described] = self.run(lambda admin: admin.describe_topics([topic]))
         return next(each for each in described["partitions"] if each["partition_index"] == partition)
+
+
+def _elect(admin: KafkaAdminClient, topic: str, partition: int) -> None:
+    with suppress(ElectionNotNeededError):  # a call that failed may have taken effect
+        admin.elect_leaders(ElectionType.PREFERRED, {topic: [partition]})
 
 
 def _reserve_port() -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,16 +18,47 @@ Result = TypeVar("Result")
 
 
 def retry(operation: Callable[[], Result], error: type[KafkaError] = KafkaError) -> Result:
-    """Call `operation` until it does not raise `error`, for at most TIMEOUT_S seconds, and return its result.
+    """Call `operation` until it does not raise `error`, and return its result. After TIMEOUT_S seconds, raise the error.
 
     kafka-python's client fails if the first node that it tries is down.
     """
-    with gevent.Timeout(TIMEOUT_S):
-        while True:
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return operation()
+        except error:
+            if time.monotonic() > deadline:
+                raise
+        gevent.sleep(POLL_S)
+
+
+class Admin:
+    """An admin client of kafka-python with these settings, which is replaced if it knows no controller.
+
+    After a controller has died, a client may keep its outdated metadata.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self._client = KafkaAdminClient(**settings)
+
+    def run(
+        self, operation: Callable[[KafkaAdminClient], Result], error: type[KafkaError] = UnknownBrokerIdError
+    ) -> Result:
+        """Call `operation` with the client, like retry(), until it does not raise `error`."""
+
+        def attempt() -> Result:
             try:
-                return operation()
-            except error:
-                gevent.sleep(POLL_S)
+                return operation(self._client)
+            except UnknownBrokerIdError:
+                self._client.close()
+                self._client = retry(lambda: KafkaAdminClient(**self._settings))
+                raise
+
+        return retry(attempt, error)
+
+    def close(self) -> None:
+        self._client.close()
 
 
 class Cluster:
@@ -35,14 +67,14 @@ class Cluster:
     def __init__(self, bootstrap_servers: str | list[str], **settings: Any) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._settings = {"bootstrap_servers": bootstrap_servers, "request_timeout_ms": REQUEST_TIMEOUT_MS, **settings}
-        self._admin = KafkaAdminClient(**self._settings)
+        self._admin = Admin(**self._settings)
         self._producer = KafkaProducer(**self._settings, linger_ms=0, metadata_max_age_ms=500)
 
     def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
         """Create a topic and return its name. In the names of `configs`, underscores stand for dots."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
-        self._with_controller(lambda admin: admin.create_topics({topic: options}, wait_for_metadata=True))
+        self._admin.run(lambda admin: admin.create_topics({topic: options}, wait_for_metadata=True))
         return topic
 
     def send(
@@ -84,18 +116,18 @@ class Cluster:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic, up to this number."""
-        self._with_controller(lambda admin: admin.create_partitions({topic: partitions}))
+        self._admin.run(lambda admin: admin.create_partitions({topic: partitions}))
         while self._partitions(topic) != partitions:
             pass
-        self._with_controller(lambda admin: admin.wait_for_topics([topic]))
+        self._admin.run(lambda admin: admin.wait_for_topics([topic]))
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
         """Delete the records before `offset`, as retention does."""
-        self._with_controller(lambda admin: admin.delete_records({TopicPartition(topic, partition): offset}))
+        self._admin.run(lambda admin: admin.delete_records({TopicPartition(topic, partition): offset}))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        self._with_controller(lambda admin: admin.delete_topics([topic]))
+        self._admin.run(lambda admin: admin.delete_topics([topic]))
         while self._partitions(topic):
             pass
 
@@ -103,22 +135,8 @@ class Cluster:
         self._producer.close()
         self._admin.close()
 
-    def _with_controller(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
-        """Call `operation` with the admin client, and retry with a new client while it knows no controller.
-
-        After a controller has died, an old client may keep its outdated metadata.
-        """
-        with gevent.Timeout(TIMEOUT_S):
-            while True:
-                try:
-                    return operation(self._admin)
-                except UnknownBrokerIdError:
-                    gevent.sleep(POLL_S)
-                    self._admin.close()
-                    self._admin = retry(lambda: KafkaAdminClient(**self._settings))
-
     def _partitions(self, topic: str) -> int:
         try:
-            return len(self._with_controller(lambda admin: admin.describe_topics([topic]))[0]["partitions"])
+            return len(self._admin.run(lambda admin: admin.describe_topics([topic]))[0]["partitions"])
         except UnknownTopicOrPartitionError:
             return 0
