@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kafkasse.errors import FilterError
 from kafkasse.frame import hooks
 from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.frame.hooks import Deserializer, Filterer
-from kafkasse.frame.json_text import DeserializationError, dumps, loads
+from kafkasse.frame.json_text import DeserializationError, dumps
+from kafkasse.frame.record_view import RecordView
 from kafkasse.frame.wire import ServerSentEvents, Wire
 from kafkasse.log import Batch, Partition, Record
 from kafkasse.position import IdTemplate, IdWriter
@@ -45,12 +46,30 @@ class Piece(NamedTuple):
         return bool(self.offsets) and self.offsets[-1] + 1 == self.next_offset
 
 
+class RecordFilter(Protocol):
+    """Decides which records a stream contains. Equal filters have the same hash, so that their streams share a feed."""
+
+    def __hash__(self) -> int: ...
+
+    def matches(self, view: RecordView) -> bool:
+        """Return whether the stream contains a record. May raise DeserializationError; the record is then skipped."""
+        ...
+
+
 class Encoder:
     """Encodes the records of one selection (topics, filter, format).
+
+    A record passes these stages, each of which is optional:
+
+        decoder ─▶ filter ─▶ deserializer and filterer (hooks) ─▶ projection ─▶ format ─▶ wire
 
     Args:
         format: a name from FORMATS.
         wire: the wire format; Server-Sent Events by default.
+        decoder: returns a record's value in JSON types, for values that are not JSON. The format then contains JSON. If it
+            raises DeserializationError, the record is skipped.
+        filter: decides which records are sent.
+        projection: changes the decoded value, for example by removing fields.
         deserializer: returns the message for a record, instead of reading the record's value as JSON. If it raises an
             exception or returns None, the record is skipped.
         filterer: receives the message; the record is sent if it returns a true value. If it raises an exception, the
@@ -68,16 +87,24 @@ class Encoder:
         filterer: Filterer | None = None,
         on_skipped: Callable[[str, int, int, str], None] = lambda topic, partition, offset, reason: None,
         sparse_ids: bool = False,
+        decoder: Callable[[RecordView], Any] | None = None,
+        filter: RecordFilter | None = None,
+        projection: Callable[[Any], Any] | None = None,
     ) -> None:
         self.wire = wire or ServerSentEvents()
+        self._decoder = decoder
+        self._filter = filter
+        self._projection = projection
         self._format = FORMATS[format]
         self._deserializer = deserializer
         self._filterer = filterer
         self._on_skipped = on_skipped
         self.sparse_ids = sparse_ids
-        self.has_hooks = deserializer is not None or filterer is not None
+        # Hooks and decoders may wait for I/O.
+        self.has_hooks = deserializer is not None or filterer is not None or decoder is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
-        self._can_use_templates = is_default and not self.has_hooks
+        has_stages = self.has_hooks or filter is not None or projection is not None
+        self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
         """Return the event name and body of a record, or None if the record is not sent.
@@ -199,26 +226,44 @@ class Encoder:
         return Piece(frames, offsets, timestamps, end, _next_offset(batch, end))
 
     def _payload(self, topic: str, partition: int, record: Record) -> Payload | None:
-        """Return the payload of a record, or None if the filterer rejects it."""
+        """Return the payload of a record, or None if a filter rejects it."""
+        view = RecordView(topic, partition, record, self._decoder)
+        if self._filter is not None and not self._filter.matches(view):
+            return None
         if self._deserializer is None and self._filterer is None:
-            return self._format(topic, partition, record)
-        message = self._message(topic, partition, record)
+            return self._format(topic, partition, self._projected(view))
+        message = self._message(view)
         where = f"{topic}/{partition} offset {record.offset}"
         if self._filterer is not None and not hooks.accepts(self._filterer, message, where):
             return None
         if self._deserializer is None or record.value is None:
-            return self._format(topic, partition, record)
+            return self._format(topic, partition, self._projected(view))
         try:
-            return Payload("message", dumps(message))
+            return Payload("message", dumps(self._projection(message) if self._projection else message))
         except (TypeError, ValueError, RecursionError) as error:
             raise DeserializationError(f"the deserializer's message is not JSON: {error}") from error
 
-    def _message(self, topic: str, partition: int, record: Record) -> Any:
+    def _projected(self, view: RecordView) -> Record:
+        """Return the record with the value that the format receives."""
+        record = view.record
+        if record.value is None or (self._decoder is None and self._projection is None):
+            return record
+        value = self._projection(view.value) if self._projection is not None else view.value
+        try:
+            encoded = dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DeserializationError(f"the decoded value is not JSON: {error}") from error
+        return hooks.TopicRecord(
+            view.topic, view.partition, record.offset, record.timestamp, record.key, encoded, record.headers
+        )
+
+    def _message(self, view: RecordView) -> Any:
         """Return the message that the filterer receives."""
+        topic, partition, record = view.topic, view.partition, view.record
         if record.value is None:
             message: Any = {}
         elif self._deserializer is None:
-            message = loads(record.value)
+            message = view.value
         else:
             message = hooks.deserialize(self._deserializer, topic, partition, record)
         if isinstance(message, dict):

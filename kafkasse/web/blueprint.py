@@ -8,13 +8,15 @@ handlers and sessions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 from flask import Blueprint, Response, make_response, request
 from werkzeug.exceptions import HTTPException
 
+from kafkasse.access import ANONYMOUS, Visitor
 from kafkasse.config import Config
 from kafkasse.errors import (
     UNEXPECTED,
@@ -25,6 +27,7 @@ from kafkasse.errors import (
 )
 from kafkasse.feed import Feeds
 from kafkasse.feed.start import resolve
+from kafkasse.filter import EVERYTHING, Selection
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
@@ -85,7 +88,8 @@ class StreamService:
         self._open_log = open_log
         self._feeds: Feeds | None = None
         self._feeds_lock = Lock()
-        self._encoders: dict[tuple[str, type[Wire]], Encoder] = {}
+        # As long as a feed uses them: clients can request any number of different filters.
+        self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         web = config.web
         self._cors = CorsPolicy(web.cors_origins, web.cors_credentials)
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
@@ -94,9 +98,9 @@ class StreamService:
     def view(self, route: Route) -> Callable[..., Any]:
         """Return the view function of a route."""
 
-        def view(topics: str = "") -> Any:
+        def view(topics: str = "", **parameters: str) -> Any:
             try:
-                return self.respond(route, topics)
+                return self.respond(route, topics, parameters)
             except KafkasseError as error:
                 if error.status < 500:  # other errors are ours
                     error = self.throttle() or error
@@ -107,15 +111,22 @@ class StreamService:
 
         return view
 
-    def respond(self, route: Route, topics: str) -> Response:
-        """Parse the request, check its topics, and open its stream.
+    def respond(self, route: Route, topics: str, parameters: Mapping[str, str]) -> Response:
+        """Identify the visitor, parse the request, check its topics, and open its stream.
+
+        Args:
+            route: the route that the request matched.
+            topics: the topics in the path of the open route, separated by commas.
+            parameters: the path parameters of the route.
 
         Raises:
             KafkasseError: the request is refused. The error has the status of the response.
         """
         if request.method == "OPTIONS":
             return self._with_cors(Response(status=204, headers=ALLOW | DEFAULT_HEADERS))
+        visitor = self._identify(route)
         parsed = parse_request(request, route, topics, self.config.web)
+        selection = self._select(route, visitor, parameters)
         registry = StreamRegistry.of(request.environ, self.registry)
         if registry.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
@@ -131,7 +142,7 @@ class StreamService:
                 resolve(feeds.log, parsed.position, found, route.start, parsed.since)  # rejects what GET rejects
                 leave()
                 return self._stream_response(parsed, ())
-            encoder = self._encoder(route, parsed.wire)
+            encoder = self._encoder(route, parsed.wire, selection)
             reader = feeds.open(route, parsed.position, found, encoder, parsed.since, address)
         except BaseException:
             leave()
@@ -203,16 +214,31 @@ class StreamService:
                 self._feeds = Feeds(self._open_log(), self.config.feed)
             return self._feeds
 
-    def _encoder(self, route: Route, wire: Wire) -> Encoder:
-        """Return the encoder for a route and a wire format. Streams with the same encoder share a feed."""
-        key = route.name, type(wire)
-        if key not in self._encoders:
+    def _identify(self, route: Route) -> Visitor:
+        """Return the visitor whom the current request identifies to the guards of a route."""
+        return ANONYMOUS
+
+    def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
+        """Return the records that the route, the path parameters, the visitor's claims and the query select."""
+        return EVERYTHING
+
+    def _encoder(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
+        """Return the encoder for a selection of a route in a wire format. Streams with the same encoder share a feed."""
+        key = route.name, type(wire), selection.filter, selection.dimensions
+        encoder = self._encoders.get(key)
+        if encoder is None:
             hooks = self.config.hooks
             sparse = self.config.web.id_frequency == "run"
-            self._encoders[key] = Encoder(
-                route.format, wire, hooks.deserializer, hooks.filterer, self._skipped.add, sparse_ids=sparse
+            encoder = self._encoders[key] = Encoder(
+                route.format,
+                wire,
+                hooks.deserializer,
+                hooks.filterer,
+                self._skipped.add,
+                sparse_ids=sparse,
+                filter=selection.filter,
             )
-        return self._encoders[key]
+        return encoder
 
     def _call_handler(self, event: str, argument: Any) -> None:
         handler = self.config.hooks.kafka_event_handlers.get(event)

@@ -1,0 +1,13 @@
+"""Filters: which records of its topics a stream contains. This package does no I/O and does not know HTTP, feeds or Kafka.
+
+    where (route) + query (client) + claims and path parameters ─▶ Selection ─┬▶ Filter: shared, evaluated once per record
+                                                                              └▶ Selector: the client's own values
+
+A condition on a value that is different for each client, such as `key: "{claims.sub}"`, is not evaluated for each client.
+It becomes a dimension: a feed looks up the record's value of the dimension in an index of its clients' selectors.
+"""
+
+from kafkasse.filter.dimensions import Dimension, Dimensions, Selector
+from kafkasse.filter.selection import EVERYTHING, Selection
+
+__all__ = ["EVERYTHING", "Dimension", "Dimensions", "Selection", "Selector"]
