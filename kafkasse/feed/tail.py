@@ -221,7 +221,8 @@ class Tail:
         polled = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
         for state, batch in polled:
             state.offset, state.epoch = batch.next_offset, batch.leader_epoch
-            if batch.records and (timestamp := batch.records[-1].timestamp or -1) >= 0:
+            timestamp = batch.records[-1].timestamp if batch.records else None
+            if timestamp is not None and timestamp >= 0:
                 state.timestamp = timestamp
             for feed in list(state.feeds):
                 self._change(feed, partial(self._append, feed, batch), batch)
