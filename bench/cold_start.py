@@ -96,6 +96,7 @@ def serving(bootstrap_servers: str, topic: str) -> Iterator[tuple[int, int, floa
         "PORT": "0",
         "KAFKASSE_BOOTSTRAP_SERVERS": bootstrap_servers,
         "KAFKASSE_ALLOWED_TOPICS": topic,
+        "KAFKASSE_PUBLIC": "true",
     }
     began = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as server:

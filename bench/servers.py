@@ -79,7 +79,9 @@ def _target(link: Path) -> str:
 def kafkasse(bootstrap_servers: str, workers: int = 1, **settings: str) -> Iterator[Server]:
     """`kafkasse serve`. Settings are those of the schema, as text."""
     words = ["-m", "kafkasse", "serve", "--bind", "127.0.0.1:0", "--workers", str(workers)]
-    environment = {f"KAFKASSE_{name.upper()}": text for name, text in {"allowed_topics": "*", **settings}.items()}
+    environment = {
+        f"KAFKASSE_{name.upper()}": text for name, text in {"allowed_topics": "*", "public": "true", **settings}.items()
+    }
     with _running([sys.executable, *words, "--bootstrap-servers", bootstrap_servers], environment) as output:
         port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, workers)
         yield Server("kafkasse", port[0], tuple(pids), b"\nid: ")

@@ -56,6 +56,6 @@ def failed(error: Exception) -> tuple[str, int]:
     return "<h1>Something went wrong here</h1>", 500
 
 
-config = kafkasse.Config.load(allowed_topics=["orders", "orders.*"])
+config = kafkasse.Config.load(allowed_topics=["orders", "orders.*"], public=True)  # the app's login guards them
 streams = kafkasse.blueprint(config)
 app.register_blueprint(streams, url_prefix="/streams")

@@ -28,10 +28,10 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:
-        ConfigurationError: a setting is not valid, or there is nothing to serve.
+        ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.
     """
     config = config or Config.load()
-    config.require_topics()
+    config.check_servable()
     if log is None and is_module_patched("socket"):
         import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
     open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
@@ -56,7 +56,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     """Create a Flask app that serves /{topics}, the named routes, /-/health, /-/metrics and, if configured, the demo pages.
 
     Raises:
-        ConfigurationError: a setting is not valid, or there is nothing to serve.
+        ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.
     """
     config = config or Config.load()
     app = Flask("kafkasse", static_folder=None)

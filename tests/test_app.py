@@ -20,7 +20,7 @@ def app() -> Flask:
     log.create("t")
     log.append("t", b"{")
     log.append("t", b'{"n":1}')
-    return create_app(Config(heartbeat_s=0.05, allowed_topics=["*"]), log)
+    return create_app(Config(heartbeat_s=0.05, allowed_topics=["*"], public=True), log)
 
 
 @pytest.fixture
@@ -110,7 +110,8 @@ def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None
 def test_the_demo_pages_can_be_turned_off(path: str) -> None:
     """With `pages: false` the paths of the demo pages are unknown paths or topics."""
     with_pages, without = (
-        create_app(Config(pages=pages, allowed_topics=["*"]), MemoryLog()).test_client() for pages in (True, False)
+        create_app(Config(pages=pages, allowed_topics=["*"], public=True), MemoryLog()).test_client()
+        for pages in (True, False)
     )
 
     assert "text/html" == with_pages.get(path).mimetype
@@ -120,7 +121,7 @@ def test_the_demo_pages_can_be_turned_off(path: str) -> None:
 def test_an_invalid_setting_is_an_error() -> None:
     """An app with an invalid setting is not created."""
     with pytest.raises(ConfigurationError, match="heartbeat_s"):
-        create_app(Config(heartbeat_s=0, allowed_topics=["*"]))
+        create_app(Config(heartbeat_s=0, allowed_topics=["*"], public=True))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> 
     log = MemoryLog()
     log.create("t")
     client = create_app(
-        Config(routes={"slash": {"path": "/slash/", "topics": ["t"]}}, allowed_topics=["*"]), log
+        Config(routes={"slash": {"path": "/slash/", "topics": ["t"]}}, allowed_topics=["*"], public=True), log
     ).test_client()
 
     response = client.head(base_url="http://evil.example", environ_overrides={"PATH_INFO": path})
@@ -150,7 +151,9 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
     log = MemoryLog()
     log.create("t")
 
-    response = create_app(Config(pages=pages, allowed_topics=["*"]), log).test_client().open(path, method=method)
+    response = (
+        create_app(Config(pages=pages, allowed_topics=["*"], public=True), log).test_client().open(path, method=method)
+    )
 
     assert "nosniff" == response.headers["X-Content-Type-Options"]
     assert response.headers["Cache-Control"].startswith(("no-store", "no-cache"))

@@ -20,7 +20,7 @@ from kafkasse.route import Route
 EPILOG = """\b
 Examples:
   kafkasse check kafkasse.yaml
-  KAFKASSE_ALLOWED_TOPICS=orders kafkasse check
+  KAFKASSE_ALLOWED_TOPICS=orders KAFKASSE_PUBLIC=true kafkasse check
 """
 
 Partitions = Mapping[str, int]  # the number of partitions of each topic
@@ -36,7 +36,7 @@ def command(file: Path | None) -> None:
     exist.
     """
     config = Config.load(os.environ, file)
-    config.require_topics()
+    config.check_servable()
     existing = _topics(config)
     problems = [problem for route in config.routes for problem in _report(config, route, existing)]
     if problems:

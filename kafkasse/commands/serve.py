@@ -22,7 +22,7 @@ APP = "kafkasse.app:create_app()"
 
 EPILOG = f"""\b
 Examples:
-  KAFKASSE_ALLOWED_TOPICS=orders kafkasse serve --bootstrap-servers kafka-1.example:9092
+  KAFKASSE_ALLOWED_TOPICS=orders KAFKASSE_PUBLIC=true kafkasse serve --bootstrap-servers kafka-1.example:9092
   kafkasse serve --config kafkasse.yaml
 
 \b
@@ -52,7 +52,7 @@ def command(bootstrap_servers: str | None, bind: str | None, workers: int | None
     This runs gunicorn, a web server for production. Ctrl-C or SIGTERM stops it.
     """
     environ = _environment(bootstrap_servers, bind, workers, config)
-    Config.load(environ).require_topics()
+    Config.load(environ).check_servable()
     if "KAFKASSE_BIND" in environ:
         _check_free(environ["KAFKASSE_BIND"])
     os.execve(sys.executable, [sys.executable, "-m", "gunicorn", "-c", str(gunicorn_conf()), APP], environ)  # noqa: S606 - no shell is wanted

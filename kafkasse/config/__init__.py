@@ -111,10 +111,16 @@ class Config:
 
         return routes(self.route)
 
-    def require_topics(self) -> None:
-        """Raise ConfigurationError if there is nothing to serve: neither allowed topics nor routes."""
+    def check_servable(self) -> None:
+        """Check that there is something to serve, and that the configuration says who may read it.
+
+        Raises:
+            ConfigurationError: there are neither allowed topics nor routes, or a route does not set its access.
+        """
         if not self.route.allowed_topics and not self.route.routes:
             raise ConfigurationError(NOTHING_TO_SERVE)
+        if problems := list(check.problems_of_access(self._layer)):
+            raise ConfigurationError(_report(problems))
 
     def kafka_settings(self) -> dict[str, Any]:
         """Return the arguments for a kafka-python client. Certificates of Heroku's add-on become a TLS context."""

@@ -204,6 +204,20 @@ def _problems_of_cors(layer: Layer) -> Iterator[str]:
         yield _sentence(layer.source(("cors_credentials",)), "cors_credentials", rest)
 
 
+def problems_of_access(layer: Layer) -> Iterator[str]:
+    """Yield a sentence for each stream for which the configuration does not say who may read it."""
+    if layer.values["public"]:
+        return
+    whole = "If everyone may read all streams of this server, set public: true (KAFKASSE_PUBLIC=true)."
+    for name, route in layer.values["routes"].items():
+        if "access" not in route:
+            rest = f"does not say who may read it: add access: public. {whole}"
+            yield _sentence(layer.source(("routes", name)), f"routes.{name}", rest)
+    if layer.values["allowed_topics"]:
+        rest = f"does not say who may read these topics. {whole}"
+        yield _sentence(layer.source(("allowed_topics",)), "allowed_topics", rest)
+
+
 def _problems_of_routes(layer: Layer) -> Iterator[str]:
     first_with_path: dict[str, str] = {}
     for name, route in layer.values["routes"].items():

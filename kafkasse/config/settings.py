@@ -69,4 +69,5 @@ class RouteSettings:
     topic_prefix: str
     id_type: str
     compact_ids: bool | None
+    public: bool
     routes: Mapping[str, Mapping[str, Any]]

@@ -17,6 +17,7 @@ from tests.support.kafka import Cluster
 
 TIMEOUT_S = 60
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+ENVIRONMENT["KAFKASSE_PUBLIC"] = "true"
 Check = Callable[..., subprocess.CompletedProcess[str]]
 
 

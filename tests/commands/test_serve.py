@@ -19,6 +19,7 @@ from tests.support.client import fetch
 
 TIMEOUT_S = 30
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+ENVIRONMENT["KAFKASSE_PUBLIC"] = "true"
 
 
 class Started(Exception):

@@ -149,7 +149,7 @@ def test_nothing_is_served_by_default() -> None:
     config = Config.load({})
 
     with pytest.raises(ConfigurationError, match="KAFKASSE_ALLOWED_TOPICS="):
-        config.require_topics()
+        config.check_servable()
     assert not config.routes[-1].allows("orders")
 
 
@@ -157,8 +157,28 @@ def test_nothing_is_served_by_default() -> None:
     "settings", [{"allowed_topics": ["*"]}, {"routes": {"prices": {"path": "/prices", "topics": ["prices"]}}}]
 )
 def test_allowed_topics_or_a_route_are_enough_to_serve(settings: dict[str, Any]) -> None:
-    """A server needs allowed topics or a route, but not both."""
-    Config(**settings).require_topics()
+    """A public server needs allowed topics or a route, but not both."""
+    Config(public=True, **settings).check_servable()
+
+
+def test_a_route_without_access_is_an_error(write: Callable[[str], Path]) -> None:
+    """Unless the whole server is public, each route must say who may read it, and so must /{topics}."""
+    text = "allowed_topics: [a]\nroutes:\n  b: {path: /b, topics: [b]}\n  c: {path: /c, topics: [c], access: public}\n"
+    file = write(text)
+
+    with pytest.raises(ConfigurationError) as rejected:
+        Config.load({}, file).check_servable()
+    Config.load({"KAFKASSE_PUBLIC": "true"}, file).check_servable()
+
+    first, second = rejected.value.detail.splitlines()
+    assert first.startswith(f"{file}, line 3: routes.b does not say who may read it: add access: public.")
+    assert second.startswith(f"{file}, line 1: allowed_topics does not say who may read these topics.")
+    assert first.endswith("set public: true (KAFKASSE_PUBLIC=true).")
+
+
+def test_a_server_without_the_open_route_needs_access_only_for_its_routes() -> None:
+    """/{topics} has no topics if allowed_topics is empty."""
+    Config(routes={"a": {"path": "/a", "topics": ["a"], "access": "public"}}).check_servable()
 
 
 def test_a_topic_prefix_does_not_open_internal_topics() -> None:

@@ -18,6 +18,7 @@ COMMAND = [sys.executable, "-m", "gunicorn", "--check-config", "-c", "gunicorn.c
 def check(**variables: str) -> subprocess.CompletedProcess[str]:
     """Load gunicorn's configuration and the app with these variables, without listening."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    environment["KAFKASSE_PUBLIC"] = "true"
     return subprocess.run(COMMAND, env=environment | variables, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 

@@ -78,14 +78,15 @@ def start(processes: None) -> Iterator[Callable[..., Server]]:
     """Starts a server: start(command, cwd, home, NAME=value, …). It is stopped after the last test of the module.
 
     Its environment consists of a PATH that begins with the virtual environment `home`, a PORT of 0, so that the system
-    chooses one, and the named variables.
+    chooses one, KAFKASSE_PUBLIC, and the named variables.
     """
     started: list[Server] = []
     with ExitStack() as servers:
 
         def start(command: str, cwd: Path, home: Path, **variables: str) -> Server:
             program, *words = shlex.split(command)
-            environment = {"PATH": f"{home / 'bin'}{os.pathsep}{os.defpath}", "PORT": "0", **variables}
+            path = f"{home / 'bin'}{os.pathsep}{os.defpath}"
+            environment = {"PATH": path, "PORT": "0", "KAFKASSE_PUBLIC": "true", **variables}
             started.append(servers.enter_context(Deployed([str(home / "bin" / program), *words], cwd, environment)))
             return started[-1]
 

@@ -35,7 +35,7 @@ from kafkasse.memory_log import MemoryLog
 log = MemoryLog()
 log.create("topn")
 log.append("topn", b'{"continent": "Europe"}', key=b"Europe")
-route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
+route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot", "access": "public"}
 app = create_app(Config.load(routes={"topn": route}), log)
 """
 

