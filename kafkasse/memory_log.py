@@ -201,7 +201,11 @@ class MemoryLog:
 
     @staticmethod
     def _offset_at(partition_log: _PartitionLog, timestamp: int) -> int:
-        later = (record.offset for record in partition_log.records if (record.timestamp or -1) >= timestamp)
+        later = (
+            record.offset
+            for record in partition_log.records
+            if record.timestamp is not None and record.timestamp >= timestamp
+        )
         return next(later, partition_log.end)
 
     def read(self, partition: Partition, offset: int, epoch: int = UNKNOWN_EPOCH) -> Batch | None:

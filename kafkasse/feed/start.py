@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
@@ -92,54 +93,33 @@ def resolve(
         starts |= _starts(name, topics[name], position, since)
     held = log.offset_ranges(starts) if offset_ranges is None else offset_ranges.get(starts)
     timestamps = _timestamps_to_find(starts, recreated)
-    offsets = log.offsets_at({each: timestamp for each, timestamp in timestamps.items() if each in held})
-    pending: dict[Partition, int] = {}
-    known = {
-        each: EpochPosition(start.offset, start.leader_epoch)
-        for each, start in starts.items()
-        if start and start.offset is not None and start.leader_epoch is not None and each.topic not in recreated
+    epochs = _known_epochs(starts, recreated)
+    found = _Found(
+        held,
+        timestamps,
+        at_timestamps=log.offsets_at({each: timestamp for each, timestamp in timestamps.items() if each in held}),
+        diverged_at=_diverged_at(epochs, held, epoch_ends),
+        recreated=recreated,
+        issued_for=position.topic_ids.keys(),
+        start_at=start_at,
+        now_ms=now_ms,
+    )
+    places = {partition: found.place(partition, start) for partition, start in starts.items()}
+    offsets = {
+        partition: place.end if isinstance(place, Gap) else place
+        for partition, place in places.items()
+        if not isinstance(place, _Pending)
     }
-    readable = {each: position for each, position in known.items() if each in held}
-    diverged_at = epoch_ends.diverged_at(readable) if epoch_ends is not None else {}
-    gaps: list[Gap] = []
-    for partition, start in starts.items():
-        is_recreated_topic = partition.topic in recreated
-        if partition in offsets:
-            continue
-        if partition in timestamps:
-            pending[partition] = timestamps[partition]
-        elif partition not in held:
-            if start is None:
-                pending[partition] = now_ms if start_at is StartAt.LATEST else 0
-            elif is_recreated_topic and start is not ADDED_SINCE:
-                gaps.append(Gap(partition, start.offset or 0, 0, RECREATED))
-                offsets[partition] = 0
-            else:
-                offsets[partition] = start.offset or 0
-        elif partition in diverged_at and held[partition].start <= known[partition].offset:
-            end = max(diverged_at[partition], held[partition].start)
-            gaps.append(Gap(partition, known[partition].offset, end, TRUNCATED))
-            offsets[partition] = end
-        elif start and (gap := _gap(partition, start, held[partition], position, is_recreated_topic)):
-            gaps.append(gap)
-            offsets[partition] = gap.end
-        else:
-            offsets[partition] = _offset(start, held[partition], start_at)
-    gaps += [
-        Gap(each, start.offset or 0, 0, RECREATED)
-        for each, start in position.starts.items()
-        if each.partition >= topics[each.topic].partitions
-    ]
-    at_end = [each for each, offsets_held in held.items() if offsets.get(each) == offsets_held.end]
+    at_end = [each for each, offset in offsets.items() if each in held and offset == held[each].end]
     return ResolvedPosition(
-        offsets={partition: offsets[partition] for partition in starts if partition in offsets},
+        offsets=offsets,
         topic_ids={name: topics[name].topic_id for name in position.topics},
         partial_topics=position.partial_topics,
         timestamps=timestamps_at_end(at_end, id_type, now_ms)
         | {each: start.timestamp for each, start in starts.items() if start and start.timestamp is not None},
-        pending=pending,
-        epochs={each: position.epoch for each, position in known.items() if offsets.get(each) == position.offset},
-        gaps=gaps,
+        pending={each: place.timestamp for each, place in places.items() if isinstance(place, _Pending)},
+        epochs={each: at.epoch for each, at in epochs.items() if offsets.get(each) == at.offset},
+        gaps=[place for place in places.values() if isinstance(place, Gap)] + _removed_partitions(position, topics),
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
     )
 
@@ -217,25 +197,103 @@ def _timestamps_to_find(starts: Mapping[Partition, PartitionStart | None], recre
     }
 
 
-def _offset(start: PartitionStart | None, held: OffsetRange, start_at: StartAt) -> int:
-    if start is None:
-        return held.end if start_at is StartAt.LATEST else held.start
-    return min(max(start.offset or 0, held.start), held.end)
+def _known_epochs(
+    starts: Mapping[Partition, PartitionStart | None], recreated: set[str]
+) -> dict[Partition, EpochPosition]:
+    """Return the partitions whose start has a leader epoch of the topic that exists now."""
+    return {
+        each: EpochPosition(start.offset, start.leader_epoch)
+        for each, start in starts.items()
+        if start and start.offset is not None and start.leader_epoch is not None and each.topic not in recreated
+    }
 
 
-def _gap(
-    partition: Partition, start: PartitionStart, held: OffsetRange, position: Position, recreated: bool
-) -> Gap | None:
-    if start is ADDED_SINCE:
-        return None
-    offset = start.offset or 0
-    if recreated:
-        return Gap(partition, offset, held.start, RECREATED)
-    if offset > held.end and partition.topic not in position.topic_ids:
-        raise InvalidPosition(
-            f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {held.end}.",
-            topic=partition.topic,
-            partition=partition.partition,
-            end=held.end,
-        )
-    return Gap.between(partition, offset, held)
+def _diverged_at(
+    epochs: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange], epoch_ends: EpochEnds | None
+) -> dict[Partition, int]:
+    """Return the partitions that were truncated since, with the first offset that differs."""
+    if epoch_ends is None:
+        return {}
+    return epoch_ends.diverged_at({each: position for each, position in epochs.items() if each in held})
+
+
+def _removed_partitions(position: Position, topics: Mapping[str, Topic]) -> list[Gap]:
+    """Return a gap for each partition of the position that a recreated topic does not have."""
+    return [
+        Gap(each, start.offset or 0, 0, RECREATED)
+        for each, start in position.starts.items()
+        if each.partition >= topics[each.topic].partitions
+    ]
+
+
+class _Pending(NamedTuple):
+    """The partition has no leader now. As soon as it has one, it starts at this timestamp."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the log returned, from which the start of each partition follows.
+
+    Attributes:
+        held: the offsets of each partition that has a leader.
+        timestamps: the partitions that start at a timestamp.
+        at_timestamps: the offsets at these timestamps, except for partitions without a leader.
+        diverged_at: the first offset that differs, in the partitions that were truncated.
+        recreated: the topics that were recreated since the event ID was issued.
+        issued_for: the topics for which kafkasse issued the event ID.
+        start_at: where partitions start that have no start of their own.
+        now_ms: the current time.
+    """
+
+    held: Mapping[Partition, OffsetRange]
+    timestamps: Mapping[Partition, int]
+    at_timestamps: Mapping[Partition, int]
+    diverged_at: Mapping[Partition, int]
+    recreated: set[str]
+    issued_for: Collection[str]
+    start_at: StartAt
+    now_ms: int
+
+    def place(self, partition: Partition, start: PartitionStart | None) -> int | Gap | _Pending:
+        """Return the offset at which a partition starts, or the gap that it starts with.
+
+        Raises:
+            InvalidPosition: the offset is beyond the end.
+        """
+        if partition in self.at_timestamps:
+            return self.at_timestamps[partition]
+        if partition in self.timestamps:
+            return _Pending(self.timestamps[partition])
+        if partition not in self.held:
+            return self._place_without_leader(partition, start)
+        held = self.held[partition]
+        if start is None:
+            return held.end if self.start_at is StartAt.LATEST else held.start
+        offset = start.offset or 0
+        if partition in self.diverged_at and held.start <= offset:
+            return Gap(partition, offset, max(self.diverged_at[partition], held.start), TRUNCATED)
+        return self._gap(partition, start, held) or min(max(offset, held.start), held.end)
+
+    def _place_without_leader(self, partition: Partition, start: PartitionStart | None) -> int | Gap | _Pending:
+        if start is None:
+            return _Pending(self.now_ms if self.start_at is StartAt.LATEST else 0)
+        if partition.topic in self.recreated and start is not ADDED_SINCE:
+            return Gap(partition, start.offset or 0, 0, RECREATED)
+        return start.offset or 0
+
+    def _gap(self, partition: Partition, start: PartitionStart, held: OffsetRange) -> Gap | None:
+        if start is ADDED_SINCE:
+            return None
+        offset = start.offset or 0
+        if partition.topic in self.recreated:
+            return Gap(partition, offset, held.start, RECREATED)
+        if offset > held.end and partition.topic not in self.issued_for:
+            raise InvalidPosition(
+                f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {held.end}.",
+                topic=partition.topic,
+                partition=partition.partition,
+                end=held.end,
+            )
+        return Gap.between(partition, offset, held)

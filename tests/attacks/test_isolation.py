@@ -121,6 +121,13 @@ def test_a_partition_without_a_leader(
     assert ({200: 1}, 1) == (measured["own"], measured["own_events"])
 
 
+def _other_client(worker: Attack, topic: str, expected: int) -> dict[str, Any]:
+    """Return what a client with another address receives when it reads the topic from the start."""
+    with Crowd(worker.server.port, [f"/{topic}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
+        other.wait(lambda client: complete(expected)(client) or client.ended, 30)
+        return {"other": other.statuses(), "other_events": other.clients[0].events}
+
+
 def _retry_forever(port: int, topic: str) -> None:
     while True:
         with Client(port, f"/{topic}"):
@@ -181,9 +188,7 @@ def test_one_client_of_many_combinations_of_topics(
     with Crowd(worker.server.port, combinations) as crowd:
         crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
         measured["statuses"] = crowd.statuses()
-        with Crowd(worker.server.port, [f"/{topics[0]}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
-            other.wait(lambda client: complete(len(values))(client) or client.ended, 30)
-            measured |= {"other": other.statuses(), "other_events": other.clients[0].events}
+        measured |= _other_client(worker, topics[0], len(values))
         measured["connections"] = worker.server.connections_to(broker_port(broker))
         worker.is_bounded(
             Load(
@@ -220,9 +225,7 @@ def test_many_clients_with_ids_of_kafka_sse(
     with Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, kafka_sse_id(topic, [100, 0])) as crowd:
         crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
         measured["statuses"] = crowd.statuses()
-        with Crowd(worker.server.port, [f"/{topic}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
-            other.wait(lambda client: complete(len(values))(client) or client.ended, 30)
-            measured |= {"other": other.statuses(), "other_events": other.clients[0].events}
+        measured |= _other_client(worker, topic, len(values))
         cluster.send(topic, *records(10))
         crowd.wait(complete(10), 30)
         measured["connections"] = worker.server.connections_to(broker_port(broker))

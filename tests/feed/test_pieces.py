@@ -14,27 +14,11 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
+from tests.support.parked_client import ParkedClient
 
 CHUNK = 16_384
 RECORDS = 2000
 FROM_THE_START = '[{"topic":"t","partition":0,"offset":0},{"topic":"t","partition":1,"offset":%d}]'
-
-
-class Client:
-    """A parked client that accepts everything."""
-
-    def __init__(self) -> None:
-        self.received = b""
-
-    def to_chunk(self, data: bytes) -> bytes:
-        return data
-
-    def try_send(self, chunk: bytes) -> bool:
-        self.received += chunk
-        return True
-
-    def wake(self) -> None:
-        """The feed does not end."""
 
 
 class World:
@@ -135,7 +119,7 @@ def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world: World, turns
     """Ten thousand system calls would take too long for one turn."""
     clients = []
     for _ in range(1000):
-        reader, client = world.open(), Client()
+        reader, client = world.open(), ParkedClient()
         reader.park(client)
         clients.append(client)
     world.append(1)

@@ -19,6 +19,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
+from tests.support.parked_client import ParkedClient
 from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -44,23 +45,6 @@ class CountingLog(MemoryLog):
 
         cursor.close = close_and_count
         return cursor
-
-
-class Client:
-    """A client that accepts everything."""
-
-    def __init__(self) -> None:
-        self.received = b""
-
-    def to_chunk(self, data: bytes) -> bytes:
-        return data
-
-    def try_send(self, chunk: bytes) -> bool:
-        self.received += chunk
-        return True
-
-    def wake(self) -> None:
-        """Called when the feed ends."""
 
 
 class World:
@@ -137,7 +121,7 @@ def live(world: World) -> Reader:
 
 def parked(world: World) -> Reader:
     reader = world.open()
-    reader.park(Client())
+    reader.park(ParkedClient())
     return reader
 
 
@@ -211,7 +195,7 @@ def test_falls_behind_and_catches_up_again(world: World) -> None:
 
 def test_a_parked_client_continues_where_the_feed_stopped(world: World) -> None:
     """unpark() puts the reader at the position up to which the feed has sent."""
-    reader, client = world.open(), Client()
+    reader, client = world.open(), ParkedClient()
     reader.park(client)
     world.append(1)
 
@@ -226,7 +210,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
     """After filtered records, one heartbeat carries the new event ID; the heartbeats after it are comments."""
     world = World(heartbeat_s=0.001)
     world.encoder = Encoder(filterer=lambda message: False)
-    reader, client = world.open(), Client()
+    reader, client = world.open(), ParkedClient()
     reader.park(client)
     world.append(1)
 
@@ -243,7 +227,7 @@ def test_only_a_live_reader_can_be_parked(world: World, make: Callable[[World], 
 
     assert not reader.can_park
     with pytest.raises(RuntimeError, match=f"that is {reader.state.value} cannot change to parked"):
-        reader.park(Client())
+        reader.park(ParkedClient())
 
 
 @pytest.mark.parametrize("make", [catching_up, live])

@@ -10,6 +10,7 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import KafkasseError
+from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, VERSIONS
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import OffsetOutOfRange, Partition
@@ -17,6 +18,7 @@ from tests.kafka.fake_broker import (
     FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     SESSION_ID,
+    FakeBroker,
     FakeCluster,
     FakeTopic,
     batch,
@@ -56,6 +58,20 @@ def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
 
 def session(version: int) -> dict[str, int]:
     return {"session": SESSION_ID} if version >= FIRST_WITH_SESSIONS else {}
+
+
+def read_two_records(broker: FakeBroker, cursor: KafkaCursor) -> list[int]:
+    """Read two records of epoch 5, and return their offsets."""
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a", b"b", epoch=5)))
+    return offsets(poll.get())
+
+
+def elect_other(cluster: FakeCluster) -> None:
+    """Make the second broker the leader, in epoch 6. The first one answers the next fetch accordingly."""
+    fetch = cluster.brokers[0].next_fetch()
+    cluster.topics["t"].leaders[0], cluster.topics["t"].epochs[0] = 1, 6
+    fetch.respond(partition_data(0, error=NOT_LEADER))
 
 
 def test_tails_a_partition(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
@@ -101,13 +117,9 @@ def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, l
     broker, other = cluster.brokers
     cluster.topics["t"].epoch_ends = {0: (0, 5, 1)}
     cursor = log.cursor({at(0): 0})
+    read = read_two_records(broker, cursor)
     poll = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(0, batch(0, b"a", b"b", epoch=5)))
-    read = offsets(poll.get())
-    poll = start_poll(cursor)
-    fetch = broker.next_fetch()
-    cluster.topics["t"].leaders[0], cluster.topics["t"].epochs[0] = 1, 6
-    fetch.respond(partition_data(0, error=NOT_LEADER))
+    elect_other(cluster)
     if version >= FIRST_WITH_DIVERGENCE:
         other.next_fetch().respond(partition_data(0, diverging=(5, 1)))
 
@@ -124,13 +136,9 @@ def test_continues_after_an_election_without_truncation(cluster: FakeCluster, lo
     broker, other = cluster.brokers
     cluster.topics["t"].epoch_ends = {0: (0, 5, 2)}
     cursor = log.cursor({at(0): 0})
+    read_two_records(broker, cursor)
     poll = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(0, batch(0, b"a", b"b", epoch=5)))
-    poll.get()
-    poll = start_poll(cursor)
-    fetch = broker.next_fetch()
-    cluster.topics["t"].leaders[0], cluster.topics["t"].epochs[0] = 1, 6
-    fetch.respond(partition_data(0, error=NOT_LEADER))
+    elect_other(cluster)
     other.next_fetch().respond(partition_data(0, batch(2, b"c", epoch=6)))
 
     assert [2] == offsets(poll.get())

@@ -26,12 +26,7 @@ def free_ports(listeners: Sequence[str] = _LISTENERS) -> dict[str, int]:
 def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBroker:
     """Return a broker that is not started yet. It has a certificate of `authority` and accepts only its certificates."""
     certificate, key = authority.issue("broker")
-    addresses = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
     settings = {
-        "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(text for name, text in addresses.items() if name != "CONTROLLER"),
-        "listener.security.protocol.map": ",".join(f"{n}:{'PLAINTEXT' if n == 'CONTROLLER' else n}" for n in ports),
-        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
         "ssl.client.auth": "required",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": _property(certificate),
@@ -41,7 +36,7 @@ def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBr
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_LOGIN} user_{USER}="{PASSWORD}";',
     }
-    return EmbeddedBroker(ports["PLAINTEXT"], settings=settings)
+    return EmbeddedBroker(ports["PLAINTEXT"], settings=_listeners(ports) | settings)
 
 
 def encrypted_broker(certificate: tuple[str, str], ports: Mapping[str, int], **more: str) -> EmbeddedBroker:
@@ -52,19 +47,26 @@ def encrypted_broker(certificate: tuple[str, str], ports: Mapping[str, int], **m
         ports: the ports of the listeners PLAINTEXT, SASL_SSL and CONTROLLER.
         more: further settings, with underscores for dots.
     """
-    addresses = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
     settings = {
-        "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(text for name, text in addresses.items() if name != "CONTROLLER"),
-        "listener.security.protocol.map": ",".join(f"{n}:{'PLAINTEXT' if n == 'CONTROLLER' else n}" for n in ports),
-        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
         "listener.name.sasl_ssl.ssl.keystore.type": "PEM",
         "listener.name.sasl_ssl.ssl.keystore.certificate.chain": _property(certificate[0]),
         "listener.name.sasl_ssl.ssl.keystore.key": _property(certificate[1]),
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{_LOGIN} user_{USER}="{PASSWORD}";',
     }
-    return EmbeddedBroker(ports["PLAINTEXT"], settings=settings | {k.replace("_", "."): v for k, v in more.items()})
+    settings |= {name.replace("_", "."): value for name, value in more.items()}
+    return EmbeddedBroker(ports["PLAINTEXT"], settings=_listeners(ports) | settings)
+
+
+def _listeners(ports: Mapping[str, int]) -> dict[str, str]:
+    """Return the settings of a broker with a listener on each port, named after its security protocol, or CONTROLLER."""
+    addresses = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
+    return {
+        "listeners": ",".join(addresses.values()),
+        "advertised.listeners": ",".join(text for name, text in addresses.items() if name != "CONTROLLER"),
+        "listener.security.protocol.map": ",".join(f"{n}:{'PLAINTEXT' if n == 'CONTROLLER' else n}" for n in ports),
+        "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
+    }
 
 
 def _property(pem: str) -> str:

@@ -1,0 +1,24 @@
+"""The client of a parked reader, for tests of feeds without sockets."""
+
+from __future__ import annotations
+
+
+class ParkedClient:
+    """Accepts everything.
+
+    Attributes:
+        received: all bytes so far.
+    """
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    def to_chunk(self, data: bytes) -> bytes:
+        return data
+
+    def try_send(self, chunk: bytes) -> bool:
+        self.received += chunk
+        return True
+
+    def wake(self) -> None:
+        """Called when the feed ends."""
