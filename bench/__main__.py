@@ -43,6 +43,8 @@ ROUNDS = 5
 def main() -> int:
     """Measure, print the tables and write the results. Returns the exit code."""
     args = _arguments().parse_args()
+    if not args.quick:
+        servers.require("confluent_kafka", "matplotlib")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the with block stops all processes
     kafka_sse = args.kafka_sse.absolute()
     if reason := servers.kafka_sse_missing(kafka_sse, install=not args.quick):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.clients import Request
@@ -102,6 +103,7 @@ def consumer_per_client(bootstrap_servers: str) -> Iterator[Server]:
 @contextmanager
 def confluent(bootstrap_servers: str) -> Iterator[Server]:
     """bench.confluent_server: one consumer of confluent-kafka for each client."""
+    require("confluent_kafka")
     words = [*GUNICORN, "-k", "gthread", "--threads", str(MAX_CONFLUENT_CLIENTS), "-b", "127.0.0.1:0"]
     environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}
     with _running([sys.executable, *words, "--no-control-socket", "bench.confluent_server:app"], environment) as output:
@@ -117,6 +119,12 @@ def kafka_sse(bootstrap_servers: str, modules: Path) -> Iterator[Server]:
     with _running(["node", str(script), str(modules), bootstrap_servers], {"UV_THREADPOOL_SIZE": "128"}) as output:
         port = output.wait_for(_LISTENING, 1)
         yield Server(NODE, port[0], (output.pid,), b":ok")
+
+
+def require(*modules: str) -> None:
+    """Exit if one of these modules is not installed, and print how to install it."""
+    if missing := [each for each in modules if find_spec(each) is None]:
+        sys.exit(f"python -m bench: {', '.join(missing)} not found. Run: pip install -r bench/requirements.txt")
 
 
 def kafka_sse_missing(modules: Path, install: bool) -> str:

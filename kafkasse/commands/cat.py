@@ -213,10 +213,10 @@ def _stream_error(event: Event) -> Exception:
     return _failure(status if isinstance(status, int) else 503, f"the server ended the stream: {_one_line(detail)}")
 
 
-def _failure(status: int, sentence: str, retry_after_s: float = 0) -> Exception:
+def _failure(status: int, sentence: str, retry_after_s: float | None = None) -> Exception:
     # A 500 without Retry-After is permanent: kafkasse sends it if a setting is wrong or a filter fails.
-    if status > 500 or status in RETRYABLE_STATUSES or (status == 500 and retry_after_s > 0):
-        return _Retryable(sentence, retry_after_s)
+    if status > 500 or status in RETRYABLE_STATUSES or (status == 500 and retry_after_s is not None):
+        return _Retryable(sentence, retry_after_s or 0)
     return CommandError(sentence)
 
 
@@ -250,14 +250,14 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
 
 
-def _retry_after_s(value: str, now: datetime) -> float:
-    """Parse a Retry-After header, which is a number of seconds or a date. Returns 0 if it is neither."""
+def _retry_after_s(value: str, now: datetime) -> float | None:
+    """Parse a Retry-After header, which is a number of seconds or a date. Returns None if it is neither."""
     if value.isascii() and value.isdigit():
         return float(value)
     try:
         return (parsedate_to_datetime(value) - now).total_seconds()
     except (ValueError, TypeError):
-        return 0
+        return None
 
 
 def _wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import capacity, report
+from bench import __main__, capacity, report
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +25,14 @@ def test_a_quick_run_prints_tables_and_keeps_the_results():
     assert "limit of the load generator" in done.stdout
     assert "clients that received all records | 99 |" in done.stdout
     assert before == report.DATA.read_bytes()
+
+
+def test_a_missing_package_ends_the_run_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bench"])
+    monkeypatch.setattr("bench.servers.find_spec", lambda name: None if name == "confluent_kafka" else name)
+
+    with pytest.raises(SystemExit, match=r"confluent_kafka not found\. Run: pip install -r bench/requirements\.txt"):
+        __main__.main()
 
 
 def test_a_fleet_grows_with_its_clients():

@@ -258,7 +258,12 @@ def test_prints_a_position_event_of_another_server(serve: Callable[..., Server])
 
 
 @pytest.mark.parametrize(
-    ("status", "headers"), [("500 Internal Server Error", ["Retry-After: 1"]), ("502 Bad Gateway", [])]
+    ("status", "headers"),
+    [
+        ("500 Internal Server Error", ["Retry-After: 1"]),
+        ("500 Internal Server Error", ["Retry-After: 0"]),
+        ("502 Bad Gateway", []),
+    ],
 )
 def test_retries_after_a_temporary_server_error(serve: Callable[..., Server], status: str, headers: list[str]) -> None:
     """A 500 with Retry-After is temporary, and so is any other 5xx status."""
@@ -557,10 +562,10 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     ("value", "seconds"),
     [
         *[("5", 5), ("0", 0), (format_datetime(NOW + timedelta(seconds=90)), 90)],
-        *[("", 0), ("soon", 0), ("-1", 0), ("Fri, 99 Foo 2026 12:00:00 GMT", 0)],
+        *[("", None), ("soon", None), ("-1", None), ("Fri, 99 Foo 2026 12:00:00 GMT", None)],
     ],
 )
-def test_parses_retry_after(value: str, seconds: float) -> None:
+def test_parses_retry_after(value: str, seconds: float | None) -> None:
     """Retry-After is a number of seconds or a date. Any other value is ignored."""
     assert seconds == cat._retry_after_s(value, NOW)
 

@@ -473,9 +473,10 @@ class TestConnection:
         assert "Last-Event-ID is invalid." in page.text("#reason")
         assert "Restart" == page.text("#retry")
 
-    def test_retries_after_a_500_with_retry_after(self, page: Page) -> None:
+    @pytest.mark.parametrize("retry_after", ["120", "0"])
+    def test_retries_after_a_500_with_retry_after(self, page: Page, retry_after: str) -> None:
         """With Retry-After, an internal error is temporary."""
-        page.site.refusal = refuse(500, "", Retry_After="120")
+        page.site.refusal = refuse(500, "", Retry_After=retry_after)
 
         page.open(state="Reconnecting")
 

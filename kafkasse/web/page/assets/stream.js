@@ -117,17 +117,17 @@ export class Stream {
       return () => this.#retry("The server's response is not an event stream.");
     }
     const problem = { ...parseProblem(await response.text()), status: response.status };
-    const retryAfterS = Number(response.headers.get("Retry-After")) || 0;
-    return () => this.#retryOrStop(problem, retryAfterS);
+    const retryAfter = response.headers.get("Retry-After");
+    return () => this.#retryOrStop(problem, retryAfter);
   }
 
-  #retryOrStop({ status, detail }, retryAfterS = 0) {
+  #retryOrStop({ status, detail }, retryAfter = null) {
     const reason = detail || (status ? `The server responded with status ${status}.` : "The server ended the stream.");
     const isClientError = status >= 400 && status < 500;
     // A 500 without Retry-After lasts until the operator fixes its cause.
-    const isPermanent = status === 500 ? !retryAfterS : isClientError && !TEMPORARY_STATUSES.has(status);
+    const isPermanent = status === 500 ? retryAfter === null : isClientError && !TEMPORARY_STATUSES.has(status);
     if (isPermanent) this.#setState({ name: "stopped", reason });
-    else this.#retry(reason, retryAfterS);
+    else this.#retry(reason, Number(retryAfter) || 0);
   }
 
   #retry(reason, retryAfterS = 0) {
