@@ -14,7 +14,7 @@ from bench.testbed import CATCH_UP_TIMEOUT_S, PARTITIONS, RECORD_BYTES, Starter,
 MAX_BASELINE_CLIENTS = 100
 _FIGURES = (
     ("served", "clients that received all missed records", "clients"),
-    ("refused", "streams that the server refused or closed", ""),
+    ("rejected", "streams that the server rejected or closed", ""),
     ("seconds", "time until the last client has received them", "s"),
     ("cpu", "server CPU per client", "ms"),
     ("memory", "added memory", "MiB"),
@@ -47,15 +47,15 @@ def _return(testbed: Testbed, start: Starter, clients: int) -> tuple[float, ...]
         delivered = testbed.clients.delivered()
         seconds = delivered.ended / 1e9 - began if delivered.complete == clients else math.nan
         cpu_ms, grown = (server.cpu_s() - before_s) * 1e3, (server.memory_bytes() - before) / 2**20
-        refused = testbed.clients.close_all()
+        rejected = testbed.clients.close_all()
     testbed.drop(topic)
-    return delivered.complete, refused, seconds, cpu_ms / clients, grown
+    return delivered.complete, rejected, seconds, cpu_ms / clients, grown
 
 
 def _rows(clients: int, own: tuple[float, ...], others: dict[str, tuple[float, ...]]) -> list[Row]:
     rows = []
     for at, (name, text, unit) in enumerate(_FIGURES):
-        what, goal = f"{client_count(clients)} return: {text}", {"served": clients, "refused": 0}.get(name, math.nan)
+        what, goal = f"{client_count(clients)} return: {text}", {"served": clients, "rejected": 0}.get(name, math.nan)
         compared = [(f"returning.{clients}.{name}.{other}", values[at], other) for other, values in others.items()]
         for key, baseline, against in compared or [(f"returning.{clients}.{name}", math.nan, "")]:
             rows.append(Row(key, what, own[at], unit, baseline, against, goal))

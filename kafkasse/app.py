@@ -93,7 +93,7 @@ def metrics(service: StreamService) -> Response:
 def as_problem(service: StreamService, error: HTTPException) -> Any:
     """Convert one of Flask's own errors, such as 404 for an unknown path, to the JSON body of kafkasse's errors."""
     if too_many := service.throttle():
-        return service.refuse(too_many)
+        return service.reject(too_many)
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
     name = type(error).__name__

@@ -21,7 +21,7 @@ ALL_TOPICS = Route("topics", "/<topics>", None, ("*",))
 
 
 @pytest.mark.parametrize(
-    ("route", "allowed", "refused"),
+    ("route", "allowed", "rejected"),
     [
         (ALL_TOPICS, ["t", "_t", "a.b"], ["__consumer_offsets", "__t"]),
         (open_route("events"), ["events"], ["Events", "events.a", "event", "xevents"]),
@@ -34,10 +34,10 @@ ALL_TOPICS = Route("topics", "/<topics>", None, ("*",))
         (Route("topn", "/topn", ("topn", "__t")), ["topn", "__t"], ["t", "topn*"]),
     ],
 )
-def test_a_route_allows_only_its_topics(route: Route, allowed: list[str], refused: list[str]) -> None:
+def test_a_route_allows_only_its_topics(route: Route, allowed: list[str], rejected: list[str]) -> None:
     """A name or pattern must match the whole topic name, and case matters. Internal topics need their exact name."""
     assert [True] * len(allowed) == [route.allows(topic) for topic in allowed]
-    assert [False] * len(refused) == [route.allows(topic) for topic in refused]
+    assert [False] * len(rejected) == [route.allows(topic) for topic in rejected]
 
 
 @given(st.from_regex(r"[a-zA-Z0-9._-]*", fullmatch=True))  # "__*" itself is no name of a topic
@@ -46,18 +46,18 @@ def test_no_pattern_matches_an_internal_topic(name: str) -> None:
     assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
 
 
-def refusal(route: Route, topics: list[str], existing: list[str]) -> TopicNotAvailable:
-    with pytest.raises(TopicNotAvailable) as refused:
+def rejection(route: Route, topics: list[str], existing: list[str]) -> TopicNotAvailable:
+    with pytest.raises(TopicNotAvailable) as rejected:
         route.check(topics, existing)
-    return refused.value
+    return rejected.value
 
 
 def test_the_error_names_only_the_topics_that_are_not_available() -> None:
     """The error does not list other topics. KafkaSSE's error lists all topics of the cluster."""
-    refused = refusal(open_route("a", "b", "c"), ["a", "missing", "b", "secret"], ["a", "b", "c", "secret"])
+    rejected = rejection(open_route("a", "b", "c"), ["a", "missing", "b", "secret"], ["a", "b", "c", "secret"])
 
-    assert ["missing", "secret"] == refused.extra["topics"]
-    assert refused.detail.endswith("does not exist, or the server does not allow it: missing, secret.")
+    assert ["missing", "secret"] == rejected.extra["topics"]
+    assert rejected.detail.endswith("does not exist, or the server does not allow it: missing, secret.")
 
 
 def test_a_forbidden_topic_looks_like_a_missing_one() -> None:
@@ -65,8 +65,8 @@ def test_a_forbidden_topic_looks_like_a_missing_one() -> None:
     route = open_route("m*")
 
     forbidden, missing = (
-        refusal(route, ["mine", "other"], ["mine", "other"]),
-        refusal(route, ["mine", "other"], ["mine"]),
+        rejection(route, ["mine", "other"], ["mine", "other"]),
+        rejection(route, ["mine", "other"], ["mine"]),
     )
 
     assert forbidden.problem() == missing.problem()

@@ -31,7 +31,7 @@ class Place(NamedTuple):
     """Where a stream is in one partition.
 
     Attributes:
-        offset: the next offset; None if it is unknown, because the partition has had no leader since the stream started.
+        offset: the next offset, or None while the partition is pending: it has not had a leader since the stream started.
         timestamp: the timestamp in the event ID, or None.
         epoch: the leader epoch of the record before the offset, or None if it is unknown.
     """

@@ -3,7 +3,7 @@
 - At SIGTERM, the worker first closes its listener, because a browser retries a refused connection but not a 503. Then its
   streams end with a last event ID instead of being cut off.
 - A stream may take over its client's socket, so that an idle client needs no greenlet.
-- Requests that gunicorn refuses before an app receives them (too large, or invalid HTTP) get our JSON error body and CORS
+- Requests that gunicorn rejects before an app receives them (too large, or invalid HTTP) get our JSON error body and CORS
   headers.
 - One client cannot block all others: the worker limits the size of all headers together (gunicorn allows 6.5 MB), the size
   of bodies that the app does not read, and the time to accept a response, and it yields between pipelined requests.
@@ -202,11 +202,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Respond in JSON if gunicorn could not parse a request."""
-        error = _refusal(exc)
+        error = _rejection(exc)
         if error is None:
             super().handle_error(req, client, addr, exc)
             return
-        self.log.warning("Refused a request: %s", type(exc).__name__)
+        self.log.warning("Rejected a request: %s", type(exc).__name__)
         try:
             response = _error_response(error, headers_without_app(_origin(client, exc)))
             util.write_nonblock(client, response.encode("latin-1"))
@@ -227,7 +227,7 @@ def _start_of_response(response: Any, data: bytes) -> bytes:
     return b"".join(recorder)
 
 
-def _refusal(exc: Exception) -> KafkasseError | None:
+def _rejection(exc: Exception) -> KafkasseError | None:
     if isinstance(exc, LimitRequestLine):
         return RequestTooLarge(
             f"The request line is too long. Send a long event ID in the Last-Event-ID header. {ID_TOO_LONG_ADVICE}"

@@ -41,7 +41,7 @@ from kafkasse.web.skipped_records import SkippedRecords
 from kafkasse.web.stream import Stream
 from kafkasse.web.throttle import RejectionThrottle
 
-# The methods that we refuse are listed too, because Flask's own 405 response does not have our JSON body.
+# The methods that we reject are listed too, because Flask's own 405 response does not have our JSON body.
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ALLOW = {"Allow": "GET, HEAD, OPTIONS"}
 
@@ -104,10 +104,10 @@ class StreamService:
             except KafkasseError as error:
                 if error.status < 500:  # other errors are ours
                     error = self.throttle() or error
-                return self.refuse(error)
+                return self.reject(error)
             except Exception:
                 self.config.hooks.logger.exception("A request failed unexpectedly.")
-                return self.refuse(KafkasseError(UNEXPECTED))
+                return self.reject(KafkasseError(UNEXPECTED))
 
         return view
 
@@ -120,7 +120,7 @@ class StreamService:
             parameters: the path parameters of the route.
 
         Raises:
-            KafkasseError: the request is refused. The error has the status of the response.
+            KafkasseError: the request is rejected. The error has the status of the response.
         """
         if request.method == "OPTIONS":
             return self._with_cors(Response(status=204, headers=ALLOW | DEFAULT_HEADERS))
@@ -172,7 +172,7 @@ class StreamService:
             return error
         return None
 
-    def refuse(self, error: KafkasseError) -> Any:
+    def reject(self, error: KafkasseError) -> Any:
         """Return the response to a request that gets no stream."""
         self.metrics.count("requests_refused", status=str(error.status))
         if error.status >= 500:

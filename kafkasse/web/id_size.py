@@ -1,4 +1,4 @@
-"""Refuses a stream whose event IDs would be too large for the server to accept, so that every stream can be resumed."""
+"""Rejects a stream whose event IDs would be too large for the server to accept, so that every stream can be resumed."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ ELSEWHERE = [
     ("Hundreds of streams and error responses", "nothing is left behind", "attacks/test_exhaustion.py::test_hundreds_of_streams_leave_nothing_behind"),
     ("Dozens of clients that disconnect", "nothing is left behind", "server/test_ends.py::test_clients_that_left_leave_no_descriptors"),
     ("A costly event ID of 64 KiB", "each entry is checked once", "position/test_position.py::test_64_kib_of_hostile_text"),
-    ("A forbidden topic, and a missing one", "identical responses", "server/test_refusals.py::test_a_forbidden_topic_looks_like_a_missing_one"),
+    ("A forbidden topic, and a missing one", "identical responses", "server/test_rejections.py::test_a_forbidden_topic_looks_like_a_missing_one"),
     ("Random text as an event ID", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_rejected"),
     ("Random bytes as a record", "at most one event; two parsers agree", "attacks/test_fuzz.py::test_random_bytes"),
     ("The hostile records, read by Chromium", "the events of the table; no script runs", "attacks/test_records.py::test_chromium_dispatches_the_same_events"),

@@ -202,10 +202,10 @@ def test_rejects_streams_above_max_streams_per_client(
     for n in range(MAX_PER_CLIENT):
         stack.enter_context(_from(server, f"10.7.7.{n}, 10.1.1.1"))
 
-    refusal = fetch(server.port, "/exhausted", X_Forwarded_For=spoofed)
+    rejection = fetch(server.port, "/exhausted", X_Forwarded_For=spoofed)
 
-    assert (429, "TooManyStreamsError") == (refusal.status, refusal.json["name"])
-    assert int(refusal.headers["retry-after"]) > 0
+    assert (429, "TooManyStreamsError") == (rejection.status, rejection.json["name"])
+    assert int(rejection.headers["retry-after"]) > 0
     stack.enter_context(_from(server, "10.3.3.3"))
 
 

@@ -262,10 +262,10 @@ def _is_json(raw: bytes) -> bool:
 
 def _read_as_json(raw: bytes) -> Any:
     try:
-        return json.loads(raw.decode(), parse_constant=_refuse, object_pairs_hook=list)
+        return json.loads(raw.decode(), parse_constant=_reject, object_pairs_hook=list)
     except (ValueError, RecursionError):
         return NOT_JSON
 
 
-def _refuse(constant: str) -> None:
+def _reject(constant: str) -> None:
     raise ValueError(constant)

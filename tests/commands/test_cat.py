@@ -122,7 +122,7 @@ def chunked(*chunks: bytes, rest: bytes = b"0\r\n\r\n") -> Response:
     return Response(b"HTTP/1.1 200 OK\r\n" + headers + body + rest)
 
 
-def refusal(status: str, problem: object, *headers: str) -> Response:
+def rejection(status: str, problem: object, *headers: str) -> Response:
     body = json.dumps(problem)
     head = [f"HTTP/1.1 {status}", "content-type: application/problem+json", f"content-length: {len(body)}", *headers]
     return Response(("\r\n".join(head) + "\r\n\r\n" + body).encode())
@@ -267,7 +267,7 @@ def test_prints_a_position_event_of_another_server(serve: Callable[..., Server])
 )
 def test_retries_after_a_temporary_server_error(serve: Callable[..., Server], status: str, headers: list[str]) -> None:
     """A 500 with Retry-After is temporary, and so is any other 5xx status."""
-    server = serve(stream(RETRY_SOON), refusal(status, {}, *headers), stream(event(0), end="hold"))
+    server = serve(stream(RETRY_SOON), rejection(status, {}, *headers), stream(event(0), end="hold"))
 
     assert "0\n" == run_cat(server.url, "--count", "1").stdout
 
@@ -275,7 +275,7 @@ def test_retries_after_a_temporary_server_error(serve: Callable[..., Server], st
 @pytest.mark.parametrize(
     "response",
     [
-        refusal("500 Internal Server Error", {"detail": "The filter failed."}),
+        rejection("500 Internal Server Error", {"detail": "The filter failed."}),
         stream(b'event: error\ndata: {"status":500,"detail":"The filter failed."}\n\n', end="hold"),
     ],
     ids=["response", "event"],
@@ -292,7 +292,7 @@ def test_stops_at_a_500_without_retry_after(serve: Callable[..., Server], respon
 
 def test_retries_after_a_503(serve: Callable[..., Server]) -> None:
     """The command waits for the time in Retry-After, and prints the reason without control characters."""
-    busy = refusal("503 Service Unavailable", {"detail": "Kafka is unavailable.\n\x1b[31m"}, "Retry-After: 1")
+    busy = rejection("503 Service Unavailable", {"detail": "Kafka is unavailable.\n\x1b[31m"}, "Retry-After: 1")
     server = serve(stream(RETRY_SOON), busy, stream(event(0), end="hold"))
 
     done = run_cat(server.url, "--count", "1")
@@ -318,7 +318,7 @@ def test_retries_if_the_connection_is_refused(serve: Callable[..., Server]) -> N
 @pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "410 Gone", "401 Unauthorized"])
 def test_stops_after_a_permanent_error(serve: Callable[..., Server], status: str) -> None:
     """A 4xx response ends the command. The message contains the detail of the problem."""
-    server = serve(refusal(status, {"title": "No", "detail": "There is no topic x."}))
+    server = serve(rejection(status, {"title": "No", "detail": "There is no topic x."}))
 
     done = run_cat(server.url)
 
@@ -535,7 +535,7 @@ def test_the_python_example_of_the_docs(serve: Callable[..., Server]) -> None:
     final = b'event: error\ndata: {"status":410,"detail":"gone"}\n\n'
     server = serve(
         chunked(RETRY_SOON + events[0], events[1][:9]),
-        refusal("503 Busy", {}),
+        rejection("503 Busy", {}),
         chunked(b"id: 1b\n\n" + events[1], final),
     )
 
@@ -548,8 +548,8 @@ def test_the_python_example_of_the_docs(serve: Callable[..., Server]) -> None:
 def test_the_python_example_of_the_docs_stops_at_a_500(serve: Callable[..., Server]) -> None:
     """A 500 is permanent before and during a stream. Before a stream, it is temporary if it has a Retry-After header."""
     final = b'event: error\ndata: {"status":500,"detail":"failed"}\n\n'
-    in_stream = serve(refusal("500 Error", {}, "Retry-After: 1"), chunked(final))
-    before_stream = serve(refusal("500 Error", {}))
+    in_stream = serve(rejection("500 Error", {}, "Retry-After: 1"), chunked(final))
+    before_stream = serve(rejection("500 Error", {}))
 
     assert "failed\n" == run_python_example(in_stream.url).stderr
     assert "HTTPError: 500" in run_python_example(before_stream.url).stderr

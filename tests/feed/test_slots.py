@@ -76,7 +76,7 @@ def test_a_slot_is_not_revoked_while_no_reader_waits() -> None:
 
 
 def test_as_many_slots_are_revoked_as_readers_wait_for() -> None:
-    """The reader that has had its slot for the longest time loses it."""
+    """One reader waits, so one slot is revoked: the one that was granted first."""
     slots, revoked = CatchUpSlots(2, quantum_s=0.0), []
     held = [request(slots, client, revoked) for client in "ab"]
     for slot in held:

@@ -696,7 +696,7 @@ class _Client:
         if offset is not None:
             self._had_offset.add(partition)
         elif self._history.id_type == "offset" and timestamp is not None and partition not in self._had_offset:
-            return position  # the partition has had no leader since the stream opened
+            return position  # a pending partition: until it has a leader, the event ID contains its start timestamp
         if (offset, offset, timestamp) == (position.low, position.high, None) and self._is_plain_id(partition, parsed):
             return position
         versions = self._versions_of_id(partition, position, parsed)

@@ -402,7 +402,7 @@ def test_cursors_are_independent(read: Callable[..., Cursor], writer: Writer, to
 
 
 def test_epoch_ends_at_the_end_of_the_log(kafka_log: KafkaLog, cluster: KafkaWriter, fresh_name: str) -> None:
-    """The topic has had only one leader, so the epoch in its batches ends where the log ends."""
+    """The first leader wrote all records, so its epoch ends at the end of the log."""
     cluster.create(fresh_name)
     cluster.send(fresh_name, b"a", b"b")
     partition = Partition(fresh_name, 0)

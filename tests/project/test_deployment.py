@@ -80,12 +80,12 @@ def test_is_healthy_while_kafka_is_down(run_procfile: Callable[..., Any]) -> Non
         KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_ALLOWED_TOPICS="*", KAFKASSE_KAFKA_TIMEOUT_S="1"
     )
 
-    health, refused = fetch(server.port, "/-/health"), fetch(server.port, "/anything")
+    health, rejected = fetch(server.port, "/-/health"), fetch(server.port, "/anything")
 
     assert 200 == health.status
-    assert 503 == refused.status
-    assert refused.headers["retry-after"].isdigit()
-    assert NO_BROKER.encode() not in refused.body
+    assert 503 == rejected.status
+    assert rejected.headers["retry-after"].isdigit()
+    assert NO_BROKER.encode() not in rejected.body
 
 
 class Image(NamedTuple):

@@ -46,11 +46,11 @@ def test_untrusted_broker_is_a_configuration_error(authority: Authority, ports: 
     """A broker's certificate from another authority: the log gives the reason, and the client gets a 500 without it."""
     variables = heroku(authority, ports["SSL"]) | {"KAFKA_TRUSTED_CERT": Authority().certificate}
     with Server(**variables) as server:
-        refused = fetch(server.port, f"/{topic}")
+        rejected = fetch(server.port, f"/{topic}")
 
-    assert 500 == refused.status
-    assert "Retry-After" not in refused.headers
-    assert b"certificate" not in refused.body.lower()
+    assert 500 == rejected.status
+    assert "Retry-After" not in rejected.headers
+    assert b"certificate" not in rejected.body.lower()
     assert "KAFKA_TRUSTED_CERT" in server.log
 
 
@@ -75,9 +75,9 @@ def test_connects_with_a_password(passwords: dict[str, str], topic: str) -> None
 def test_wrong_password_is_a_configuration_error(passwords: dict[str, str], topic: str) -> None:
     """The log names the setting to check. The password is neither in the response nor in the log."""
     with Server(**passwords | {"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}) as server:
-        refused = fetch(server.port, f"/{topic}")
+        rejected = fetch(server.port, f"/{topic}")
 
-    assert 500 == refused.status
-    assert "Retry-After" not in refused.headers
-    assert "s3cret" not in refused.body.decode() + server.log
+    assert 500 == rejected.status
+    assert "Retry-After" not in rejected.headers
+    assert "s3cret" not in rejected.body.decode() + server.log
     assert "kafka.sasl_plain_password" in server.log

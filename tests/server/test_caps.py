@@ -17,7 +17,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 CAP = 3
-REFUSED = 100
+REJECTED = 100
 SMALL_PIECE_BYTES = 16_384  # so small that the socket is not writable for much longer than the write timeout
 RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read can hold
 
@@ -53,7 +53,7 @@ def empty(server: Server) -> Server:
 
 
 @pytest.mark.parametrize(
-    ("addresses", "refusal"),
+    ("addresses", "expected"),
     [
         ([f"10.0.0.{n}" for n in range(CAP + 1)], (503, "ServerFullError")),
         (["10.0.0.9"] * CAP, (429, "TooManyStreamsError")),
@@ -66,17 +66,17 @@ def test_a_full_server_rejects_clients_and_serves_those_inside(
     topic: str,
     opened: ExitStack,
     addresses: list[str],
-    refusal: tuple[int, str],
+    expected: tuple[int, str],
 ) -> None:
     """A hundred clients are rejected while the open streams get every record. A free place goes to the next client."""
     port, last = empty.port, addresses[-1]
     clients = [opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=each)).ready() for each in addresses]
 
-    for n in range(REFUSED):
-        assert refusal == rejection(fetch(port, f"/{topic}", X_Forwarded_For=last))
+    for n in range(REJECTED):
+        assert expected == rejection(fetch(port, f"/{topic}", X_Forwarded_For=last))
         cluster.send(topic, value(n))
 
-    assert [list(range(REFUSED))] * len(clients) == [numbers(each.events(REFUSED)) for each in clients]
+    assert [list(range(REJECTED))] * len(clients) == [numbers(each.events(REJECTED)) for each in clients]
     assert [] == [each for each in clients if b"event: error" in each.body]
     clients[0].close()
     wait_until(lambda: opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=last)).status == 200)
@@ -162,9 +162,9 @@ class TestDescriptors:
         allow(server, more=0)
 
         late = [gevent.spawn(Client, server.port, f"/{topic}") for _ in range(CAP)]
-        for n in range(REFUSED):
+        for n in range(REJECTED):
             cluster.send(topic, value(n))
-        assert [list(range(REFUSED))] * CAP == [numbers(each.events(REFUSED)) for each in clients]
+        assert [list(range(REJECTED))] * CAP == [numbers(each.events(REJECTED)) for each in clients]
         assert [False] * CAP == [each.ready() for each in late]
 
         for each in clients:

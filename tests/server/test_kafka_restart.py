@@ -80,11 +80,11 @@ def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Serv
 
         broker.kill()
 
-        refused = fetch(server.port, f"/{fresh_name}-other")
-        assert (503, "KafkaUnavailableError") == (refused.status, refused.json["name"])
-        assert int(refused.headers["retry-after"]) > 0
-        assert schemas.first_error("problem", refused.json) is None
-        assert broker.bootstrap_servers not in refused.body.decode()
+        rejected = fetch(server.port, f"/{fresh_name}-other")
+        assert (503, "KafkaUnavailableError") == (rejected.status, rejected.json["name"])
+        assert int(rejected.headers["retry-after"]) > 0
+        assert schemas.first_error("problem", rejected.json) is None
+        assert broker.bootstrap_servers not in rejected.body.decode()
         assert 200 == fetch(server.port, "/-/health").status
         for each in (stream, behind):
             beats = each.body.count(b":heartbeat")

@@ -153,7 +153,7 @@ def test_a_user_name_cannot_add_a_line_to_the_access_log(start: Callable[..., Se
         (400, "/t", {"X": "a\tb\x01"}),
     ],
 )
-def test_a_page_of_an_allowed_origin_can_read_a_refusal_by_the_worker(
+def test_a_page_of_an_allowed_origin_can_read_a_rejection_by_the_worker(
     origins: Server, status: int, path: str, fields: dict[str, str]
 ) -> None:
     """Otherwise the page would see a network error, and retry a request that can never succeed."""
@@ -174,7 +174,7 @@ def test_a_page_of_an_allowed_origin_can_read_a_refusal_by_the_worker(
     assert [(A, "true"), (None, None)] == seen
 
 
-def test_a_refusal_by_the_worker_does_not_wait_for_a_header_that_never_ends(origins: Server) -> None:
+def test_a_rejection_by_the_worker_does_not_wait_for_a_header_that_never_ends(origins: Server) -> None:
     """The client receives 414 although it sends no more bytes."""
     with socket.create_connection(("127.0.0.1", origins.port), READ_TIMEOUT_S) as connection:
         connection.sendall(b"GET /" + b"a" * 9_000)

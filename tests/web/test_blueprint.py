@@ -122,10 +122,10 @@ def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
 
 def test_the_hosts_error_handlers_do_not_see_our_errors(host: FlaskClient) -> None:
     """The host's after_request hooks still run for every response."""
-    refused = host.get("/streams/missing")
+    rejected = host.get("/streams/missing")
 
-    assert ("application/problem+json", "yes") == (refused.mimetype, refused.headers["X-Host"])
-    assert "Set-Cookie" not in refused.headers
+    assert ("application/problem+json", "yes") == (rejected.mimetype, rejected.headers["X-Host"])
+    assert "Set-Cookie" not in rejected.headers
 
 
 def test_an_app_can_register_two_blueprints(host: FlaskClient) -> None:
@@ -138,7 +138,7 @@ def test_an_app_can_register_two_blueprints(host: FlaskClient) -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
-def test_refuses_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
+def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
     """The path and the parameters make no difference."""
     client_of(log).open(path, method=method)
 
@@ -157,7 +157,7 @@ def test_refuses_every_method_but_get_without_opening_a_cursor(log: CountingLog,
     ],
 )
 def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, last_id: str, status: int) -> None:
-    """The response to HEAD is also the same if GET is refused."""
+    """The response to HEAD is also the same if GET is rejected."""
     client = client_of(log)
 
     with client.get(path, headers={"Last-Event-ID": last_id}, buffered=False) as got:
@@ -175,7 +175,7 @@ def test_options_lists_the_methods(log: CountingLog) -> None:
     assert (204, "GET, HEAD, OPTIONS") == (response.status_code, response.headers["Allow"])
 
 
-def test_refuses_an_invalid_request_without_opening_a_cursor(log: CountingLog) -> None:
+def test_rejects_an_invalid_request_without_opening_a_cursor(log: CountingLog) -> None:
     """The event ID is invalid, has an offset beyond the end, or names a partition or a topic that does not exist.
 
     Only the worker's tail may have a cursor.
@@ -192,7 +192,7 @@ def test_refuses_an_invalid_request_without_opening_a_cursor(log: CountingLog) -
     assert log.cursors <= 1
 
 
-# Refusals.
+# Rejections.
 
 
 def test_a_forbidden_topic_looks_like_a_missing_one(log: CountingLog) -> None:
@@ -215,8 +215,8 @@ def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) 
 
     for path in ("/streams/t", "/streams/r"):
         for last_id in ('["secret"]', '["t","secret"]', '[{"topic":"secret","partition":0,"offset":0}]'):
-            refused = client.get(path, headers={"Last-Event-ID": last_id})
-            assert (404, ["secret"]) == (refused.status_code, refused.get_json()["topics"])
+            rejected = client.get(path, headers={"Last-Event-ID": last_id})
+            assert (404, ["secret"]) == (rejected.status_code, rejected.get_json()["topics"])
 
 
 def test_a_client_can_resume_after_the_topics_of_its_route_were_edited(log: CountingLog) -> None:
@@ -250,12 +250,12 @@ class UnavailableLog(MemoryLog):
 
 def test_answers_503_while_kafka_is_unavailable() -> None:
     """The response has Retry-After, and does not contain the broker's address."""
-    refused = client_of(UnavailableLog()).get("/streams/t")
+    rejected = client_of(UnavailableLog()).get("/streams/t")
 
-    assert 503 == refused.status_code
-    assert int(refused.headers["Retry-After"]) > 0
-    assert schemas.first_error("problem", refused.get_json()) is None
-    assert "internal" not in refused.text
+    assert 503 == rejected.status_code
+    assert int(rejected.headers["Retry-After"]) > 0
+    assert schemas.first_error("problem", rejected.get_json()) is None
+    assert "internal" not in rejected.text
 
 
 def test_logs_an_unexpected_error_and_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -265,11 +265,11 @@ def test_logs_an_unexpected_error_and_does_not_show_it(caplog: pytest.LogCapture
         def describe(self, topics: Any) -> dict[str, Topic]:
             raise RuntimeError("secret")
 
-    refused = client_of(Broken()).get("/streams/t")
+    rejected = client_of(Broken()).get("/streams/t")
 
-    assert 500 == refused.status_code
-    assert schemas.first_error("problem", refused.get_json()) is None
-    assert "secret" not in refused.text
+    assert 500 == rejected.status_code
+    assert schemas.first_error("problem", rejected.get_json()) is None
+    assert "secret" not in rejected.text
     assert "secret" in caplog.text
 
 
@@ -304,7 +304,7 @@ A, B = "https://a.example", "https://b.example"
 def test_only_allowed_origins_may_read(
     log: CountingLog, allowed: list[str], origin: str | None, shown: str | None, varies: bool
 ) -> None:
-    """Streams, refusals and preflight requests have CORS headers for allowed origins only, and Vary if that matters."""
+    """Streams, rejections and preflight requests have CORS headers for allowed origins only, and Vary if that matters."""
     client = client_of(log, cors_origins=allowed)
     headers = {"Origin": origin} if origin else {}
 
@@ -334,10 +334,10 @@ def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
 
 def test_a_page_can_read_retry_after(log: CountingLog) -> None:
     """Browsers hide the header from pages of other origins unless the server exposes it."""
-    refused = client_of(UnavailableLog(), cors_origins=[A]).get("/streams/t", headers={"Origin": A})
+    rejected = client_of(UnavailableLog(), cors_origins=[A]).get("/streams/t", headers={"Origin": A})
 
-    assert "Retry-After" in refused.headers
-    assert "Retry-After" in refused.headers["Access-Control-Expose-Headers"]
+    assert "Retry-After" in rejected.headers
+    assert "Retry-After" in rejected.headers["Access-Control-Expose-Headers"]
 
 
 # Hooks.
@@ -440,18 +440,18 @@ def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
 def test_sends_the_usual_response_if_on_connect_error_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
     """A hook that raises an exception, or returns something that is not a response, is logged."""
     for hook in (lambda error: 1 / 0, lambda error: object()):
-        refused = client_of(log, on_connect_error=hook).get("/streams/missing")
+        rejected = client_of(log, on_connect_error=hook).get("/streams/missing")
 
-        assert (404, "application/problem+json") == (refused.status_code, refused.mimetype)
+        assert (404, "application/problem+json") == (rejected.status_code, rejected.mimetype)
         assert "on_connect_error failed" in caplog.text
         caplog.clear()
 
 
 def test_on_connect_error_can_abort(log: CountingLog) -> None:
     """flask.abort() in the hook is a response of the host app."""
-    refused = client_of(log, on_connect_error=lambda error: abort(410)).get("/streams/missing")
+    rejected = client_of(log, on_connect_error=lambda error: abort(410)).get("/streams/missing")
 
-    assert 410 == refused.status_code
+    assert 410 == rejected.status_code
 
 
 def test_pages_of_allowed_origins_can_read_the_response_of_a_hook(log: CountingLog) -> None:
@@ -460,10 +460,10 @@ def test_pages_of_allowed_origins_can_read_the_response_of_a_hook(log: CountingL
     def hook(error: Exception) -> Response:
         return Response("Nothing here.", 404, headers={"Vary": "Accept"})
 
-    refused = client_of(log, on_connect_error=hook, cors_origins=[A]).get("/streams/missing", headers={"Origin": A})
+    rejected = client_of(log, on_connect_error=hook, cors_origins=[A]).get("/streams/missing", headers={"Origin": A})
 
-    assert A == refused.headers["Access-Control-Allow-Origin"]
-    assert {"accept", "origin"} == {name.lower() for name in refused.vary}
+    assert A == rejected.headers["Access-Control-Allow-Origin"]
+    assert {"accept", "origin"} == {name.lower() for name in rejected.vary}
 
 
 def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:

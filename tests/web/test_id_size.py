@@ -1,4 +1,4 @@
-"""The server accepts every event ID that it issues: it refuses a stream whose event IDs would be too large."""
+"""The server accepts every event ID that it issues: it rejects a stream whose event IDs would be too large."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def test_a_stream_of_as_many_topics_as_the_defaults_allow_can_be_resumed() -> No
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_refuses_a_stream_whose_event_ids_would_be_too_large(
+def test_rejects_a_stream_whose_event_ids_would_be_too_large(
     settings: dict[str, object], reason: str, method: str
 ) -> None:
     """The error names the setting. It comes before the first byte, not when the client tries to resume."""
     client = client_of({"t": 4, "u": 2}, **settings)
 
-    refused = client.open("/t,u", method=method)
+    rejected = client.open("/t,u", method=method)
 
-    assert 400 == refused.status_code
-    assert method == "HEAD" or reason in refused.json["detail"]
+    assert 400 == rejected.status_code
+    assert method == "HEAD" or reason in rejected.json["detail"]
     assert 200 == client.head("/u").status_code
 
 

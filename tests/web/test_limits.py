@@ -44,12 +44,12 @@ def test_a_full_worker_answers_503_with_retry_after(opened: ExitStack) -> None:
     open_stream(client, opened)
     open_stream(client, opened)
 
-    refused = open_stream(client, opened)
+    rejected = open_stream(client, opened)
 
     assert (503, "ServerFullError", True) == (
-        refused.status_code,
-        refused.json["name"],
-        "Retry-After" in refused.headers,
+        rejected.status_code,
+        rejected.json["name"],
+        "Retry-After" in rejected.headers,
     )
 
 
@@ -84,7 +84,7 @@ def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
 
 
 def test_the_limits_apply_to_head(opened: ExitStack) -> None:
-    """A HEAD request is refused if a GET request would be. It does not count as a stream itself."""
+    """A HEAD request is rejected if a GET request would be. It does not count as a stream itself."""
     client = client_of(max_streams=2, max_streams_per_client=1)
 
     assert [200, 200] == [client.head("/t").status_code for _ in range(2)]

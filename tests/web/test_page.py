@@ -47,7 +47,7 @@ class Site:
     def __init__(self, prefix: str = "", script_name: str = "") -> None:
         self.requests: list[StreamRequest] = []
         self.preamble = ":ok\n\n"  # the start of each stream
-        self.refusal: Callable[[], Response] | None = None  # creates the response to send instead of a stream
+        self.rejection: Callable[[], Response] | None = None  # creates the response to send instead of a stream
         self._streams: list[queue.SimpleQueue[str | None]] = []
         app = Flask("site")
         app.register_blueprint(pages(), url_prefix=prefix or None)
@@ -87,9 +87,9 @@ class Site:
         received = StreamRequest(
             fields.get("Last-Event-ID"), request.args.get("lastEventId"), fields.get("Authorization")
         )
-        if self.refusal:
+        if self.rejection:
             self.requests.append(received)
-            return self.refusal()
+            return self.rejection()
         stream: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         stream.put(self.preamble)
         self._streams.append(stream)
@@ -195,7 +195,7 @@ def update(continent: object, *countries: object, event_id: str = "") -> str:
     return event(json.dumps({"continent": continent, "nrs": countries}), event_id)
 
 
-def refuse(status: int, body: str, **headers: str) -> Callable[[], Response]:
+def reject(status: int, body: str, **headers: str) -> Callable[[], Response]:
     return lambda: Response(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
@@ -368,9 +368,9 @@ class TestConnection:
 
         page.wait_for_board("Asia", "Europe")
 
-    def test_retries_after_a_temporary_refusal(self, page: Page) -> None:
+    def test_retries_after_a_temporary_rejection(self, page: Page) -> None:
         """If the response is not a stream, the page shows the reason, counts down, and resumes with the last ID."""
-        refusals = [
+        rejections = [
             (503, '{"detail":"Kafka cannot be reached."}', "Kafka cannot be reached."),
             (502, "<h1>Bad gateway</h1>", "The server responded with status 502."),
             (404, '{"title":"Topic not available"}', "Topic not available"),
@@ -378,16 +378,16 @@ class TestConnection:
         ]
         page.site.preamble = SHORT_RETRY
         page.open()
-        for number, (status, body, reason) in enumerate(refusals):
+        for number, (status, body, reason) in enumerate(rejections):
             page.site.send(update("Europe", RUSSIA, event_id=str(number)))
             page.wait_for_text("#count", f"{number + 1} update")
 
-            page.site.refusal = refuse(status, body)
+            page.site.rejection = reject(status, body)
             page.site.end_streams()
             page.wait_for_text("#reason", reason)
             page.wait_for_text("#countdown", "Retrying in ")
             assert "Reconnecting" == page.text("#state")
-            page.site.refusal = None
+            page.site.rejection = None
             if number > 0:  # the first case waits for the automatic retry
                 page.browser.find_element(By.ID, "retry").click()
             page.wait_for_text("#state", "Live")
@@ -400,10 +400,10 @@ class TestConnection:
         page.site.preamble = SHORT_RETRY + event("{}", "5", "position")
         page.open()
 
-        page.site.refusal = refuse(503, "")
+        page.site.rejection = reject(503, "")
         page.site.end_streams()
         page.wait_for_text("#countdown", "Retrying in ")
-        page.site.refusal = None
+        page.site.rejection = None
         page.browser.find_element(By.ID, "retry").click()
         page.wait_for_text("#state", "Live")
 
@@ -434,10 +434,10 @@ class TestConnection:
 
     def test_waits_as_long_as_retry_after_says(self, page: Page) -> None:
         """The retry button can be reached with the keyboard and retries immediately."""
-        page.site.refusal = refuse(503, "", Retry_After="120")
+        page.site.rejection = reject(503, "", Retry_After="120")
         page.open(state="Reconnecting")
         page.wait_until(lambda: re.fullmatch(r"Retrying in 1[2-8]\d s", page.text("#countdown")))
-        page.site.refusal = None
+        page.site.rejection = None
 
         page.browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
         focused = page.browser.switch_to.active_element
@@ -464,9 +464,9 @@ class TestConnection:
             assert "Live" == page.text("#state")
 
     @pytest.mark.parametrize("status", [400, 500])
-    def test_stops_at_a_permanent_refusal(self, page: Page, status: int) -> None:
+    def test_stops_at_a_permanent_rejection(self, page: Page, status: int) -> None:
         """A response with a 4xx status, or with status 500 and no Retry-After, stops the page, too."""
-        page.site.refusal = refuse(status, '{"detail":"Last-Event-ID is invalid."}')
+        page.site.rejection = reject(status, '{"detail":"Last-Event-ID is invalid."}')
 
         page.open(state="Stopped")
 
@@ -476,7 +476,7 @@ class TestConnection:
     @pytest.mark.parametrize("retry_after", ["120", "0"])
     def test_retries_after_a_500_with_retry_after(self, page: Page, retry_after: str) -> None:
         """With Retry-After, an internal error is temporary."""
-        page.site.refusal = refuse(500, "", Retry_After=retry_after)
+        page.site.rejection = reject(500, "", Retry_After=retry_after)
 
         page.open(state="Reconnecting")
 
@@ -495,10 +495,10 @@ class TestConnection:
 
     def test_retries_when_the_browser_is_online_again(self, page: Page) -> None:
         """When the network returns, the page retries immediately instead of waiting for the scheduled retry."""
-        page.site.refusal = refuse(503, "", Retry_After="120")
+        page.site.rejection = reject(503, "", Retry_After="120")
         page.open(state="Reconnecting")
         page.wait_for_text("#countdown", "Retrying in 1")
-        page.site.refusal = None
+        page.site.rejection = None
 
         page.run("window.dispatchEvent(new Event('online'))")
 
@@ -673,7 +673,7 @@ def test_fetch_example_of_the_docs_stops_at_a_500(page: Page, in_stream: bool) -
     problem = '{"status":500,"detail":"failed"}'
     page.browser.get(page.site.url + "/about")
     page.site.preamble = event(problem, type="error")
-    page.site.refusal = None if in_stream else refuse(500, problem)
+    page.site.rejection = None if in_stream else reject(500, problem)
 
     page.run(fetch_example())
 

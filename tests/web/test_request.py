@@ -57,7 +57,7 @@ def test_parses_the_topics_of_the_path() -> None:
 
 
 @pytest.mark.parametrize("topics", ["a,", ",a", "a,,b", ",", " "])
-def test_refuses_an_empty_topic_name(topics: str) -> None:
+def test_rejects_an_empty_topic_name(topics: str) -> None:
     """An extra comma is a mistake, not a topic."""
     with pytest.raises(InvalidParameter, match="empty topic name"):
         stream_request(topics)
@@ -68,7 +68,7 @@ def test_a_route_has_its_own_topics() -> None:
     assert ("topn", "more") == stream_request("", route=NAMED).position.topics
 
 
-def test_refuses_too_many_topics() -> None:
+def test_rejects_too_many_topics() -> None:
     """The message contains the requested number and the limit, which applies to event IDs too."""
     with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
         stream_request("a,b,c", max_topics_per_stream=2)
@@ -108,7 +108,7 @@ def test_an_empty_event_id_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("place", ["header", "last_event_id", "lastEventId"])
 @pytest.mark.parametrize("text", ["0", "null", "[", "[[", '["é"]', '["\u0219"]', "~", "\x7f"])
-def test_refuses_an_invalid_event_id(place: str, text: str) -> None:
+def test_rejects_an_invalid_event_id(place: str, text: str) -> None:
     """An invalid event ID is an error in the header and in the query. Zilla would start at the beginning."""
     by_header, by_query = {"Last-Event-ID": text.encode().decode("latin-1")}, {place: text}
 
@@ -116,7 +116,7 @@ def test_refuses_an_invalid_event_id(place: str, text: str) -> None:
         _ = stream_request(headers=by_header) if place == "header" else stream_request(query=by_query)
 
 
-def test_refuses_an_event_id_that_is_too_long() -> None:
+def test_rejects_an_event_id_that_is_too_long() -> None:
     """The status is 431 for the header and 414 for the query, both with advice. An ID of the maximum length is parsed."""
     fits = '["' + "a" * 252 + '"]'
 
@@ -182,7 +182,7 @@ def test_keeps_the_milliseconds_of_a_time(milliseconds: int) -> None:
         *("since=1790000000000", "since=%00", "timestamp=0&since=2026-11-21"),
     ],
 )
-def test_refuses_an_invalid_time(query: str) -> None:
+def test_rejects_an_invalid_time(query: str) -> None:
     """The message names the parameter."""
     with pytest.raises(InvalidParameter, match=r"timestamp|since"):
         stream_request(query=query)
@@ -236,12 +236,12 @@ def test_position_events_can_be_switched_off(position_events: bool, frame: bytes
 @pytest.mark.parametrize(
     "accept", ["text/html", "image/*", f"{EVENTS};q=0", "*/*;q=0", "x", ";;;", "text/plain, application/xml"]
 )
-def test_refuses_a_request_that_accepts_no_offered_type(accept: str) -> None:
+def test_rejects_a_request_that_accepts_no_offered_type(accept: str) -> None:
     """The error lists the offered types."""
-    with pytest.raises(NotAcceptable) as refused:
+    with pytest.raises(NotAcceptable) as rejected:
         stream_request(headers={"Accept": accept})
 
-    assert {EVENTS, LINES, JSON} == set(refused.value.extra["offered"])
+    assert {EVENTS, LINES, JSON} == set(rejected.value.extra["offered"])
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
@@ -256,13 +256,13 @@ def test_accepts_get_and_head_only(method: str) -> None:
 
 
 @given(st.text(), st.text(), st.dictionaries(st.sampled_from(["timestamp", "since", "last_event_id"]), st.text()))
-def test_parses_or_refuses_any_request(topics: str, accept: str, query: dict[str, str]) -> None:
+def test_parses_or_rejects_any_request(topics: str, accept: str, query: dict[str, str]) -> None:
     """Every combination of path, headers and parameters is parsed, or raises an error that can be sent as JSON."""
     environ = EnvironBuilder("/", query_string=query).get_environ()
     environ["HTTP_ACCEPT"] = accept.encode("utf-8", "replace").decode("latin-1")
     environ["HTTP_LAST_EVENT_ID"] = topics.encode("utf-8", "replace").decode("latin-1")
     try:
         parse_request(Flask.request_class(environ), OPEN, topics, Config().web)
-    except KafkasseError as refused:
-        assert isinstance(refused, BadRequest | NotAcceptable)  # noqa: PT017 - it need not be refused
-        json.dumps(refused.problem(), ensure_ascii=False).encode()
+    except KafkasseError as rejected:
+        assert isinstance(rejected, BadRequest | NotAcceptable)  # noqa: PT017 - it need not be rejected
+        json.dumps(rejected.problem(), ensure_ascii=False).encode()

@@ -76,11 +76,11 @@ def test_answers_429_if_a_client_sends_requests_in_parallel(time: Time, rejectio
     for _ in range(BURST + int(PER_S * MAX_DELAY_S)):
         rejections.delay("a")
 
-    with pytest.raises(TooManyRejections) as refused:
+    with pytest.raises(TooManyRejections) as rejected:
         rejections.delay("a")
 
     assert int(PER_S * MAX_DELAY_S) == len(time.delays)
-    assert {"Retry-After": "5"} == refused.value.headers
+    assert {"Retry-After": "5"} == rejected.value.headers
 
 
 def test_forgets_the_address_whose_last_rejection_is_the_oldest(time: Time, rejections: RejectionThrottle) -> None:

@@ -37,13 +37,13 @@ def known(cluster: Cluster) -> str:
 
 
 @pytest.fixture
-def refuse(server: Server, known: str, broker: EmbeddedBroker) -> Callable[..., dict[str, Any]]:
+def reject(server: Server, known: str, broker: EmbeddedBroker) -> Callable[..., dict[str, Any]]:
     """Sends a request that must fail with a status, and returns the body, which must match the schema."""
 
-    def refuse(status: int, path: str = f"/{known}", method: str = "GET", **headers: str) -> dict[str, Any]:
+    def reject(status: int, path: str = f"/{known}", method: str = "GET", **headers: str) -> dict[str, Any]:
         return checked(fetch(server.port, path, method, **headers), status, broker)
 
-    return refuse
+    return reject
 
 
 def checked(answer: Answer, status: int, broker: EmbeddedBroker) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def entry(**members: object) -> str:
     return json.dumps([{"topic": "t-known", "partition": 0, "offset": 0} | members])
 
 
-Refuse = Callable[..., dict[str, Any]]
+Reject = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.parametrize(
@@ -84,33 +84,33 @@ Refuse = Callable[..., dict[str, Any]]
     ],
     ids=lambda text: text[:30],
 )
-def test_rejects_an_invalid_id_with_the_reason(refuse: Refuse, last_id: str, reason: str) -> None:
+def test_rejects_an_invalid_id_with_the_reason(reject: Reject, last_id: str, reason: str) -> None:
     """400 with the position of the mistake and the reason, for the header and for the parameter."""
-    assert reason in refuse(400, Last_Event_ID=last_id.encode().decode("latin-1"))["detail"]
+    assert reason in reject(400, Last_Event_ID=last_id.encode().decode("latin-1"))["detail"]
     if len(last_id) < 1000:
-        body = refuse(400, f"/t-known?last_event_id={quote(last_id)}")
+        body = reject(400, f"/t-known?last_event_id={quote(last_id)}")
         assert ("InvalidAssignmentError", "KafkaSSE") == (body["name"], body["origin"])
         assert reason in body["message"]
 
 
 @pytest.mark.parametrize("query", ["timestamp=soon", "since=soon"])
-def test_rejects_an_invalid_parameter(refuse: Refuse, query: str) -> None:
+def test_rejects_an_invalid_parameter(reject: Reject, query: str) -> None:
     """400 with the name of the parameter."""
-    body = refuse(400, f"/t-known?{query}")
+    body = reject(400, f"/t-known?{query}")
 
     assert query.partition("=")[0] in body["detail"]
     assert "InvalidParameterError" == body["name"]
 
 
 def test_a_forbidden_topic_looks_like_a_missing_one(
-    server: Server, refuse: Refuse, cluster: Cluster, fresh_name: str
+    server: Server, reject: Reject, cluster: Cluster, fresh_name: str
 ) -> None:
     """404 with each topic that is missing or not allowed. Both get the same response, byte for byte."""
     cluster.create(f"x-{fresh_name[2:]}")  # exists but is not allowed
     forbidden, missing = f"x-{fresh_name[2:]}", f"t-{'0' * 12}"
 
     answers = [fetch(server.port, f"/t-known,{each}") for each in (forbidden, missing)]
-    several = refuse(404, f"/{forbidden},t-known,{missing},other")
+    several = reject(404, f"/{forbidden},t-known,{missing},other")
 
     assert [404, 404] == [answer.status for answer in answers]
     assert answers[0].body.replace(forbidden.encode(), missing.encode()) == answers[1].body
@@ -123,35 +123,35 @@ def _but_date(answer: Answer) -> dict[str, str]:
     return {name: text for name, text in answer.headers.items() if name != "date"}
 
 
-def test_an_invalid_topic_name_never_reaches_kafka(refuse: Refuse) -> None:
+def test_an_invalid_topic_name_never_reaches_kafka(reject: Reject) -> None:
     """404 for names that are allowed by the configuration and not valid in Kafka."""
     for name in ("t-a%20b", "t-%C3%BC", "t-" + "a" * 300, "t-%00", "t-,t-a%0A", "t-%C8%99", "t-%FF"):
-        assert refuse(404, f"/{name}")["topics"]
+        assert reject(404, f"/{name}")["topics"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PROPFIND"])
-def test_rejects_other_methods(server: Server, refuse: Refuse, method: str) -> None:
+def test_rejects_other_methods(server: Server, reject: Reject, method: str) -> None:
     """405 with the allowed methods."""
-    assert refuse(405, method=method)["name"].startswith("MethodNotAllowed")
+    assert reject(405, method=method)["name"].startswith("MethodNotAllowed")
     assert {"GET", "HEAD", "OPTIONS"} <= set(fetch(server.port, "/t-known", method).headers["allow"].split(", "))
 
 
-def test_rejects_an_unsupported_media_type(refuse: Refuse) -> None:
+def test_rejects_an_unsupported_media_type(reject: Reject) -> None:
     """406 with the media types that the server offers."""
-    assert "text/event-stream" in refuse(406, Accept="text/html")["offered"]
+    assert "text/event-stream" in reject(406, Accept="text/html")["offered"]
 
 
 @pytest.mark.parametrize("path", ["/a/b", "/-/x"])
-def test_unknown_paths_have_the_same_form_of_error(refuse: Refuse, path: str) -> None:
+def test_unknown_paths_have_the_same_form_of_error(reject: Reject, path: str) -> None:
     """A path that no route serves gets a 404 in the same form, whichever part of the server answers."""
-    assert "NotFound" == refuse(404, path)["name"]
+    assert "NotFound" == reject(404, path)["name"]
 
 
-def test_rejects_a_header_or_url_that_is_too_long(server: Server, refuse: Refuse) -> None:
+def test_rejects_a_header_or_url_that_is_too_long(server: Server, reject: Reject) -> None:
     """431 for a header that is too long for kafkasse or for gunicorn, 414 for a URL, each with advice."""
     for size in (33_000, 70_000):
-        assert "compact" in refuse(431, Last_Event_ID='["' + "a" * size + '"]')["detail"]
-    assert "Last-Event-ID header" in refuse(414, "/t-known?last_event_id=" + "a" * 9_000)["detail"]
+        assert "compact" in reject(431, Last_Event_ID='["' + "a" * size + '"]')["detail"]
+    assert "Last-Event-ID header" in reject(414, "/t-known?last_event_id=" + "a" * 9_000)["detail"]
 
 
 def raw(server: Server, request: bytes) -> Answer:
