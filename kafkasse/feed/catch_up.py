@@ -14,6 +14,7 @@ import gevent
 from kafkasse import frame
 from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
+from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, topic_gone
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
@@ -33,14 +34,26 @@ class CatchUp:
         encoder: encodes records.
         watch: notices changes of the topics.
         max_chunk_bytes: read() returns about this many bytes at most.
+        stats: the totals of the route.
 
     Attributes:
+        events: the number of records that read() has returned.
         ended: a topic was recreated, so the stream must end. The client reconnects with an ID of the old topic.
         id_sent: the last event ID that the client received is the current position.
     """
 
-    def __init__(self, log: Log, ids: IdWriter, encoder: Encoder, watch: TopicWatch, max_chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        ids: IdWriter,
+        encoder: Encoder,
+        watch: TopicWatch,
+        max_chunk_bytes: int,
+        stats: RouteStats | None = None,
+    ) -> None:
         self.ids = ids
+        self.events = 0
+        self._stats = stats or RouteStats()
         self.ended = False
         self.id_sent = False
         self._log = log
@@ -127,7 +140,11 @@ class CatchUp:
 
     def _encode_piece(self) -> list[bytes]:
         batch = self._batches[0]
+        began_at = time.perf_counter()
         piece = self._encoder.encode_piece(batch, self._next_record, self.ids)
+        self._stats.encode_s += time.perf_counter() - began_at
+        self._stats.records += piece.end - self._next_record
+        self.events += len(piece.frames)
         # Filtered records after the last frame move the position past its event ID.
         self.id_sent = piece.ends_at_position
         self._next_record = piece.end

@@ -30,6 +30,7 @@ from kafkasse.feed.start import (
     timestamps_at_end,
     with_whole_topics,
 )
+from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder
@@ -50,6 +51,9 @@ class Feeds:
         log: the log to read.
         settings: limits and intervals.
         start_tail: starts the greenlet of a tail. Tests pass a function that does nothing, and call Tail.turn() themselves.
+
+    Attributes:
+        stats: the totals of each route that has had a feed.
     """
 
     def __init__(self, log: Log, settings: FeedSettings, start_tail: Callable[[Tail], None] = Tail.start) -> None:
@@ -62,6 +66,7 @@ class Feeds:
         self._epoch_ends = EpochEnds(log, settings.kafka_timeout_s)
         self._offset_ranges = OffsetRanges(log, settings.kafka_timeout_s)
         self._tail: Tail | None = None
+        self.stats: dict[str, RouteStats] = {}
         self._slots = CatchUpSlots(settings.max_catch_ups)
         self._ring_limits = RingLimits(
             settings.max_ring_bytes, settings.max_ring_records, settings.max_total_ring_bytes
@@ -139,7 +144,7 @@ class Feeds:
 
         def open_catch_up(ids: IdWriter) -> CatchUp:
             watch = self._watch(feed.key.partial_topics)
-            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes)
+            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes, feed.stats)
 
         return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot)
 
@@ -167,6 +172,13 @@ class Feeds:
             return None
         ids = at.copy_at(offsets, timestamps, epochs, pending)
         return ids if feed.holds(ids) else None
+
+    def ring_bytes(self) -> dict[str, int]:
+        """Return how many bytes the rings of each route take up."""
+        feeds = self._tail.feeds.values() if self._tail is not None else ()
+        return {
+            route: sum(feed.ring.bytes for feed in feeds if feed.stats is stats) for route, stats in self.stats.items()
+        }
 
     def close(self) -> None:
         """End all streams, and close the log."""
@@ -231,7 +243,8 @@ class Feeds:
             pending={each: state.start_ms for each, state in states.items() if state.offset is None},
             epochs={each: state.epoch for each, state in states.items() if state.epoch != UNKNOWN_EPOCH},
         )
-        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, settings.heartbeat_s)
+        stats = self.stats.setdefault(route.name, RouteStats())
+        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, settings.heartbeat_s, stats)
         tail.add(feed, states)
         return feed
 

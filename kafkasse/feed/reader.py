@@ -98,6 +98,9 @@ class Reader:
     Attributes:
         state: the state of the reader.
         stop_reason: why read() returns no more frames; None until then.
+        stats: the totals of the route.
+        events: the records that the client was sent, except since it was parked; see totals().
+        sent_bytes: the bytes that the client was sent, except since it was parked.
     """
 
     __slots__ = (
@@ -110,12 +113,16 @@ class Reader:
         "_ids",
         "_max_chunk_bytes",
         "_open_catch_up",
+        "_parked_at",
         "_places",
         "_segment",
         "_slot",
         "_slots",
         "_snapshot",
+        "events",
+        "sent_bytes",
         "state",
+        "stats",
         "stop_reason",
     )
 
@@ -132,6 +139,9 @@ class Reader:
     ) -> None:
         self.state = ReaderState.SNAPSHOT if snapshot is not None else ReaderState.BEHIND
         self.stop_reason: StopReason | None = None
+        self.events = self.sent_bytes = 0
+        self.stats = feed.stats
+        self.stats.readers[self.state] += 1
         self._feed = feed
         self._max_chunk_bytes = max_chunk_bytes
         self._open_catch_up = open_catch_up
@@ -146,8 +156,9 @@ class Reader:
         self._places: dict[Partition, Place] = {}  # LIVE only: the position before that segment
         self._id_sent = False  # the last event ID that the client received is its position
         self._client: ParkedClient | None = None  # PARKED only
+        self._parked_at: FeedPosition | None = None  # PARKED only: where it was parked
         if snapshot is None and feed.covers(ids):
-            self.state = ReaderState.JOINING
+            self._change(ReaderState.JOINING)
             self._find_segment(ids)
 
     # State changes.
@@ -155,11 +166,19 @@ class Reader:
     def _enter(self, state: ReaderState) -> None:
         if state not in _NEXT_STATES[self.state]:
             raise RuntimeError(f"A reader that is {self.state.value} cannot change to {state.value}.")
+        self._change(state)
+
+    def _change(self, state: ReaderState) -> None:
+        readers = self.stats.readers
+        readers[self.state] -= 1
+        if state is not ReaderState.CLOSED:
+            readers[state] += 1
         self.state = state
 
     def _release_cursor(self) -> None:
         catch_up, self._catch_up = self._catch_up, None
         slot, self._slot = self._slot, None
+        self.stats.catching_up.pop(self, None)
         try:
             if catch_up is not None:
                 catch_up.close()  # may switch greenlets
@@ -179,9 +198,12 @@ class Reader:
             self._release_cursor()
             return
         self._enter(ReaderState.CATCHING_UP)
+        self.stats.catch_ups += 1
+        self.stats.catching_up[self] = None
 
     def _join(self, ids: IdWriter) -> None:
         self._enter(ReaderState.JOINING)
+        self.stats.joins += 1
         self._find_segment(ids)
         # This may switch greenlets. If the ring evicts the segment meanwhile, the next read() detects it.
         self._release_cursor()
@@ -201,6 +223,8 @@ class Reader:
         self._ids = None
 
     def _fall_behind(self) -> None:
+        if self.state is not ReaderState.CATCHING_UP:  # its slot was revoked
+            self.stats.falls_behind += 1
         self._enter(ReaderState.BEHIND)
         if self._ids is None:
             self._ids = self._feed.ids_at(self._places)
@@ -218,12 +242,15 @@ class Reader:
         self._client = client
         self._places = {}
         self._feed.park(client)
+        self._parked_at = self._feed.parked_at(client)
 
     def unpark(self) -> None:
         """Take the client back from the feed."""
         self._enter(ReaderState.LIVE)
         client, self._client = self._client, None
         assert client is not None  # noqa: S101 - a parked reader has one
+        self.events, self.sent_bytes = self._totals_parked(client)
+        self._parked_at = None
         self._read_to(self._feed.unpark(client))
 
     def stop(self, reason: StopReason) -> None:
@@ -249,6 +276,37 @@ class Reader:
         self._feed.idle_since = time.monotonic()
         self._snapshot = None
         self._release_cursor()
+
+    # What the client was sent.
+
+    def count_bytes(self, count: int) -> None:
+        """Count bytes that were sent to the client while it was not parked."""
+        self.sent_bytes += count
+        self.stats.bytes += count
+
+    def _count_events(self, count: int) -> None:
+        self.events += count
+        self.stats.events += count
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many records and how many bytes the client was sent."""
+        return (self.events, self.sent_bytes) if self._client is None else self._totals_parked(self._client)
+
+    def _totals_parked(self, client: ParkedClient) -> tuple[int, int]:
+        before, now = self._parked_at, self._feed.parked_at(client)
+        if before is None:
+            return self.events, self.sent_bytes
+        return self.events + now.events - before.events, self.sent_bytes + now.bytes - before.bytes
+
+    def lag(self) -> int:
+        """Return how many offsets the client is behind the feed, in all partitions together."""
+        if self.state in (ReaderState.PARKED, ReaderState.SNAPSHOT, ReaderState.CLOSED):
+            return 0
+        if self._ids is not None:
+            offsets = self._ids.offsets
+        else:
+            offsets = {each: place.offset for each, place in self._places.items() if place.offset is not None}
+        return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
 
     # Reading.
 
@@ -309,7 +367,9 @@ class Reader:
             self.stop_reason = StopReason.ENDED
 
     def _read_snapshot(self, snapshot: SnapshotReader, deadline: float) -> bytes:
+        rows = snapshot.rows_read
         data = snapshot.read(max(0.0, deadline - time.monotonic()), self._max_chunk_bytes)
+        self._count_events(snapshot.rows_read - rows)
         if snapshot.position is not None and self.state is ReaderState.SNAPSHOT:
             feed = self._feed
             self._snapshot = None
@@ -334,7 +394,9 @@ class Reader:
 
     def _read_cursor(self, catch_up: CatchUp, deadline: float) -> bytes:
         catch_up.id_sent = self._id_sent
+        events = catch_up.events
         data = catch_up.read(max(0.0, deadline - time.monotonic()), self._must_stop_catch_up)
+        self._count_events(catch_up.events - events)
         self._id_sent = catch_up.id_sent
         if data and self._slot is not None:
             self._slot.started()
@@ -359,6 +421,7 @@ class Reader:
             parts.append(segment.data)
             size += len(segment.data)
             self._segment += 1
+            self._count_events(len(segment.offsets))
             self._places.update(segment.moves)
             self._id_sent = segment.ends_at_position
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -375,6 +438,7 @@ class Reader:
             segment = ring[self._segment]
             self._segment += 1
             frames += (own := self._own_frames(segment, ids))
+            self._count_events(len(own) if segment.gap is None else 0)
             size += sum(map(len, own))
             if self._skip_to(segment.moves, ids) or own:
                 rank = ring.rank(ids.offsets)

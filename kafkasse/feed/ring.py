@@ -157,6 +157,11 @@ class Ring:
         self._records += len(segment.offsets)
 
     @property
+    def bytes(self) -> int:
+        """How many bytes of memory the segments take up."""
+        return self._bytes
+
+    @property
     def is_full(self) -> bool:
         """Whether evict() would remove segments if all were flushed."""
         return self._bytes > self._limits.max_bytes or self._records > self._limits.max_records

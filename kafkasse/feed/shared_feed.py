@@ -21,6 +21,7 @@ from kafkasse import frame
 from kafkasse.errors import KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
+from kafkasse.feed.stats import RouteStats
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
@@ -58,11 +59,15 @@ class FeedPosition(NamedTuple):
         segment: the number of the segment that it needs next.
         places: the place in every partition.
         id_sent: the last event ID that the client received is this position.
+        events: the number of records that the feed has sent to a client that was always parked.
+        bytes: the number of bytes that it has sent to such a client.
     """
 
     segment: int
     places: dict[Partition, Place]
     id_sent: bool
+    events: int = 0
+    bytes: int = 0
 
 
 class ParkedClient(Protocol):
@@ -90,6 +95,7 @@ class SharedFeed:
         id_type: what the event IDs contain.
         limits: the limits of the ring.
         heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
+        stats: the totals of the route.
 
     Attributes:
         partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
@@ -100,7 +106,15 @@ class SharedFeed:
         snapshot: the newest record of each key, if a stream started with a snapshot.
     """
 
-    def __init__(self, key: FeedKey, ids: IdWriter, id_type: IdType, limits: RingLimits, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        key: FeedKey,
+        ids: IdWriter,
+        id_type: IdType,
+        limits: RingLimits,
+        heartbeat_s: float,
+        stats: RouteStats | None = None,
+    ) -> None:
         self.key = key
         self.ids = ids
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
@@ -108,6 +122,7 @@ class SharedFeed:
         self.wire = key.encoder.wire
         self.has_sparse_ids = key.encoder.sparse_ids
         self.readers = 0
+        self.stats = stats or RouteStats()
         self.idle_since = time.monotonic()
         self.failure: KafkasseError | None = None
         self.ended = False
@@ -185,9 +200,13 @@ class SharedFeed:
             FilterError: the filter failed at a record; the records before it have been appended.
         """
         end: int | None = None
+        self._measure_delay(batch)
         while end != len(batch.records):
             take_turn(urgent=True)
+            began_at = time.perf_counter()
             piece = self._encoder.encode_piece(batch, end or 0, self.ids)
+            self.stats.encode_s += time.perf_counter() - began_at
+            self.stats.records += piece.end - (end or 0)
             end = piece.end
             self._moved[batch.partition] = None
             if piece.frames:
@@ -205,6 +224,11 @@ class SharedFeed:
                 )
             else:  # all records were filtered out; the next event or heartbeat sends the new position
                 self._flushed = self._flushed._replace(id_sent=False)
+
+    def _measure_delay(self, batch: Batch) -> None:
+        timestamp = batch.records[0].timestamp if batch.records else None
+        if timestamp is not None and timestamp >= 0:
+            self.stats.delay_s = max(self.stats.delay_s, time.time() - timestamp / 1000)
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
@@ -238,7 +262,7 @@ class SharedFeed:
                 self.ids.set(partition, place.offset, place.timestamp, place.epoch)
         self._moved.clear()
         self.ring.skip_to(self.ids.offsets)
-        self._flushed = FeedPosition(self.ring.head, self.places(self.ids), False)
+        self._flushed = self._flushed._replace(segment=self.ring.head, places=self.places(self.ids), id_sent=False)
         self._notify()
 
     def _moves(self) -> tuple[tuple[Partition, Place], ...]:
@@ -262,15 +286,16 @@ class SharedFeed:
     def _flush(self) -> None:
         ring = self.ring
         if ring.flushed < ring.head:
-            data = []
+            data, events = [], 0
             places = dict(self._flushed.places)
             for number in range(ring.flushed, ring.head):
                 segment = ring[number]
                 data.append(segment.data)
+                events += len(segment.offsets)
                 places.update(segment.moves)
             position = FeedPosition(ring.head, places, segment.ends_at_position and not self._moved)
             self._unsent_bytes = 0
-            self._send_to_parked(b"".join(data), position)
+            self._send_to_parked(b"".join(data), position, events)
             ring.evict()
             self._notify()
         elif self.heartbeat_is_due:
@@ -284,16 +309,21 @@ class SharedFeed:
         """Whether flush() would send a heartbeat if there were no new frames."""
         return time.monotonic() >= self._heartbeat_at
 
-    def _send_to_parked(self, data: bytes, position: FeedPosition) -> None:
-        """Send to all parked clients, in groups. Afterwards, they are at `position`."""
+    def _send_to_parked(self, data: bytes, position: FeedPosition, events: int = 0) -> None:
+        """Send to all parked clients, in groups. Afterwards, they are at `position`. `events` records are in `data`."""
         self._heartbeat_at = time.monotonic() + self._heartbeat_s
-        self._before_flush, self._flushed = self._flushed, position
+        before = self._flushed
+        position = position._replace(events=before.events + events, bytes=before.bytes + len(data))
+        self._before_flush, self._flushed = before, position
         self.ring.flushed = position.segment
         self._unsent = {client: None for client, stopped_at in self._parked.items() if stopped_at is None}
         chunk: bytes | None = None
         while self._unsent:
             take_turn(urgent=True)
-            for _ in range(min(PARKED_CLIENTS_PER_TURN, len(self._unsent))):
+            count = min(PARKED_CLIENTS_PER_TURN, len(self._unsent))
+            self.stats.events += count * events
+            self.stats.bytes += count * len(data)
+            for _ in range(count):
                 client, _ = self._unsent.popitem()
                 chunk = client.to_chunk(data) if chunk is None else chunk
                 if not client.try_send(chunk):
@@ -341,12 +371,16 @@ class SharedFeed:
         """Send frames to this client from now on. It must have received everything up to the head of the ring."""
         self._parked[client] = None
 
+    def parked_at(self, client: ParkedClient) -> FeedPosition:
+        """Return the position of a parked client, which includes the bytes that the client keeps unsent."""
+        return self._before_flush if client in self._unsent else self._parked[client] or self._flushed
+
     def unpark(self, client: ParkedClient) -> FeedPosition:
-        """Stop sending to this client. Return its position, which includes the bytes that the client keeps unsent."""
-        if client in self._unsent:
-            del self._unsent[client], self._parked[client]
-            return self._before_flush
-        return self._parked.pop(client, None) or self._flushed
+        """Stop sending to this client. Return its position."""
+        position = self.parked_at(client)
+        self._unsent.pop(client, None)
+        del self._parked[client]
+        return position
 
     @property
     def parked(self) -> int:

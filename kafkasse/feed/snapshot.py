@@ -252,15 +252,16 @@ class SnapshotReader:
 
     Attributes:
         position: the position after the snapshot; None until the client has received all rows.
+        rows_read: the number of rows that read() has returned.
     """
 
-    __slots__ = ("_next", "_snapshot", "_version", "position")
+    __slots__ = ("_snapshot", "_version", "position", "rows_read")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.position: dict[Partition, Place] | None = None
         self._snapshot = snapshot
         self._version: SnapshotVersion | None = None
-        self._next = 0  # the index of the next row
+        self.rows_read = 0
         snapshot.check()
         snapshot.request()
 
@@ -279,11 +280,11 @@ class SnapshotReader:
             raise Unavailable("The client received the snapshot too slowly. Reconnect to start again.")
         frames: list[bytes] = []
         size = 0
-        while self._next < len(rows) and size < max_bytes:
-            frames.append(rows[self._next])
+        while self.rows_read < len(rows) and size < max_bytes:
+            frames.append(rows[self.rows_read])
             size += len(frames[-1])
-            self._next += 1
-        if self._next == len(rows):
+            self.rows_read += 1
+        if self.rows_read == len(rows):
             self.position = self._version.places
         return b"".join(frames)
 

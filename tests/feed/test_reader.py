@@ -329,3 +329,47 @@ def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: World) -> No
 
     assert CLOSED is reader.state
     assert (0, len(world.tails)) == (world.readers, world.log.open_cursors)
+
+
+# What the client was sent.
+
+
+def test_counts_each_record_once_in_every_state(world: World) -> None:
+    """A client that catches up, joins, is parked and continues was sent every record once."""
+    reader, client = catching_up(world), ParkedClient()
+    while reader.state is not LIVE:
+        reader.read(0)
+    world.append(2)
+    reader.read(0)
+    reader.park(client)
+    world.append(3)
+
+    parked = reader.totals()
+    reader.unpark()
+
+    assert 3 + 2 + 3 == parked[0] == reader.totals()[0] == reader.stats.events
+    assert len(client.received) == parked[1] == reader.totals()[1] == reader.stats.bytes
+    assert (1, 1, 0) == (reader.stats.catch_ups, reader.stats.joins, reader.stats.falls_behind)
+
+
+def test_the_states_of_closed_readers_are_not_counted(world: World) -> None:
+    """The numbers of readers by state are those of the open readers."""
+    first, second = catching_up(world), live(world)
+
+    assert {CATCHING_UP: 1, LIVE: 1} == +first.stats.readers
+    assert [first] == list(first.stats.catching_up)
+    first.close()
+    second.close()
+    assert not +first.stats.readers
+    assert not first.stats.catching_up
+
+
+def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: World) -> None:
+    """The lag is the number of records that the client lacks."""
+    reader = live(world)
+    world.append(5)
+    assert 5 == reader.lag()
+
+    reader.read(0)
+
+    assert (1, 5) == (reader.stats.falls_behind, reader.lag() + reader.events)

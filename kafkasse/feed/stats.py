@@ -1,0 +1,43 @@
+"""What the feeds of one route have done, as plain numbers. kafkasse/telemetry copies them to Prometheus at intervals.
+
+The numbers change once per chunk or flush, and never per delivered event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # these modules import this one
+    from kafkasse.feed.reader import Reader, ReaderState
+
+
+@dataclass(slots=True, eq=False)
+class RouteStats:
+    """The totals of one route in this process.
+
+    Attributes:
+        events: the records that were sent to clients.
+        bytes: the bytes that were sent to clients, in chunks of all kinds.
+        records: the records that were encoded, including those that a filter rejected.
+        encode_s: the time that encoding them took.
+        catch_ups: how often a reader opened its own cursor.
+        joins: how often a reader that had caught up joined the shared feed.
+        falls_behind: how often the ring evicted frames that a reader still needed.
+        delay_s: the longest time between the timestamp of a record and its encoding in a shared feed, since the value was
+            last set to 0.
+        readers: the number of open readers in each state.
+        catching_up: the readers with a cursor of their own, as the keys of a dict.
+    """
+
+    events: int = 0
+    bytes: int = 0
+    records: int = 0
+    encode_s: float = 0.0
+    catch_ups: int = 0
+    joins: int = 0
+    falls_behind: int = 0
+    delay_s: float = 0.0
+    readers: Counter[ReaderState] = field(default_factory=Counter)
+    catching_up: dict[Reader, None] = field(default_factory=dict)
