@@ -5,6 +5,8 @@ This module does no I/O: the caller passes in the list of existing topics.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +16,8 @@ from kafkasse.errors import TopicNotAvailable
 from kafkasse.position import IdType, Position
 
 INTERNAL_PREFIX = "__"
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class StartAt(Enum):
@@ -30,13 +34,15 @@ class Route:
 
     Args:
         name: the name in the configuration.
-        path: the URL path below the blueprint's prefix.
+        path: the URL path below the blueprint's prefix. A segment `{name}` is a path parameter.
         topics: the topics of a named route; None for the open route, /{topics}, whose topics the client chooses.
         allowed: on the open route, the names and patterns of the topics that clients may read. A pattern may contain `*`,
             `?` and `[abc]` (see fnmatch) and is case-sensitive.
         topic_prefix: the prefix that the topics have in Kafka; see the setting of the same name.
         format: how a record becomes an event: one of frame.FORMATS.
-        start: where a client without an event ID starts.
+        start: where a client without an event ID starts, unless `start_time_ms` is set.
+        start_time_ms: the time at which such a client starts, in milliseconds since the epoch. A negative number is relative
+            to the time at which the stream opens.
         id_type: what event IDs contain.
         compact_ids: whether event IDs have the compact form. None: only if the JSON form would be long.
     """
@@ -48,8 +54,25 @@ class Route:
     topic_prefix: str = ""
     format: str = "kafkasse"
     start: StartAt = StartAt.LATEST
+    start_time_ms: int | None = None
     id_type: IdType = IdType.OFFSET
     compact_ids: bool | None = None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the path parameters."""
+        return tuple(_PARAMETER.findall(self.path))
+
+    @property
+    def url_rule(self) -> str:
+        """The path in werkzeug's syntax: `/prices/<currency>`."""
+        return _PARAMETER.sub(r"<\1>", self.path)
+
+    def since(self) -> int | None:
+        """Return the time at which a client that connects now starts, in milliseconds since the epoch, or None."""
+        if self.start_time_ms is None or self.start_time_ms >= 0:
+            return self.start_time_ms
+        return max(0, time.time_ns() // 1_000_000 + self.start_time_ms)
 
     def allows(self, topic: str) -> bool:
         """Return whether clients may read `topic` on this route. A pattern never matches an internal topic."""

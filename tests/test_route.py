@@ -14,10 +14,10 @@ from kafkasse.route import Route
 
 
 def open_route(*allowed: str) -> Route:
-    return Route("topics", "/<topics>", None, allowed)
+    return Route("topics", "/{topics}", None, allowed)
 
 
-ALL_TOPICS = Route("topics", "/<topics>", None, ("*",))
+ALL_TOPICS = Route("topics", "/{topics}", None, ("*",))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_topics_are_internal_by_their_name_in_kafka() -> None:
     """A topic prefix cannot turn an allowed name into that of an internal topic, but the exact name opens it."""
 
     def route(prefix: str, *allowed: str) -> Route:
-        return Route("topics", "/<topics>", None, allowed, prefix)
+        return Route("topics", "/{topics}", None, allowed, prefix)
 
     assert not route("__", "*").allows("consumer_offsets")
     assert not route("_", "*").allows("_consumer_offsets")

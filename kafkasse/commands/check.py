@@ -88,7 +88,7 @@ def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]
     """Print the topics of a route, and yield its problems."""
     if route.topics is None and not route.allowed:
         return
-    click.echo(f"{route.path.replace('<topics>', '{topics}')}")
+    click.echo(route.path)
     if route.topics is None:
         served = sorted(topic for topic in existing if route.allows(topic))
         yield from _unmatched(config, route, served)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,8 +20,15 @@ from jsonschema.protocols import Validator
 from kafkasse import schemas
 from kafkasse.config import hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
+from kafkasse.times import parse_start_time
 
 OPEN_ROUTE = "topics"
+OPEN_PATH = "/{topics}"
+OWN_PATHS = "/-/"  # of health, metrics and the like
+RESERVED_PARAMETERS = ("claims", "topics")  # {claims.sub} is a claim; {topics} is the parameter of the open route
+STARTS = ("latest", "earliest", "snapshot")
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 def problems(layer: Layer) -> list[str]:
@@ -219,12 +227,45 @@ def problems_of_access(layer: Layer) -> Iterator[str]:
 
 
 def _problems_of_routes(layer: Layer) -> Iterator[str]:
-    first_with_path: dict[str, str] = {}
+    first_with_path = {_shape(OPEN_PATH): "/{topics}"}
     for name, route in layer.values["routes"].items():
-        source = layer.source(("routes", name, "path"))
         if name == OPEN_ROUTE:
             rest = "is the name of the route /{topics}: choose another name."
             yield _sentence(layer.source(("routes", name)), f"routes.{name}", rest)
-        if (first := first_with_path.setdefault(route["path"], name)) != name:
-            rest = f"is {route['path']!r}, the path of routes.{first} as well: choose another path."
-            yield _sentence(source, f"routes.{name}.path", rest)
+        checks = [("path", _problem_of_path(route["path"])), ("start", _problem_of_start(route.get("start", "latest")))]
+        first = first_with_path.setdefault(_shape(route["path"]), f"routes.{name}")
+        if first != f"routes.{name}":
+            checks.append(
+                ("path", f"is {route['path']!r}, which matches the same URLs as {first}: choose another path.")
+            )
+        for setting, problem in checks:
+            if problem:
+                yield _sentence(layer.source(("routes", name, setting)), f"routes.{name}.{setting}", problem)
+
+
+def _shape(path: str) -> str:
+    """Return a path without the names of its parameters. Two routes with the same shape match the same requests."""
+    return _PARAMETER.sub("{}", path).rstrip("/")
+
+
+def _problem_of_path(path: str) -> str:
+    """Return the rest of a sentence that starts with the name of the setting, or "" if the path is valid."""
+    parameters = _PARAMETER.findall(path)
+    if path.startswith(OWN_PATHS):
+        return f"is {path!r}, but paths that start with {OWN_PATHS} belong to kafkasse itself: choose another path."
+    for name in RESERVED_PARAMETERS:
+        if name in parameters:
+            return f"has the parameter {{{name}}}, whose name kafkasse uses itself: choose another name."
+    repeated = next((each for each in parameters if parameters.count(each) > 1), None)
+    return f"has the parameter {{{repeated}}} twice: choose another name for one of them." if repeated else ""
+
+
+def _problem_of_start(start: str) -> str:
+    if start in STARTS:
+        return ""
+    try:
+        parse_start_time(start)
+    except ValueError:
+        schema = schemas.read(SCHEMA)["$defs"]["route"]["properties"]["start"]
+        return f"must be {expected(schema)}, not {shown((), start)}. Example: start: -15m"
+    return ""

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from kafkasse.config.check import OPEN_ROUTE
+from collections.abc import Mapping
+from typing import Any
+
+from kafkasse.config.check import OPEN_PATH, OPEN_ROUTE, STARTS
 from kafkasse.config.settings import RouteSettings
 from kafkasse.position import IdType
 from kafkasse.route import Route, StartAt
+from kafkasse.times import parse_start_time
 
 
 def routes(settings: RouteSettings) -> tuple[Route, ...]:
     """Return the named routes and then the open route."""
-    named = [
-        Route(
-            name,
-            route_settings["path"],
-            tuple(route_settings["topics"]),
-            format=route_settings.get("format", "kafkasse"),
-            start=StartAt(route_settings.get("start", "latest")),
-            id_type=IdType(route_settings.get("id_type", settings.id_type)),
-            compact_ids=route_settings.get("compact_ids", settings.compact_ids),
-        )
-        for name, route_settings in settings.routes.items()
-    ]
     open_route = Route(
         OPEN_ROUTE,
-        "/<topics>",
+        OPEN_PATH,
         None,
         settings.allowed_topics,
         settings.topic_prefix,
         id_type=IdType(settings.id_type),
         compact_ids=settings.compact_ids,
     )
-    return (*named, open_route)
+    return (*(_named(name, given, settings) for name, given in settings.routes.items()), open_route)
+
+
+def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Route:
+    start = given.get("start", "latest")
+    is_time = start not in STARTS
+    return Route(
+        name,
+        given["path"],
+        tuple(given["topics"]),
+        format=given.get("format", "kafkasse"),
+        start=StartAt.LATEST if is_time else StartAt(start),
+        start_time_ms=parse_start_time(start) if is_time else None,
+        id_type=IdType(given.get("id_type", settings.id_type)),
+        compact_ids=given.get("compact_ids", settings.compact_ids),
+    )

@@ -139,7 +139,7 @@ def file(path: Path) -> Layer:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that reports the line of every error."""
+    """A safe loader that reports the line of every error, and reads a time as text."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -147,6 +147,9 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, TypeError, AttributeError, LookupError):  # such as the date 2026-99-99
             problem = "this value cannot be read; put text in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
 
 
 def _not_yaml(path: Path, error: yaml.MarkedYAMLError) -> str:

@@ -58,7 +58,7 @@ def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str) ->
     blueprint = Blueprint(name, __name__)
     for route in config.routes:
         blueprint.add_url_rule(
-            route.path,
+            route.url_rule,
             route.name,
             service.view(route),
             methods=METHODS,

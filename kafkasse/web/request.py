@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from flask import Request
@@ -22,13 +21,13 @@ from kafkasse.errors import (
 from kafkasse.frame import JsonLines, ServerSentEvents, Wire
 from kafkasse.position import Limits, Position, of_topics, parse
 from kafkasse.route import Route
+from kafkasse.times import parse_time
 
 STREAM_TYPE = "text/event-stream"
 JSON_LINES_TYPES = ("application/x-ndjson", "application/json")
 ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the header when they connect for the first time
 MAX_ACCEPT_CHARS = 2048
 MAX_TIMESTAMP = 2**63 - 1
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class StreamRequest:
 
     Attributes:
         position: where the client wants to start.
-        since: where a client without an event ID starts, in milliseconds since the epoch. None: as the route's `start` says.
+        since: where partitions without a position start, in milliseconds since the epoch. None: as the route's `start` says.
         wire: the wire format of the response.
         content_type: the content type of the response.
     """
@@ -71,6 +70,8 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
         limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
         position = route.adapt(parse(last_event_id, limits))
         since = None
+    if since is None:
+        since = route.since()
     count, maximum = len(position.topics), settings.max_topics_per_stream
     if count > max(maximum, len(route.topics or ())):
         raise InvalidParameter(f"You requested {count} topics; a stream can have {maximum} (max_topics_per_stream).")
@@ -139,11 +140,9 @@ def _parse_timestamp(text: str) -> int:
 
 def _parse_time(text: str) -> int:
     try:
-        time = datetime.fromisoformat(text.replace(" ", "+"))  # an unescaped "+" arrives as a space
-        if time.tzinfo is None:
-            time = time.replace(tzinfo=UTC)
+        time_ms = parse_time(text.replace(" ", "+"))  # an unescaped "+" arrives as a space
     except ValueError:
         raise InvalidParameter("since must be an ISO 8601 time, such as 2026-11-21T10:00:00Z.") from None
-    if time < EPOCH:
+    if time_ms < 0:
         raise InvalidParameter("since must not be before 1970.")
-    return (time - EPOCH) // timedelta(milliseconds=1)
+    return time_ms

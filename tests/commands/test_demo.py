@@ -212,7 +212,7 @@ def test_serves_both_topics_and_the_page() -> None:
     config = Config.load({}, CONFIG)
 
     assert config.web.pages
-    assert {"/topn/updates", "/<topics>"} == {route.path for route in config.routes}
+    assert {"/topn/updates", "/{topics}"} == {route.path for route in config.routes}
 
 
 def test_port_in_use() -> None:

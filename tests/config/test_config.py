@@ -208,6 +208,28 @@ def test_routes(write: Callable[[str], Path]) -> None:
     assert (None, (), IdType.BOTH) == (open_route.topics, open_route.allowed, open_route.id_type)
 
 
+@pytest.mark.parametrize(
+    ("start", "start_at", "start_time_ms"),
+    [
+        ("earliest", StartAt.EARLIEST, None),
+        ("-90s", StartAt.LATEST, -90_000),
+        ("-15m", StartAt.LATEST, -900_000),
+        ("-2h", StartAt.LATEST, -7_200_000),
+        ("-7d", StartAt.LATEST, -604_800_000),
+        ("1970-01-01", StartAt.LATEST, 0),
+        ("1970-01-01T01:00:00+01:00", StartAt.LATEST, 0),
+        ("1970-01-01T00:00:01.5Z", StartAt.LATEST, 1_500),
+    ],
+)
+def test_the_start_of_a_route(
+    write: Callable[[str], Path], start: str, start_at: StartAt, start_time_ms: int | None
+) -> None:
+    """A start is a name, a duration back from now, or a time, which needs no quotes in YAML."""
+    route = Config.load({}, write(f"routes: {{a: {{path: /a, topics: [t], start: {start}}}}}")).routes[0]
+
+    assert (start_at, start_time_ms) == (route.start, route.start_time_ms)
+
+
 def test_settings_of_the_open_route_from_the_environment() -> None:
     """The variables of allowed_topics, compact_ids and id_type apply to /{topics}."""
     variables = {"ALLOWED_TOPICS": "a, events.* ,", "COMPACT_IDS": "1", "ID_TYPE": "both"}

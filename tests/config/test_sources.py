@@ -216,7 +216,7 @@ def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, value: str
         ),
         ("a: s3cret: b", ", line 1: this is not valid YAML: a value contains a colon, or a line is indented too far"),
         ("a: 's3cret", ", line 1: this is not valid YAML: a quote or a bracket is not closed."),
-        ("retry_ms: 2026-99-99", ", line 1: this is not valid YAML: this value cannot be read; put text in quotes."),
+        ("retry_ms: 0b_", ", line 1: this is not valid YAML: this value cannot be read; put text in quotes."),
         ("a: 1\n---\nb: 1", ", line 2: this is not valid YAML: "),
         ("a: " + "[" * 3000, ": the lists and mappings are nested too deeply."),
         ("topic_prefix: \0", ": this is not a text file in UTF-8."),

@@ -48,7 +48,7 @@ class World:
 
     def open(self, id_type: IdType, encoder: Encoder, last_id: str = "") -> Reader:
         position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("topics", "/<topics>", None, id_type=id_type)
+        route = Route("topics", "/{topics}", None, id_type=id_type)
         return self.feeds.open(route, position, self.log.describe(["t"]), encoder)
 
     def first_id(self, id_type: IdType, encoder: Encoder) -> str:

@@ -194,7 +194,7 @@ class World:
         )
         # Refresh the metadata whenever a tail or a cursor checks it.
         self.feeds = Feeds(self.log, replace(config.feed, metadata_refresh_s=0.0), self.tails.append)
-        self.route = Route("topics", "/<topics>", None, id_type=id_type)
+        self.route = Route("topics", "/{topics}", None, id_type=id_type)
         keeps = self.keeps if filtered or self.hooked else None
         wire = JsonLines() if is_json_lines else ServerSentEvents()
         self.encoders = [Encoder(wire=wire, filterer=keeps, sparse_ids=sparse_ids) for _ in range(ENCODERS)]

@@ -33,7 +33,7 @@ class World:
 
     def open(self, last_id: str = "", start: StartAt = StartAt.LATEST) -> Reader:
         position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("topics", "/<topics>", None, start=start)
+        route = Route("topics", "/{topics}", None, start=start)
         return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder)
 
     def append(self, count: int) -> None:

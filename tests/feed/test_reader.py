@@ -68,7 +68,7 @@ class World:
 
     def open(self, start: StartAt = StartAt.LATEST, last_id: str = "", client: str = "") -> Reader:
         """Open a stream of the topic."""
-        route = Route("topics", "/<topics>", None, start=start)
+        route = Route("topics", "/{topics}", None, start=start)
         position = parse(last_id) if last_id else of_topics(["t"])
         return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder, client=client)
 

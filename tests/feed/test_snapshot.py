@@ -68,7 +68,7 @@ class Client:
     """A client that receives everything that is ready with read()."""
 
     def __init__(self, world: World, last_id: str) -> None:
-        route = Route("topics", "/<topics>", None, start=StartAt.SNAPSHOT)
+        route = Route("topics", "/{topics}", None, start=StartAt.SNAPSHOT)
         position = parse(last_id) if last_id else of_topics(["t"])
         self.reader = world.feeds.open(route, position, world.log.describe(["t"]), world.encoder)
         self.parser = Parser(last_event_id=last_id)

@@ -114,7 +114,7 @@ class Simulation:
         ring = self.rng.choice([1, 3, 8])
         config = Config(max_ring_records=ring, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
         self._feeds = Feeds(self.log, config.feed, self._tails.append)
-        self._route = Route("topics", "/<topics>", None)
+        self._route = Route("topics", "/{topics}", None)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
     def play(self, steps: int) -> list[str]:

@@ -66,7 +66,7 @@ def test_the_example_file_is_a_valid_configuration(root: Path, tmp_path: Path) -
 
     config = kafkasse.Config.load({"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "secret"}, tmp_path / "kafkasse.yaml")
 
-    assert ["/prices", "/audit", "/<topics>"] == [route.path for route in config.routes]
+    assert ["/prices", "/audit", "/{topics}"] == [route.path for route in config.routes]
 
 
 class TestHooks:

@@ -40,7 +40,7 @@ class Peer:
         for end in (server_end, self.socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        reader = feeds.open(Route("topics", "/<topics>", None), of_topics(["t"]), log.describe(["t"]), encoder)
+        reader = feeds.open(Route("topics", "/{topics}", None), of_topics(["t"]), log.describe(["t"]), encoder)
         settings = Config(write_timeout_s=20, heartbeat_s=60).web
         logger = logging.getLogger()
         self.stream = Stream(reader, ServerSentEvents(), settings, StreamRegistry(), server_end, self.left.set, logger)

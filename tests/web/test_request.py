@@ -30,7 +30,7 @@ from kafkasse.position import PartitionStart
 from kafkasse.route import Route
 from kafkasse.web.request import StreamRequest, parse_request
 
-OPEN = Route("topics", "/<topics>", None)
+OPEN = Route("topics", "/{topics}", None)
 NAMED = Route("topn", "/topn/updates", ("topn", "more"))
 ID = '[{"topic":"t","partition":0,"offset":5}]'
 EVENTS, LINES, JSON = "text/event-stream", "application/x-ndjson", "application/json"
@@ -88,6 +88,30 @@ def test_the_last_event_id_header_takes_precedence() -> None:
         parsed.position.topics,
         parsed.since,
     )
+
+
+@pytest.mark.parametrize(
+    ("start_time_ms", "query", "since"),
+    [(5, None, 5), (-60_000, None, 3_600_000 - 60_000), (-7_200_000, None, 0), (5, {"timestamp": "7"}, 7)],
+)
+def test_the_start_time_of_a_route(
+    monkeypatch: pytest.MonkeyPatch, start_time_ms: int, query: dict[str, str] | None, since: int
+) -> None:
+    """A client starts at the route's time, or that long before it connects, unless it requests another time."""
+    monkeypatch.setattr("time.time_ns", lambda: 3_600_000 * 1_000_000)
+    route = Route("a", "/a", ("t",), start_time_ms=start_time_ms)
+
+    assert since == stream_request(query=query, route=route).since
+
+
+def test_topics_without_a_position_start_at_the_start_time_of_the_route() -> None:
+    """A topic that was added to the route after the event ID was issued starts where the route starts new clients."""
+    route = Route("a", "/a", ("t", "added"), start_time_ms=5)
+    issued = '[{"topic":"t","partition":0,"offset":5,"topic_id":"kQ3d8y1Z"}]'
+
+    parsed = stream_request(headers={"Last-Event-ID": issued}, route=route)
+
+    assert (("added",), 5) == (parsed.position.named_topics, parsed.since)
 
 
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventId"])

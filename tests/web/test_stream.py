@@ -33,7 +33,7 @@ from tests.web.served import chunked, unchunked
 TIMEOUT_S = 30
 SO_ATTACH_FILTER, BPF_RETURN = 26, 0x06  # of Linux
 RECORDS = 3_000  # of 1 kB: more than a socket buffers
-ROUTE = Route("topics", "/<topics>", None)
+ROUTE = Route("topics", "/{topics}", None)
 
 
 class World:

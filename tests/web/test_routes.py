@@ -1,0 +1,119 @@
+"""The settings of a route over HTTP: its path and where its streams start. The log is in memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.memory_log import MemoryLog
+from kafkasse.sse import Event
+from tests.support.sse import read_events, without_positions
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    for topic in ("t", "u"):
+        log.create(topic)
+        log.append(topic, json.dumps({"topic": topic}).encode())
+    return log
+
+
+def client_of(log: MemoryLog, **routes: dict[str, Any]) -> FlaskClient:
+    """A client of a host app with these routes. A route has the topic `t` and starts at the first record by default."""
+    settings = {name: {"topics": ["t"], "start": "earliest", **route} for name, route in routes.items()}
+    app = Flask("host")
+    app.register_blueprint(blueprint(Config(heartbeat_s=0.05, routes=settings), log), url_prefix="/streams")
+    return app.test_client()
+
+
+def read(client: FlaskClient, path: str) -> list[Event]:
+    """Return the events up to the first heartbeat."""
+    with client.get(path, buffered=False) as response:
+        assert 200 == response.status_code, response.text
+        body = b""
+        for chunk in response.response:
+            body += chunk if isinstance(chunk, bytes) else chunk.encode()
+            if b":heartbeat" in body:
+                break
+        return without_positions(read_events(body.replace(b":heartbeat\n\n", b"")))
+
+
+def topics(events: list[Event]) -> list[str]:
+    return [json.loads(event.data)["topic"] for event in events]
+
+
+# Paths.
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/p/DE", 200),
+        ("/p/D%C3%A9%20%26", 200),
+        ("/p/a.b,c", 200),
+        ("/p", 404),
+        ("/p/", 404),
+        ("/p/DE/", 404),
+        ("/p/DE/x", 404),
+        ("/p/D%2FE", 404),
+        ("/P/DE", 404),
+    ],
+)
+def test_a_path_parameter_matches_one_segment(log: MemoryLog, path: str, status: int) -> None:
+    """The segment may contain any characters except a slash, and cannot be empty."""
+    assert status == client_of(log, prices={"path": "/p/{currency}"}).head(f"/streams{path}").status_code
+
+
+def test_a_fixed_segment_takes_precedence_over_a_parameter(log: MemoryLog) -> None:
+    """The order of the routes in the file makes no difference."""
+    client = client_of(log, any={"path": "/p/{currency}"}, all={"path": "/p/all", "topics": ["u"]})
+
+    assert (["t"], ["u"]) == (topics(read(client, "/streams/p/DE")), topics(read(client, "/streams/p/all")))
+
+
+def test_the_segments_of_a_path_may_be_python_keywords(log: MemoryLog) -> None:
+    """The name of a parameter is not restricted by Python's syntax."""
+    assert 200 == client_of(log, r={"path": "/{class}/{from}/{self}"}).head("/streams/a/b/c").status_code
+
+
+# Starts.
+
+
+def test_a_route_starts_at_a_duration_back_from_now(log: MemoryLog) -> None:
+    """A client receives the records of that duration, and no older ones."""
+    now_ms = time.time_ns() // 1_000_000
+    log.create("v")
+    for n, age_s in enumerate((3600, 1000, 800, 0)):
+        log.append("v", b'{"topic":"%d"}' % n, timestamp=now_ms - age_s * 1000)
+
+    client = client_of(log, r={"path": "/r", "topics": ["v"], "start": "-15m"})
+
+    assert ["2", "3"] == topics(read(client, "/streams/r"))
+
+
+def test_a_route_starts_at_a_time(log: MemoryLog) -> None:
+    """A client receives the records since that time. A time in the query takes precedence."""
+    log.create("v")
+    for second in range(3):
+        log.append("v", b'{"topic":"%d"}' % second, timestamp=second * 1000)
+
+    client = client_of(log, r={"path": "/r", "topics": ["v"], "start": "1970-01-01T00:00:01Z"})
+
+    assert ["1", "2"] == topics(read(client, "/streams/r"))
+    assert ["2"] == topics(read(client, "/streams/r?timestamp=2000"))
+
+
+def test_a_route_that_starts_at_a_time_does_not_send_a_record_again(log: MemoryLog) -> None:
+    """A client that resumes with an event ID continues there, not at the start of the route."""
+    client = client_of(log, r={"path": "/r", "start": "-15m"})
+    [event] = read(client, "/streams/r")
+
+    assert [] == read(client, f"/streams/r?last_event_id={event.id}")
