@@ -30,7 +30,9 @@ def client_of(log: MemoryLog, **routes: dict[str, Any]) -> FlaskClient:
     """A client of a host app with these routes. A route has the topic `t` and starts at the first record by default."""
     settings = {name: {"topics": ["t"], "start": "earliest", **route} for name, route in routes.items()}
     app = Flask("host")
-    app.register_blueprint(blueprint(Config(heartbeat_s=0.05, routes=settings), log), url_prefix="/streams")
+    app.register_blueprint(
+        blueprint(Config(heartbeat_s=0.05, public=True, routes=settings), log), url_prefix="/streams"
+    )
     return app.test_client()
 
 
