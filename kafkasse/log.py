@@ -188,6 +188,10 @@ class Log(Protocol):
         """Describe those of `topics` that exist or about which the cluster reports an error; see Topic.error."""
         ...
 
+    def topic_names(self) -> set[str]:
+        """Return the names of all topics that we may read. Kafka's own topics, such as __consumer_offsets, are included."""
+        ...
+
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         """Return the offsets that each partition holds now. Partitions without a leader are absent."""
         ...

@@ -167,6 +167,9 @@ class MemoryLog:
         error = self._topic_errors.get(topic)
         return self._topics[topic] if error is None else Topic(0, "", error)
 
+    def topic_names(self) -> set[str]:
+        return {topic for topic in self._topics if topic not in self._topic_errors}
+
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         readable = {each: log for each in partitions if (log := self._partition_log(each)).has_leader}
         return {each: OffsetRange(log.start, log.end) for each, log in readable.items()}

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.position import IdType, Position
+from kafkasse.position import IdType, Position, of_topics
 
 INTERNAL_PREFIX = "__"
+_GLOB = frozenset("*?[")
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -35,9 +36,9 @@ class Route:
     Args:
         name: the name in the configuration.
         path: the URL path below the blueprint's prefix. A segment `{name}` is a path parameter.
-        topics: the topics of a named route; None for the open route, /{topics}, whose topics the client chooses.
-        allowed: on the open route, the names and patterns of the topics that clients may read. A pattern may contain `*`,
-            `?` and `[abc]` (see fnmatch) and is case-sensitive.
+        topics: the names and patterns of the topics of a named route; None for the open route, /{topics}, whose topics the
+            client chooses. A pattern may contain `*`, `?` and `[abc]` (see fnmatch) and is case-sensitive.
+        allowed: on the open route, the names and patterns of the topics that clients may read.
         topic_prefix: the prefix that the topics have in Kafka; see the setting of the same name.
         format: how a record becomes an event: one of frame.FORMATS.
         start: where a client without an event ID starts, unless `start_time_ms` is set.
@@ -76,30 +77,54 @@ class Route:
 
     def allows(self, topic: str) -> bool:
         """Return whether clients may read `topic` on this route. A pattern never matches an internal topic."""
-        if self.topics is not None:
-            return topic in self.topics
-        if (self.topic_prefix + topic).startswith(INTERNAL_PREFIX):
-            return topic in self.allowed
-        return any(fnmatchcase(topic, pattern) for pattern in self.allowed)
+        return any(self._matches(topic, pattern) for pattern in (self.allowed if self.topics is None else self.topics))
 
-    def adapt(self, position: Position) -> Position:
-        """Adapt the position of a client that returns after the topics of this route were edited.
+    def _matches(self, topic: str, pattern: str) -> bool:
+        is_internal = (self.topic_prefix + topic).startswith(INTERNAL_PREFIX)
+        return topic == pattern if is_internal else fnmatchcase(topic, pattern)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns among the topics of a named route. Topics that match and are created later join its streams."""
+        return tuple(topic for topic in self.topics or () if not _GLOB.isdisjoint(topic))
+
+    def matching(self, existing: Iterable[str]) -> list[str]:
+        """Return those of the existing topics that match a pattern of this route."""
+        return sorted(topic for topic in existing if any(self._matches(topic, pattern) for pattern in self.patterns))
+
+    def adapt(self, position: Position, matching: Sequence[str] = ()) -> Position:
+        """Complete the position of a client of a named route.
 
         Only event IDs that the server issued contain topic IDs. Entries of topics that were removed from the route are
-        dropped, unless no entry would remain; check() rejects such a position. Topics that were added start where the route
-        starts new clients, unless the client reads only selected partitions.
+        dropped, unless no entry would remain; check() rejects such a position. Topics that were added to the route start
+        where the route starts new clients, and topics that match a pattern at their first record: they were created after
+        the event ID was issued. If the client reads only selected partitions, no topic is added.
+
+        Args:
+            position: the position that the client sent.
+            matching: the existing topics that match a pattern of this route.
         """
-        if self.topics is None or not position.topic_ids:
+        if self.topics is None:
             return position
-        removed = position.topic_ids.keys() - set(self.topics)
-        added = [] if position.partial_topics else [topic for topic in self.topics if topic not in position.topics]
+        named = [topic for topic in self.topics if _GLOB.isdisjoint(topic)]
+        if not position.topics:
+            return replace(of_topics([*named, *matching]), is_whole_route=True)
+        if not position.topic_ids:
+            return position
+        topics = {*named, *matching}
+        removed = position.topic_ids.keys() - topics
+        added = (
+            [] if position.partial_topics else [topic for topic in [*named, *matching] if topic not in position.topics]
+        )
         if not added and removed.issuperset(position.topics):
             return position
         return Position(
             {partition: start for partition, start in position.starts.items() if partition.topic not in removed},
-            (*position.named_topics, *added),
+            (*position.named_topics, *(topic for topic in added if topic in named)),
             {topic: topic_id for topic, topic_id in position.topic_ids.items() if topic not in removed},
             position.partial_topics - removed,
+            tuple(topic for topic in added if topic not in named),
+            not position.partial_topics,
         )
 
     def check(self, topics: Sequence[str], existing: Iterable[str]) -> None:
@@ -109,6 +134,8 @@ class Route:
             TopicNotAvailable: names all topics that fail, and does not reveal which of them exist.
         """
         known = set(existing)
+        if not topics:
+            raise TopicNotAvailable(f"No topic matches this stream's patterns: {', '.join(self.patterns)}.", topics=[])
         missing = [topic for topic in topics if topic not in known or not self.allows(topic)]
         if missing:
             raise TopicNotAvailable(_not_available(missing), topics=missing)

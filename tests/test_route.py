@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.position import parse
+from kafkasse.position import Position, parse
 from kafkasse.route import Route
 
 
@@ -130,6 +130,44 @@ def test_a_client_of_selected_partitions_gets_no_other_topic() -> None:
 def test_an_event_id_that_the_server_did_not_issue_is_not_changed(event_id: str) -> None:
     """A client that writes its own event ID chooses the topics, and receives an error if one is not available."""
     assert parse(event_id) == EDITED.adapt(parse(event_id))
+
+
+MATCHING = Route("events", "/events", ("orders", "events.*"))
+
+
+def test_a_pattern_of_a_route_matches_no_internal_topic() -> None:
+    """Unless the route names it."""
+    assert ["_a", "a"] == Route("all", "/all", ("*",)).matching(["__consumer_offsets", "a", "_a"])
+    assert Route("all", "/all", ("*", "__consumer_offsets")).allows("__consumer_offsets")
+
+
+def test_a_new_client_reads_the_topics_that_match() -> None:
+    """The route decides where it starts in each of them."""
+    position = MATCHING.adapt(Position(), ["events.a", "events.b"])
+
+    assert ("orders", "events.a", "events.b") == position.named_topics
+
+
+def test_a_topic_that_was_created_since_is_read_from_its_first_record() -> None:
+    """A topic that no longer exists is dropped."""
+    position = MATCHING.adapt(parse(issued("orders", "events.a")), ["events.b"])
+
+    assert ({"orders"}, ("events.b",)) == ({each.topic for each in position.starts}, position.added_topics)
+
+
+def test_a_stream_without_topics_is_rejected() -> None:
+    """The error lists the patterns."""
+    route = Route("events", "/events", ("events.*",))
+
+    with pytest.raises(TopicNotAvailable, match=r"events\.\*"):
+        route.check(route.adapt(Position()).topics, [])
+
+
+def test_matching_takes_linear_time() -> None:
+    """A pattern with many stars does not backtrack."""
+    route = Route("stars", "/stars", ("*a" * 60 + "*b",))
+
+    assert [] == route.matching(["a" * 249] * 200)
 
 
 def test_an_event_id_for_topics_of_the_path_is_not_changed() -> None:

@@ -15,7 +15,7 @@ from kafkasse import frame
 from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.stats import RouteStats
-from kafkasse.feed.topic_watch import TopicWatch, topic_gone
+from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
@@ -35,6 +35,7 @@ class CatchUp:
         watch: notices changes of the topics.
         max_chunk_bytes: read() returns about this many bytes at most.
         stats: the totals of the route.
+        follows_patterns: a topic that is deleted leaves the stream, instead of ending it with an error.
 
     Attributes:
         events: the number of records that read() has returned.
@@ -50,7 +51,9 @@ class CatchUp:
         watch: TopicWatch,
         max_chunk_bytes: int,
         stats: RouteStats | None = None,
+        follows_patterns: bool = False,
     ) -> None:
+        self._follows_patterns = follows_patterns
         self.ids = ids
         self.events = 0
         self._stats = stats or RouteStats()
@@ -156,11 +159,13 @@ class CatchUp:
 
     def _check_topics(self) -> None:
         changes = self._watch.check(self.ids.topic_ids, self.ids.offsets)
-        if changes.deleted:
+        if changes.deleted and not self._follows_patterns:
             raise topic_gone(changes.deleted)
-        self.ended = bool(changes.recreated)
-        if changes.added:
-            held = known_offset_ranges(self._log, changes.added)
+        self.ended = bool(changes.recreated or changes.deleted)
+        created = {name: topic for name, topic in changes.matching.items() if name not in self.ids.topic_ids}
+        self.ids.topic_ids.update({name: topic.topic_id for name, topic in created.items()})
+        if added := [*changes.added, *partitions_of(created)]:
+            held = known_offset_ranges(self._log, added)
             self._add({partition: offsets.start for partition, offsets in held.items()})
 
     def _find_pending(self) -> None:

@@ -41,6 +41,7 @@ from kafkasse.route import Route, StartAt
 MAX_DESCRIPTION_AGE_S = 1.0  # how long describe() returns a cached description by default
 MAX_DESCRIPTIONS = 10_000  # in the cache, including those of topics that do not exist
 MAX_FEEDS = 1000
+ALL = "all topics"  # the only key of the lookup of topic names
 FEEDS_RETRY_AFTER_S = 5
 
 
@@ -62,6 +63,9 @@ class Feeds:
         self._start_tail = start_tail
         self._describing = SharedLookup(
             log.describe, settings.kafka_timeout_s, one_at_a_time=True, max_cached=MAX_DESCRIPTIONS
+        )
+        self._listing: SharedLookup[str, set[str]] = SharedLookup(
+            lambda keys: dict.fromkeys(keys, log.topic_names()), settings.kafka_timeout_s, max_cached=1
         )
         self._epoch_ends = EpochEnds(log, settings.kafka_timeout_s)
         self._offset_ranges = OffsetRanges(log, settings.kafka_timeout_s)
@@ -85,6 +89,14 @@ class Feeds:
             elif topic.error is not None:
                 raise copy.copy(topic.error)
         return described
+
+    def topic_names(self, max_age_s: float = MAX_DESCRIPTION_AGE_S) -> set[str]:
+        """Return the names of all topics that we may read. A cached result may be `max_age_s` seconds old.
+
+        Raises:
+            Unavailable: the cluster does not answer.
+        """
+        return self._listing.get([ALL], max_age_s)[ALL]
 
     def open(
         self,
@@ -143,8 +155,9 @@ class Feeds:
             snapshot = SnapshotReader(self._snapshot(feed)) if start.snapshot else None
 
         def open_catch_up(ids: IdWriter) -> CatchUp:
-            watch = self._watch(feed.key.partial_topics)
-            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes, feed.stats)
+            follows = [feed.key.follows] if feed.key.follows is not None else []
+            watch = self._watch(feed.key.partial_topics, lambda: follows)
+            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes, feed.stats, bool(follows))
 
         return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot)
 
@@ -194,9 +207,16 @@ class Feeds:
             )
         return feed.snapshot
 
-    def _watch(self, partial_topics: frozenset[str] = frozenset()) -> TopicWatch:
+    def _watch(self, partial_topics: frozenset[str], followed: Callable[[], Iterable[Route]]) -> TopicWatch:
         interval_s = self._settings.metadata_refresh_s
-        return TopicWatch(lambda topics: self._describing.get(topics, interval_s / 2), interval_s, partial_topics)
+
+        def describe(topics: list[str]) -> dict[str, Topic]:
+            return self._describing.get(topics, interval_s / 2)
+
+        def matching() -> set[str]:
+            return {topic for route in followed() for topic in route.matching(self.topic_names(interval_s / 2))}
+
+        return TopicWatch(describe, interval_s, partial_topics, matching)
 
     # Shared feeds.
 
@@ -205,6 +225,8 @@ class Feeds:
         partial = (each for each in position.starts if each.topic in position.partial_topics)
         selected = frozenset(each for each in partial if each.partition < topics[each.topic].partitions)
         key = FeedKey(encoder, tuple(sorted(topics)), selected)
+        if route.patterns and position.is_whole_route:
+            key = FeedKey(encoder, follows=route)
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
         found: dict[Partition, TailPartition] = {}
         while True:  # other greenlets may add and remove feeds during a lookup
@@ -236,7 +258,7 @@ class Feeds:
         add_ms = route.id_type is IdType.TIMESTAMP  # see IdWriter.set()
         start = ResolvedPosition(
             offsets={each: state.offset for each, state in states.items() if state.offset is not None},
-            topic_ids={name: topics[name].topic_id for name in key.topics},
+            topic_ids={name: topics[name].topic_id for name in sorted(topics)},
             partial_topics=key.partial_topics,
             timestamps=timestamps_at_end(states, route.id_type, now_ms)
             | {each: state.timestamp + add_ms for each, state in states.items() if state.timestamp is not None},
@@ -268,7 +290,12 @@ class Feeds:
     def _open_tail(self) -> Tail:
         if self._tail is None or self._tail.closed:
             settings = self._settings
-            self._tail = Tail(self.log, self._watch(), settings.idle_feed_timeout_s, settings.heartbeat_s)
+            self._tail = tail = Tail(
+                self.log,
+                self._watch(frozenset(), lambda: tail.followed),
+                settings.idle_feed_timeout_s,
+                settings.heartbeat_s,
+            )
             self._start_tail(self._tail)
         return self._tail
 

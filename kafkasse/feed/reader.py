@@ -430,6 +430,7 @@ class Reader:
         """Return the next frames of the ring that the client has not received, with its own IDs. Go live if possible."""
         frames: list[bytes] = []
         size = 0
+        ids.topic_ids.update(feed.ids.topic_ids)  # topics may have joined the feed
         ring = feed.ring
         rank = ring.rank(ids.offsets)
         end = min(ring.head, self._segment + MAX_PIECE_SEGMENTS)

@@ -25,6 +25,7 @@ from kafkasse.feed.stats import RouteStats
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
+from kafkasse.route import Route
 
 if TYPE_CHECKING:  # a snapshot knows its feed
     from kafkasse.feed.snapshot import Snapshot
@@ -38,13 +39,15 @@ class FeedKey(NamedTuple):
 
     Attributes:
         encoder: encodes the records.
-        topics: the topics, in alphabetical order.
+        topics: the topics, in alphabetical order; () if they depend on a route's patterns.
         selected: the selected partitions, in topics of which the streams do not contain all partitions.
+        follows: the route whose patterns decide the topics. New topics that match join the feed.
     """
 
     encoder: Encoder
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
     selected: frozenset[Partition] = frozenset()
+    follows: Route | None = None
 
     @property
     def partial_topics(self) -> frozenset[str]:
@@ -242,8 +245,9 @@ class SharedFeed:
         self._moved[gap.partition] = None
         self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))
 
-    def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
-        """Add new partitions, which start at these offsets."""
+    def add_partitions(self, offsets: Mapping[Partition, int], topic_ids: Mapping[str, str]) -> None:
+        """Add new partitions, which start at these offsets. `topic_ids` are those of their topics."""
+        self.ids.topic_ids.update(topic_ids)
         self.ring.add_partitions(offsets)
         for partition, offset in offsets.items():
             self.ids.set(partition, offset)

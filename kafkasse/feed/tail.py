@@ -24,8 +24,9 @@ from kafkasse.feed.backlog import Backlog
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
-from kafkasse.feed.topic_watch import TopicWatch, topic_gone
+from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+from kafkasse.route import Route
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class Tail:
         once, and start at their first record.
         """
         partitions: list[Partition] = []
-        for name in key.topics:
+        for name in sorted(topics):
             if name in key.partial_topics:
                 partitions += sorted(each for each in key.selected if each.topic == name)
             elif whole_feeds := self._whole_feeds(name):
@@ -186,9 +187,9 @@ class Tail:
                 del self.partitions[partition]
                 unused.append(partition)
         self._cursor.remove(unused)
-        for name in feed.ids.topic_ids:
-            del self.topics[name].feeds[feed]
-            if not self.topics[name].feeds:
+        for name, topic in list(self.topics.items()):
+            topic.feeds.pop(feed, None)
+            if not topic.feeds:
                 del self.topics[name]
 
     def fail(self, feeds: Iterable[SharedFeed], error: KafkasseError | None) -> None:
@@ -201,6 +202,11 @@ class Tail:
         """Return the tail's position in the partitions of a feed."""
         states = {each: self.partitions[each] for each in feed.partitions}
         return {each: Place(state.offset, state.timestamp, state.epoch) for each, state in states.items()}
+
+    @property
+    def followed(self) -> list[Route]:
+        """The routes with patterns that feeds follow."""
+        return [feed.key.follows for feed in self.feeds.values() if feed.key.follows is not None]
 
     def _feeds_of(self, topic: str) -> list[SharedFeed]:
         """Return the feeds that contain all or some partitions of a topic."""
@@ -322,14 +328,24 @@ class Tail:
         """End the feeds of topics that were deleted or recreated, and add partitions."""
         changes = self._watch.check({name: topic.topic_id for name, topic in self.topics.items()}, ())
         for name in changes.deleted:
-            self.fail(self._feeds_of(name), topic_gone([name]))
+            for feed in self._feeds_of(name):
+                # A client of a route with patterns reconnects, and continues without the topic.
+                self.fail([feed], topic_gone([name]) if feed.key.follows is None else None)
         for name in changes.recreated:
             self.fail(self._feeds_of(name), None)
-        if added := [each for each in changes.added if self._feeds_without(each)]:
+        self._add_topics(changes.matching)
+        added = [each for each in {*changes.added, *partitions_of(changes.matching)} if self._feeds_without(each)]
+        if added:
             ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}
             self._add_partitions({each: held.start for each, held in ranges.items()})
         if pending := {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}:
             self._add_partitions(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
+
+    def _add_topics(self, matching: Mapping[str, Topic]) -> None:
+        """Add new topics to the feeds whose patterns they match. Their partitions are added as soon as they have leaders."""
+        for feed in self.feeds.values():
+            for name in feed.key.follows.matching(matching) if feed.key.follows is not None else ():
+                self.topics.setdefault(name, TailTopic(matching[name].topic_id)).feeds[feed] = None
 
     def _feeds_without(self, partition: Partition) -> list[SharedFeed]:
         """Return the feeds that must contain this partition and do not contain it yet."""
@@ -349,7 +365,8 @@ class Tail:
                 continue
             state.offset = offset
             for feed in feeds:
-                self._change(feed, partial(feed.add_partitions, {partition: offset}))
+                topic_ids = {partition.topic: self.topics[partition.topic].topic_id}
+                self._change(feed, partial(feed.add_partitions, {partition: offset}, topic_ids))
                 feed.partitions[partition] = None
                 state.feeds[feed] = None
             self._cursor.seek({partition: offset})

@@ -1,4 +1,4 @@
-"""Notices changes of topics that are being read: added partitions, deleted topics and recreated topics.
+"""Notices changes of topics that are being read: added partitions, deleted and recreated topics, and new topics that match.
 
 A Kafka cursor reports none of these, so the watch refreshes the metadata at intervals.
 """
@@ -15,14 +15,22 @@ from kafkasse.log import Partition, Topic
 
 
 class TopicChanges(NamedTuple):
-    """The partitions that were added, and the names of the topics that were recreated or deleted."""
+    """What has changed.
+
+    Attributes:
+        added: the partitions that were added.
+        recreated: the names of the topics that were recreated.
+        deleted: the names of the topics that were deleted.
+        matching: the existing topics that match the patterns of the streams, by name.
+    """
 
     added: list[Partition]
     recreated: frozenset[str]
     deleted: frozenset[str]
+    matching: Mapping[str, Topic]
 
 
-NO_CHANGES = TopicChanges([], frozenset(), frozenset())
+NO_CHANGES = TopicChanges([], frozenset(), frozenset(), {})
 
 
 class TopicWatch:
@@ -32,6 +40,7 @@ class TopicWatch:
         describe: returns those topics of a list that exist; it may block.
         interval_s: seconds between two refreshes.
         partial_topics: the topics of which the stream contains only selected partitions; added partitions are ignored.
+        matching: returns the existing topics that match the patterns of the streams; it may block.
     """
 
     def __init__(
@@ -39,10 +48,12 @@ class TopicWatch:
         describe: Callable[[list[str]], Mapping[str, Topic]],
         interval_s: float,
         partial_topics: Container[str] = (),
+        matching: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._describe = describe
         self._interval_s = interval_s
         self._partial_topics = partial_topics
+        self._matching = matching
         self._next_refresh = time.monotonic() + interval_s
         self._missing: frozenset[str] = frozenset()  # at the last refresh
         self._lookups = BackgroundLookups()
@@ -60,11 +71,15 @@ class TopicWatch:
         if time.monotonic() < self._next_refresh:
             return NO_CHANGES
         names = list(topic_ids)
-        found = self._lookups.get("describe", lambda: (names, self._describe(names)))
-        if found is None:
+
+        def look_up() -> tuple[list[str], frozenset[str], Mapping[str, Topic]]:
+            matching = frozenset(self._matching())
+            return names, matching, self._describe(list(dict.fromkeys([*names, *matching])))
+
+        if (found := self._lookups.get("describe", look_up)) is None:
             return NO_CHANGES  # the streams stay open
         self._next_refresh = time.monotonic() + self._interval_s
-        names, described = found
+        names, matching, described = found
         before = self._missing
         self._missing = frozenset(names) - described.keys()
         topics = {
@@ -80,7 +95,13 @@ class TopicWatch:
             for index in range(topic.partitions)
         )
         deleted = self._missing & before & topic_ids.keys()
-        return TopicChanges([each for each in partitions if each not in known], recreated, deleted)
+        existing = {name: described[name] for name in matching & described.keys() if described[name].error is None}
+        return TopicChanges([each for each in partitions if each not in known], recreated, deleted, existing)
+
+
+def partitions_of(topics: Mapping[str, Topic]) -> list[Partition]:
+    """Return all partitions of these topics."""
+    return [Partition(name, index) for name, topic in topics.items() for index in range(topic.partitions)]
 
 
 def topic_gone(names: Iterable[str]) -> TopicGone:

@@ -101,6 +101,15 @@ class KafkaLog:
                 described[topic] = Topic(len(found.partitions), _short_topic_id(found.topic_id))
         return described
 
+    def topic_names(self) -> set[str]:
+        prefix = self._settings.topic_prefix
+        metadata = self._with_retries(lambda: self._client.metadata(None))
+        return {
+            name.removeprefix(prefix)
+            for name, found in metadata.items()
+            if name.startswith(prefix) and not found.error_code
+        }
+
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         wanted = list(partitions)
         starts, ends = self._list_offsets(

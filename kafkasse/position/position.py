@@ -52,17 +52,22 @@ class Position:
         named_topics: topics that the client gave by name. The route decides where their other partitions start.
         topic_ids: the `topic_id` of each topic for which the client sent one. The client's offsets belong to that topic ID.
         partial_topics: the topics of which the client wants only the listed partitions.
+        added_topics: topics that have joined the stream since the client left. It receives all of their records.
+        is_whole_route: the client reads all topics of a route, including those that are created later.
     """
 
     starts: Mapping[Partition, PartitionStart] = field(default_factory=dict)
     named_topics: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partial_topics: frozenset[str] = frozenset()
+    added_topics: tuple[str, ...] = ()
+    is_whole_route: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics of the stream without duplicates: first those with listed partitions, then the others."""
-        return tuple(dict.fromkeys([*(partition.topic for partition in self.starts), *self.named_topics]))
+        listed = (partition.topic for partition in self.starts)
+        return tuple(dict.fromkeys([*listed, *self.named_topics, *self.added_topics]))
 
 
 def of_topics(topics: Iterable[str]) -> Position:

@@ -131,19 +131,20 @@ class StreamService:
         if registry.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         feeds = self._get_feeds()
-        names = parsed.position.topics
+        position = route.adapt(parsed.position, self._matching(route, feeds))
+        names = position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
         route.check(names, found)
-        check_id_size(route, parsed.position, found, self.config.web)
+        check_id_size(route, position, found, self.config.web)
         address = self._limits.client(request)
         leave = self._limits.enter(address)
         try:
             if request.method == "HEAD":
-                resolve(feeds.log, parsed.position, found, route.start, parsed.since)  # rejects what GET rejects
+                resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
                 leave()
                 return self._stream_response(parsed, ())
             encoder = self._encoder(route, parsed.wire, selection)
-            reader = feeds.open(route, parsed.position, found, encoder, parsed.since, address)
+            reader = feeds.open(route, position, found, encoder, parsed.since, address)
         except BaseException:
             leave()
             raise
@@ -221,6 +222,10 @@ class StreamService:
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
         return EVERYTHING
+
+    def _matching(self, route: Route, feeds: Feeds) -> list[str]:
+        """Return the existing topics that match the route's patterns. A topic may be deleted after it was listed."""
+        return [*feeds.describe(route.matching(feeds.topic_names()))] if route.patterns else []
 
     def _encoder(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
         """Return the encoder for a selection of a route in a wire format. Streams with the same encoder share a feed."""

@@ -35,7 +35,7 @@ class StreamRequest:
     """A parsed request.
 
     Attributes:
-        position: where the client wants to start.
+        position: where the client wants to start. Of a route that configures its topics, see Route.adapt().
         since: where partitions without a position start, in milliseconds since the epoch. None: as the route's `start` says.
         wire: the wire format of the response.
         content_type: the content type of the response.
@@ -65,15 +65,15 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     since = _since(request)
     last_event_id = _last_event_id(request, settings)
     if last_event_id is None:
-        position = of_topics(route.topics or _topic_names(topics))
+        position = Position() if route.topics is not None else of_topics(_topic_names(topics))
     else:
         limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
-        position = route.adapt(parse(last_event_id, limits))
+        position = parse(last_event_id, limits)
         since = None
     if since is None:
         since = route.since()
     count, maximum = len(position.topics), settings.max_topics_per_stream
-    if count > max(maximum, len(route.topics or ())):
+    if route.topics is None and count > maximum:
         raise InvalidParameter(f"You requested {count} topics; a stream can have {maximum} (max_topics_per_stream).")
     return StreamRequest(position, since, wire, content_type)
 

@@ -42,7 +42,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ("routes: {a: 5}", "routes.a must be a mapping with at least path and topics, not 5."),
         ("routes: {a: {path: /a}}", 'routes.a needs topics. Example: topics: ["prices"]'),
         ("routes: {a: {path: a, topics: [t]}}", "routes.a.path must be a path that starts with /"),
-        ("routes: {a: {path: /a, topics: []}}", "routes.a.topics must be a list of at least one topic name, not an empty"),
+        ("routes: {a: {path: /a, topics: []}}", "routes.a.topics must be a list of at least one topic name or pattern"),
         ("routes: {a: {path: /a, topics: [t], start: now}}", "routes.a.start must be latest, earliest, snapshot, a dur"),
         ("routes: {a: {path: /a, topics: [t], start: -15}}", "routes.a.start must be latest, earliest, snapshot, a dur"),
         ("routes: {a: {path: /a, topics: [t], start: -0m}}", "routes.a.start must be latest, earliest, snapshot, a dur"),

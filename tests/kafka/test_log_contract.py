@@ -112,6 +112,16 @@ def topic(writer: Writer, fresh_name: str) -> str:
     return fresh_name
 
 
+def test_lists_the_topics(log: Log, writer: Writer, topic: str) -> None:
+    """A topic that was deleted is not listed."""
+    writer.create(f"{topic}-deleted")
+    writer.delete(f"{topic}-deleted")
+
+    names = log.topic_names()
+
+    assert (True, False) == (topic in names, f"{topic}-deleted" in names)
+
+
 @pytest.fixture(params=["catch up", "tail"])
 def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[dict[Partition, int]], Cursor]]:
     """Opens cursors for tails and cursors for catching up."""
