@@ -11,12 +11,15 @@ from gevent.monkey import is_module_patched
 from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
-from kafkasse.errors import KafkasseError, problem_type
+from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.log import Log
 from kafkasse.web.blueprint import StreamService, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.pages import pages
 from kafkasse.web.registry import StreamRegistry
+
+# The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
+FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}
 
 
 def blueprint(config: Config | None = None, log: Log | None = None, name: str = "kafkasse") -> Blueprint:
@@ -31,11 +34,15 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
         ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.
     """
     config = config or Config.load()
+    return _blueprint(config, log, name, catalog=config.web.catalog is True)
+
+
+def _blueprint(config: Config, log: Log | None, name: str, catalog: bool) -> Blueprint:
     config.check_servable()
     if log is None and is_module_patched("socket"):
         import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
     open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
-    return streams_blueprint(config, open_log, name)
+    return streams_blueprint(config, open_log, name, catalog)
 
 
 def open_kafka_log(config: Config) -> Log:
@@ -61,7 +68,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     config = config or Config.load()
     app = Flask("kafkasse", static_folder=None)
     app.url_map.merge_slashes = False  # see streams_blueprint()
-    app.register_blueprint(blueprint(config, log))
+    app.register_blueprint(_blueprint(config, log, "kafkasse", catalog=config.web.catalog is not False))
     if config.web.pages:
         app.register_blueprint(pages())
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
@@ -96,7 +103,11 @@ def as_problem(service: StreamService, error: HTTPException) -> Any:
         return service.reject(too_many)
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
-    name = type(error).__name__
-    members = {"type": problem_type(name), "title": error.name, "status": response.status_code, "name": name}
-    response.data = json.dumps(KafkasseError(error.description or error.name, **members).problem())
+    detail = error.description or error.name
+    if error_class := FLASK_ERRORS.get(response.status_code):
+        problem = error_class(detail).problem(service.problem_types())
+    else:
+        name, status = type(error).__name__, response.status_code
+        problem = KafkasseError(detail, type="about:blank", title=error.name, status=status, name=name).problem()
+    response.data = json.dumps(problem)
     return response

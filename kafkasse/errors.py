@@ -4,6 +4,7 @@
     ├── BadRequest                 400
     │   ├── InvalidPosition        400   name "InvalidAssignmentError", as in KafkaSSE
     │   └── InvalidParameter       400
+    ├── NotFound                   404   the URL is unknown
     ├── TopicNotAvailable          404   the topic does not exist or is not allowed; the response is the same for both
     ├── MethodNotAllowed           405
     ├── NotAcceptable              406
@@ -26,9 +27,12 @@ address or secret: a message that may contain one goes to the log and not into `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
+
+URN = "urn:kafkasse:problem:"
 
 UNEXPECTED = "Internal error. The server's log has the details."
 
@@ -44,11 +48,18 @@ class KafkasseError(Exception):
         status: the HTTP status.
         title: the same short text for all errors of a class.
         name: KafkaSSE's name of the error. Clients compare it, so it never changes.
+        cause: why the error occurs. docs/errors.md and the page of the error show it.
+        fix: what the client or the operator can do about it.
     """
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
     name: ClassVar[str] = "KafkaSSEError"
+    cause: ClassVar[str] = (
+        "The server met an error that it does not expect. The response does not show it, because it may "
+        "contain a secret."
+    )
+    fix: ClassVar[str] = "Report the time of the request to the operator, who finds the error in the server's log."
 
     def __init__(self, detail: str, **extra: Any) -> None:
         super().__init__(detail)
@@ -60,10 +71,14 @@ class KafkasseError(Exception):
         """The HTTP header fields that the response needs."""
         return {}
 
-    def problem(self) -> dict[str, Any]:
-        """Return this error as an RFC 9457 object with KafkaSSE's members `name`, `message` and `origin`."""
+    def problem(self, types: str = URN) -> dict[str, Any]:
+        """Return this error as an RFC 9457 object with KafkaSSE's members `name`, `message` and `origin`.
+
+        Args:
+            types: the start of `type`: the URL path of the pages that describe the errors, or URN if the path is unknown.
+        """
         return {
-            "type": problem_type(type(self).__name__),
+            "type": types + page_name(type(self)),
             "title": self.title,
             "status": self.status,
             "detail": self.detail,
@@ -78,28 +93,58 @@ class BadRequest(KafkasseError):
     status = 400
     title = "Bad request"
     name = "BadRequestError"
+    cause = "The request is not valid HTTP, or the stream has so many partitions that its event IDs would be too long."
+    fix = "Read `detail`. Send a valid request, or request fewer topics."
 
 
 class InvalidPosition(BadRequest):
     title = "Invalid Last-Event-ID"
     name = "InvalidAssignmentError"
+    cause = (
+        "The event ID is not valid, or it names a partition that does not exist or an offset beyond the end "
+        "of its partition."
+    )
+    fix = (
+        "Send an event ID exactly as you received it. Without a valid one, start without an event ID or at a "
+        "time (`?since=`)."
+    )
 
 
 class InvalidParameter(BadRequest):
     title = "Invalid query parameter"
     name = "InvalidParameterError"
+    cause = "A query parameter or the path is not valid, or the request names too many topics."
+    fix = "Correct the parameter that `detail` names."
+
+
+class NotFound(KafkasseError):
+    status = 404
+    title = "Not found"
+    name = "NotFoundError"
+    cause = "The server has nothing at this URL."
+    fix = "Correct the URL. If the server has a catalog, `/-/catalog` lists its streams."
 
 
 class TopicNotAvailable(KafkasseError):
     status = 404
     title = "Topic not available"
     name = "TopicNotAvailableError"
+    cause = (
+        "A topic does not exist, or the server does not allow it. The response does not say which, so that "
+        "nobody can search for topics."
+    )
+    fix = "Check the spelling of the topics in `topics`. Ask the operator to allow them."
 
 
 class MethodNotAllowed(KafkasseError):
     status = 405
     title = "Method not allowed"
     name = "MethodNotAllowedError"
+    cause = "The method is not GET, HEAD or OPTIONS. Some libraries send POST to read a stream."
+    fix = (
+        "Send a GET request without a body. If you sent POST, `instead` is the request to send: put "
+        "parameters into the query and the event ID into the header `Last-Event-ID`."
+    )
 
     @property
     def headers(self) -> dict[str, str]:
@@ -110,29 +155,45 @@ class NotAcceptable(KafkasseError):
     status = 406
     title = "Not acceptable"
     name = "NotAcceptableError"
+    cause = "The header `Accept` excludes all content types that the server offers."
+    fix = "Send `Accept: text/event-stream` or one of the types in `offered`."
 
 
 class RequestTooLarge(KafkasseError):
     status = 414
     title = "Request line too long"
     name = "RequestTooLargeError"
+    cause = "The request line, or an event ID in the query, is too long."
+    fix = (
+        "Send the event ID in the header `Last-Event-ID`, request fewer topics, or ask the operator to set "
+        "`compact_ids`."
+    )
 
 
 class HeaderTooLarge(RequestTooLarge):
     status = 431
     title = "Header field too long"
     name = "HeaderTooLargeError"
+    cause = "A header field is too long. Usually it is the event ID of a stream with many partitions."
+    fix = "Request fewer topics, or ask the operator to set `compact_ids`."
 
 
 class TopicGone(KafkasseError):
     status = 410
     title = "Topic deleted"
     name = "TopicGoneError"
+    cause = (
+        "The topic was deleted while the client was reading it, or it was recreated without the partitions "
+        "that the client selected."
+    )
+    fix = "Start without an event ID, once the topic exists again."
 
 
 class ConfigurationError(KafkasseError):
     title = "Invalid server configuration"
     name = "ConfigurationError"
+    cause = "Kafka rejects the server's credentials or settings."
+    fix = "The operator finds the setting to correct in the server's log."
 
 
 class FilterError(KafkasseError):
@@ -145,6 +206,8 @@ class FilterError(KafkasseError):
 
     title = "Filter failed"
     name = "FilterError"
+    cause = "The server's filter failed for a record, so the stream ended: the decision of the filter is unknown."
+    fix = "The operator finds the record and the line that failed in the server's log."
     record = ""
     is_logged = False
 
@@ -163,33 +226,48 @@ class TooManyStreams(_WithRetryAfter):
     status = 429
     title = "Too many streams"
     name = "TooManyStreamsError"
+    cause = "This client has as many open streams as the server allows (`max_streams_per_client`)."
+    fix = (
+        "Close a stream, or wait as long as `Retry-After` says. Read several topics over one stream. Share "
+        "one stream among the tabs of a browser."
+    )
 
 
 class TooManyRejections(_WithRetryAfter):
     status = 429
     title = "Too many rejected requests"
     name = "TooManyRejectionsError"
+    cause = "The client repeats requests that the server rejects."
+    fix = "Correct the request. Wait as long as `Retry-After` says."
 
 
 class Unavailable(_WithRetryAfter):
     status = 503
     title = "Temporarily unavailable"
     name = "UnavailableError"
+    cause = "The server cannot open the stream now."
+    fix = "Wait as long as `Retry-After` says, then retry."
 
 
 class KafkaUnavailable(Unavailable):
     title = "Kafka unavailable"
     name = "KafkaUnavailableError"
+    cause = "Kafka does not respond."
+    fix = "Wait as long as `Retry-After` says, then retry. The operator checks the brokers and the network."
 
 
 class ServerFull(Unavailable):
     title = "Server full"
     name = "ServerFullError"
+    cause = "The server has as many open streams, or streams of as many different selections, as it allows."
+    fix = "Wait as long as `Retry-After` says, then retry. The operator adds workers or raises `max_streams`."
 
 
 class ServerStopping(Unavailable):
     title = "Server stopping"
     name = "ServerStoppingError"
+    cause = "The server is stopping, for example because a new version starts."
+    fix = "Wait as long as `Retry-After` says, then retry."
 
 
 class CommandError(KafkasseError):
@@ -197,9 +275,19 @@ class CommandError(KafkasseError):
 
     title = "Command failed"
     name = "CommandError"
+    cause = "A command of the command line failed. The server never sends this error."
+    fix = "Follow the message of the command."
 
 
-def problem_type(class_name: str) -> str:
-    """Return the `type` of an error class: "urn:kafkasse:problem:bad-request" for BadRequest."""
-    words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in class_name)
-    return f"urn:kafkasse:problem:{words.lstrip('-')}"
+def page_name(error_class: type[KafkasseError]) -> str:
+    """Return the last part of an error's `type`, which is the name of its page: "bad-request" for BadRequest."""
+    words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in error_class.__name__)
+    return words.lstrip("-")
+
+
+def documented(root: type[KafkasseError] = KafkasseError) -> Iterator[type[KafkasseError]]:
+    """Yield the classes of all errors, in the order of the diagram at the top of this module."""
+    if not root.__name__.startswith("_"):
+        yield root
+    for each in root.__subclasses__():
+        yield from documented(each)

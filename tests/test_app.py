@@ -110,7 +110,7 @@ def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None
 def test_the_demo_pages_can_be_turned_off(path: str) -> None:
     """With `pages: false` the paths of the demo pages are unknown paths or topics."""
     with_pages, without = (
-        create_app(Config(pages=pages, allowed_topics=["*"], public=True), MemoryLog()).test_client()
+        create_app(Config(pages=pages, allowed_topics=["*"], public=True, catalog=False), MemoryLog()).test_client()
         for pages in (True, False)
     )
 

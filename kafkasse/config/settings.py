@@ -59,6 +59,7 @@ class WebSettings:
     cors_origins: tuple[str, ...]
     cors_credentials: bool
     pages: bool
+    catalog: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET
 
-from kafkasse.errors import KafkasseError
+from kafkasse.errors import URN, KafkasseError
 from kafkasse.frame.formats import Payload
 from kafkasse.frame.json_text import dumps, is_json
 from kafkasse.log import Gap
@@ -191,6 +191,6 @@ def gap(wire: Wire, gap: Gap, position_id: str) -> bytes:
     return wire.report("gap", data, position_id)
 
 
-def error(wire: Wire, error: KafkasseError, position_id: str) -> bytes:
-    """Return the event that reports an error. It is the last event of its stream."""
-    return wire.report("error", error.problem(), position_id)
+def error(wire: Wire, error: KafkasseError, position_id: str, types: str = URN) -> bytes:
+    """Return the event that reports an error, the last event of its stream. KafkasseError.problem() describes `types`."""
+    return wire.report("error", error.problem(types), position_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping
+from sys import intern
 from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -32,6 +33,7 @@ from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
+from kafkasse.web.catalog import Catalog
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.limits import StreamLimits
@@ -46,16 +48,18 @@ METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ALLOW = {"Allow": "GET, HEAD, OPTIONS"}
 
 
-def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str) -> Blueprint:
+def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str, catalog: bool) -> Blueprint:
     """Create a blueprint that serves the routes of `config`. Users call kafkasse.blueprint().
 
     Args:
         config: settings and hooks.
         open_log: opens the log to read. The first request calls it, because importing an app must not connect to Kafka.
         name: the blueprint's name, under which app.extensions["kafkasse"] holds the StreamService.
+        catalog: whether the blueprint serves its catalog.
     """
-    service = StreamService(config, open_log)
+    service = StreamService(config, open_log, catalog)
     blueprint = Blueprint(name, __name__)
+    service.catalog.add_rules(blueprint)
     for route in config.routes:
         blueprint.add_url_rule(
             route.url_rule,
@@ -78,10 +82,12 @@ class StreamService:
         config: settings and hooks.
         metrics: the counters of this blueprint.
         registry: the open streams, unless the worker provides its own registry.
+        catalog: describes the streams.
     """
 
-    def __init__(self, config: Config, open_log: Callable[[], Log]) -> None:
+    def __init__(self, config: Config, open_log: Callable[[], Log], catalog: bool = False) -> None:
         self.config = config
+        self.catalog = Catalog(self, catalog)
         self.metrics = Metrics()
         self._skipped = SkippedRecords(self.metrics, config.hooks.logger)
         self.registry = StreamRegistry()
@@ -99,17 +105,33 @@ class StreamService:
         """Return the view function of a route."""
 
         def view(topics: str = "", **parameters: str) -> Any:
-            try:
-                return self.respond(route, topics, parameters)
-            except KafkasseError as error:
-                if error.status < 500:  # other errors are ours
-                    error = self.throttle() or error
-                return self.reject(error)
-            except Exception:
-                self.config.hooks.logger.exception("A request failed unexpectedly.")
-                return self.reject(KafkasseError(UNEXPECTED))
+            return self.answer(lambda: self.respond(route, topics, parameters))
 
         return view
+
+    def answer(self, respond: Callable[[], Response]) -> Any:
+        """Return the response of a function, or the response to the error that it raises."""
+        try:
+            return self._with_cors(respond())
+        except KafkasseError as error:
+            if error.status < 500:  # other errors are ours
+                error = self.throttle() or error
+            return self.reject(error)
+        except Exception:
+            self.config.hooks.logger.exception("A request failed unexpectedly.")
+            return self.reject(KafkasseError(UNEXPECTED))
+
+    def may_open(self, route: Route) -> bool:
+        """Return whether the guards of a route accept the credentials of the current request."""
+        try:
+            self._identify(route)
+        except KafkasseError:
+            return False
+        return True
+
+    def problem_types(self) -> str:
+        """Return what the `type` of an error starts with: the URL path of the pages of errors."""
+        return intern(f"{self.catalog.root}/-/problems/")  # each open stream has it
 
     def respond(self, route: Route, topics: str, parameters: Mapping[str, str]) -> Response:
         """Identify the visitor, parse the request, check its topics, and open its stream.
@@ -123,7 +145,7 @@ class StreamService:
             KafkasseError: the request is rejected. The error has the status of the response.
         """
         if request.method == "OPTIONS":
-            return self._with_cors(Response(status=204, headers=ALLOW | DEFAULT_HEADERS))
+            return Response(status=204, headers=ALLOW | DEFAULT_HEADERS)
         visitor = self._identify(route)
         parsed = parse_request(request, route, topics, self.config.web)
         selection = self._select(route, visitor, parameters)
@@ -142,7 +164,7 @@ class StreamService:
             if request.method == "HEAD":
                 resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
                 leave()
-                return self._stream_response(parsed, ())
+                return self._stream_response(route, parsed, ())
             encoder = self._encoder(route, parsed.wire, selection)
             reader = feeds.open(route, position, found, encoder, parsed.since, address)
         except BaseException:
@@ -158,12 +180,13 @@ class StreamService:
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        stream = Stream(reader, parsed.wire, self.config.web, registry, client, on_close, logger)
-        return self._stream_response(parsed, stream)
+        types = self.problem_types()
+        stream = Stream(reader, parsed.wire, self.config.web, registry, client, on_close, logger, types)
+        return self._stream_response(route, parsed, stream)
 
-    def _stream_response(self, parsed: StreamRequest, body: Any) -> Response:
-        response = Response(body, headers=STREAM_HEADERS, content_type=parsed.content_type, direct_passthrough=True)
-        return self._with_cors(response)
+    def _stream_response(self, route: Route, parsed: StreamRequest, body: Any) -> Response:
+        headers = STREAM_HEADERS | self.catalog.links(route)
+        return Response(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
 
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
@@ -183,8 +206,10 @@ class StreamService:
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
         if (response := self._response_of_hook(error)) is not None:
             return response
-        body = json.dumps(error.problem(), ensure_ascii=False) + "\n"
-        response = Response(body, error.status, error.headers, content_type="application/problem+json")
+        problem = error.problem(self.problem_types())
+        body = json.dumps(problem, ensure_ascii=False) + "\n"
+        headers = error.headers | {"Link": f'<{problem["type"]}>; rel="help"'}
+        response = Response(body, error.status, headers, content_type="application/problem+json")
         response.headers.update(DEFAULT_HEADERS)
         return self._with_cors(response)
 

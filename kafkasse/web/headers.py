@@ -17,7 +17,7 @@ DEFAULT_HEADERS = {"Cache-Control": "no-store", **NO_SNIFFING}
 STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
 ANY = "*"
 # A page cannot read other headers of our responses, and needs none of them.
-_EXPOSED = {"Access-Control-Expose-Headers": "Retry-After"}
+_EXPOSED = {"Access-Control-Expose-Headers": "Link, Retry-After"}
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
     "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization",

@@ -24,7 +24,7 @@ from gevent import get_hub, spawn
 
 from kafkasse import frame
 from kafkasse.config.settings import WebSettings
-from kafkasse.errors import UNEXPECTED, FilterError, KafkasseError
+from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
@@ -52,6 +52,7 @@ class Stream:
             client leaves.
         on_close: called once, after the reader was closed.
         logger: receives unexpected errors.
+        problem_types: what the `type` of an error starts with; see KafkasseError.problem().
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Stream:
         "_logger",
         "_on_close",
         "_on_served",
+        "_problem_types",
         "_reader",
         "_registry",
         "_settings",
@@ -83,6 +85,7 @@ class Stream:
         client: socket.socket | None,
         on_close: Callable[[], object],
         logger: logging.Logger,
+        problem_types: str = URN,
     ) -> None:
         self._closed = False
         self._reader = reader
@@ -91,6 +94,7 @@ class Stream:
         self._registry = registry
         self._on_close = on_close
         self._logger = logger
+        self._problem_types = problem_types
         self._deadline = _deadline(settings.max_stream_age_s)
         self._client = client
         self._input_left = MAX_INPUT_BYTES
@@ -210,10 +214,10 @@ class Stream:
         elif not isinstance(error, KafkasseError):
             self._logger.error("A stream failed.", exc_info=error)
         if isinstance(error, KafkasseError):
-            return frame.error(self._wire, error, self._reader.position_id)
+            return frame.error(self._wire, error, self._reader.position_id, self._problem_types)
         # After an unexpected error, the reader's position may be past frames that it has not returned. Without an ID, the
         # client keeps the last ID that it received.
-        return frame.error(self._wire, KafkasseError(UNEXPECTED), "")
+        return frame.error(self._wire, KafkasseError(UNEXPECTED), "", self._problem_types)
 
     def _log_filter_error(self, error: FilterError) -> None:
         """Log where the filter failed. The text of its exception may contain the record's data, so it is left out."""

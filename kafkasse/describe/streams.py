@@ -1,0 +1,92 @@
+"""What a client needs to know about each stream. The catalog and the documents for tools show it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafkasse.route import Route
+
+PUBLIC = "public"
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_EVENTS = ("position", "message", "delete", "gap", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDescription:
+    """A stream as its clients see it.
+
+    Attributes:
+        name: the name of the route.
+        path: the path below the blueprint's prefix, such as "/prices/{currency}".
+        description: the text of the operator, or "".
+        topics: the topics; on the open route, the names and patterns of the topics that a client may choose.
+        is_open: whether clients choose the topics, as on the route /{topics}.
+        parameters: the names of the path parameters.
+        format: the format of the data.
+        start: where a client without an event ID starts.
+        access: the names of the guards, or ("public",).
+        filters: the query parameters that select records, with a description of each.
+        fields: the members of the value that a client receives; () for all.
+        events: the types of the events.
+        schema: the JSON Schema of the value, or None if it is unknown.
+    """
+
+    name: str
+    path: str
+    description: str
+    topics: tuple[str, ...]
+    is_open: bool
+    parameters: tuple[str, ...]
+    format: str
+    start: str
+    access: tuple[str, ...]
+    filters: Mapping[str, str]
+    fields: tuple[str, ...]
+    events: tuple[str, ...]
+    schema: Mapping[str, Any] | None = None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether a client needs no credentials."""
+        return self.access == (PUBLIC,)
+
+    @property
+    def example_path(self) -> str:
+        """The path with an example of each parameter: a topic, or the parameter's name in capitals."""
+        topic = next((each for each in self.topics if not is_pattern(each)), "TOPIC")
+        return _PLACEHOLDER.sub(lambda found: topic if self.is_open else found[1].upper(), self.path)
+
+
+def is_pattern(topic: str) -> bool:
+    """Return whether an entry of `allowed_topics` is a pattern instead of a name."""
+    return any(each in topic for each in "*?[")
+
+
+def describe(route: Route, settings: Mapping[str, Any]) -> StreamDescription:
+    """Describe a route.
+
+    Args:
+        route: the route.
+        settings: its settings in the configuration; {} for the open route.
+    """
+    return StreamDescription(
+        name=route.name,
+        path=route.path,
+        description=settings.get("description", ""),
+        topics=route.allowed if route.topics is None else tuple(settings.get("topics", route.topics)),
+        is_open=route.topics is None,
+        parameters=route.parameters,
+        format=route.format,
+        start=str(settings.get("start", route.start.value)),
+        access=_as_tuple(settings.get("access", PUBLIC)),
+        filters={},
+        fields=tuple(settings.get("fields", ())),
+        events=(*_EVENTS, "base64") if route.format == "value" else _EVENTS,
+    )
+
+
+def _as_tuple(names: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -1,0 +1,247 @@
+"""What a blueprint serves to describe itself: a catalog, an OpenAPI and an AsyncAPI document, and a page for each error.
+
+The catalog shows a visitor only streams that the visitor may know of: those whose guards accept the credentials of the
+request, which for a public stream are none. The setting `listed` of a route overrides this. The pages of errors are always
+served, because the `type` of an error is the URL path of its page.
+
+The pages work without scripts, and their Content-Security-Policy forbids everything but their own style.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from flask import Blueprint, Response, current_app, request, url_for
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from kafkasse.config import Config
+from kafkasse.describe.asyncapi import asyncapi
+from kafkasse.describe.openapi import openapi
+from kafkasse.describe.problems import pages
+from kafkasse.describe.streams import StreamDescription, describe
+from kafkasse.errors import MethodNotAllowed, NotFound
+from kafkasse.route import Route
+from kafkasse.web.headers import DEFAULT_HEADERS
+
+TEMPLATES = Path(__file__).parent / "catalog"
+OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
+ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
+MAX_DOCUMENTS = 32  # in the cache; they differ by the URL of the blueprint and by the streams that the visitor may see
+_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
+_SERVERS = '"servers": {'
+_CODE = re.compile("`([^`]*)`")
+
+
+class Service(Protocol):
+    """What the catalog needs of a StreamService."""
+
+    config: Config
+
+    def answer(self, respond: Callable[[], Any]) -> Any:
+        """Return the response of a function, or the response to the error that it raises."""
+        ...
+
+    def may_open(self, route: Route) -> bool:
+        """Return whether the guards of a route accept the credentials of the current request."""
+        ...
+
+
+class Catalog:
+    """Describes the streams of one blueprint.
+
+    Args:
+        service: identifies visitors, and reports errors.
+        is_on: serve the catalog and its documents. If not, only the pages of errors are served.
+    """
+
+    def __init__(self, service: Service, is_on: bool) -> None:
+        self.is_on = is_on
+        self._service = service
+        self._document = lru_cache(MAX_DOCUMENTS)(self._create_document)
+        self._blueprint: Blueprint | None = None
+        self._name = ""  # under which an app has registered the blueprint
+
+    def add_rules(self, blueprint: Blueprint) -> None:
+        """Add the URLs to a blueprint. The demo's pages, if they are configured, have the URL of the root."""
+        self._add_rule(blueprint, "/-/problems/<problem>", "problem", _problem_page)
+        if self.is_on:
+            self._add_rule(blueprint, "/-/catalog", "catalog", self._catalog)
+            self._add_rule(blueprint, "/-/openapi.json", "openapi", self._openapi)
+            self._add_rule(blueprint, "/-/asyncapi.json", "asyncapi", self._asyncapi)
+            if not self._service.config.web.pages:
+                self._add_rule(blueprint, "/", "root", self._catalog)
+        self._blueprint = blueprint
+        blueprint.record_once(lambda state: setattr(self, "_name", f"{state.name_prefix}.{state.name}".lstrip(".")))
+
+    def _add_rule(self, blueprint: Blueprint, path: str, endpoint: str, respond: Callable[[], Response]) -> None:
+        def view(**_: str) -> Any:
+            return self._service.answer(partial(_read_only, respond))
+
+        blueprint.add_url_rule(
+            path, endpoint, view, methods=_METHODS, provide_automatic_options=False, strict_slashes=False
+        )
+
+    @property
+    def root(self) -> str:
+        """The URL path of the blueprint in the current request, without a slash at the end."""
+        # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's pages.
+        is_own = current_app.blueprints.get(request.blueprint or "") is self._blueprint
+        endpoint = f"{request.blueprint if is_own else self._name}.problem"
+        (rule,) = current_app.url_map.iter_rules(endpoint)
+        # The app may have registered the blueprint at a prefix that contains parameters.
+        values = {name: value for name, value in (request.view_args or {}).items() if name in rule.arguments}
+        return url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
+
+    def links(self, route: Route | None = None) -> dict[str, str]:
+        """Return the header that links a response to the documents that describe the server and, if given, a route."""
+        if not self.is_on:
+            return {}
+        root = self.root
+        own = f', <{root}/-/catalog#{route.name}>; rel="describedby"; type="text/html"' if route else ""
+        return {
+            "Link": f'<{root}/-/openapi.json>; rel="service-desc"; type="{OPENAPI_TYPE}", '
+            f'<{root}/-/asyncapi.json>; rel="service-desc"; type="{ASYNCAPI_TYPE}", '
+            f'<{root}/-/catalog>; rel="service-doc"; type="text/html"{own}'
+        }
+
+    # The streams.
+
+    def _visible(self) -> tuple[Route, ...]:
+        """Return the routes that the visitor of the current request may know of."""
+        accepted: dict[Any, bool] = {}  # by guards, because checking a credential takes time
+        routes = []
+        for route in self._service.config.routes:
+            settings = self._settings(route)
+            is_listed = settings.get("listed")
+            if is_listed is None:
+                guards = repr(settings.get("access"))
+                if guards not in accepted:
+                    accepted[guards] = self._service.may_open(route)
+                is_listed = accepted[guards]
+            if is_listed and route.topics != () and (route.topics or route.allowed):
+                routes.append(route)
+        return tuple(routes)
+
+    def _settings(self, route: Route) -> Any:
+        return self._service.config.route.routes.get(route.name, {}) if route.topics is not None else {}
+
+    def _descriptions(self) -> list[StreamDescription]:
+        return [describe(route, self._settings(route)) for route in self._visible()]
+
+    # The responses.
+
+    def _catalog(self) -> Response:
+        root = self.root
+        base = request.host_url.rstrip("/") + root
+        streams = [_as_json(stream, base) for stream in self._descriptions()]
+        documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
+        if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
+            response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
+        else:
+            response = _json(json.dumps({"streams": streams, "documents": documents}), "application/json")
+        response.headers.update(self.links())
+        response.vary.add("Accept")
+        return response
+
+    def _openapi(self) -> Response:
+        return _json(self._document("openapi", self.root, self._visible()), OPENAPI_TYPE)
+
+    def _asyncapi(self) -> Response:
+        server = {"host": request.host, "protocol": request.scheme, "pathname": self.root or "/"}
+        # A client may send any Host header, so the address of the server is not part of the text in the cache.
+        text = self._document("asyncapi", "", self._visible()).replace(
+            _SERVERS, f'{_SERVERS}"http": {json.dumps(server)}, '
+        )
+        return _json(text, ASYNCAPI_TYPE)
+
+    def _create_document(self, kind: str, root: str, routes: tuple[Route, ...]) -> str:
+        streams = [describe(route, self._settings(route)) for route in routes]
+        guards: dict[str, Any] = {}
+        if kind == "openapi":
+            return json.dumps(openapi(streams, root, self._service.config.web, guards))
+        return json.dumps(asyncapi(streams, guards))
+
+
+def _read_only(respond: Callable[[], Response]) -> Response:
+    """Respond to GET and HEAD. The response to OPTIONS is empty; the service adds the CORS headers."""
+    if request.method == "OPTIONS":
+        return Response(status=204, headers={"Allow": "GET, HEAD, OPTIONS", **DEFAULT_HEADERS})
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method} is not supported. Use GET.")
+    response = respond()
+    response.headers.update(DEFAULT_HEADERS)
+    return response
+
+
+def _problem_page() -> Response:
+    error = pages().get((request.view_args or {})["problem"])
+    if error is None:
+        raise NotFound("There is no error with this name.")
+    return _page("problem.html", error=error)
+
+
+def _json(text: str, content_type: str) -> Response:
+    return Response(text + "\n", content_type=content_type)
+
+
+def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
+    """Return what the catalog shows of a stream. `base` is the URL of the blueprint."""
+    url = base + stream.example_path
+    credentials = "" if stream.is_public else ' -H "Authorization: Bearer $TOKEN"'
+    return {
+        "name": stream.name,
+        "path": stream.path,
+        "url": base + stream.path,
+        "description": stream.description,
+        "topics": list(stream.topics),
+        "parameters": list(stream.parameters),
+        "format": stream.format,
+        "start": stream.start,
+        "access": list(stream.access),
+        "filters": dict(stream.filters),
+        "fields": list(stream.fields),
+        "events": list(stream.events),
+        "examples": {
+            "curl": f"curl -N{credentials} {shlex.quote(url)}",
+            "eventsource": f"const source = new EventSource({json.dumps(url)});\n"
+            'source.addEventListener("message", (event) => console.log(event.data));',
+        },
+    }
+
+
+# HTML.
+
+
+@cache
+def _templates() -> tuple[Environment, str]:
+    """Return the templates, and the Content-Security-Policy that permits their style and nothing else."""
+    style = (TEMPLATES / "style.css").read_text("utf-8")
+    templates = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    templates.globals["style"] = Markup(style)  # noqa: S704 - our own file
+    templates.filters["prose"] = _prose
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return templates, (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _prose(text: str) -> Markup:
+    """Return a sentence as HTML. Words in backquotes are code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped
+
+
+def _page(template: str, **values: Any) -> Response:
+    templates, policy = _templates()
+    response = Response(templates.get_template(template).render(values), content_type="text/html; charset=utf-8")
+    response.headers["Content-Security-Policy"] = policy
+    response.headers["Referrer-Policy"] = "no-referrer"
+    return response

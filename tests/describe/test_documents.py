@@ -1,0 +1,211 @@
+"""The OpenAPI and AsyncAPI documents are valid, and real streams match the schemas in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.frame import FORMATS
+from kafkasse.memory_log import MemoryLog
+from kafkasse.sse import Parser
+
+ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").read_text())
+VALUES = (b'{"a": 1}', b'{"_kafka": 1}', b"[1]", b'"text"', b"text", b"\xff", b"a\rb", None)
+KEYS = (b"key", b"\xff", None)
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """A topic with every kind of value and key, of which the first records were removed."""
+    log = MemoryLog()
+    log.create("t")
+    for _ in range(3):
+        log.append("t", b"1")
+    for value in VALUES:
+        for key in KEYS:
+            log.append("t", value, key=key, headers=[("type", b"created"), ("binary", b"\xff"), ("none", None)])
+    log.append("t", b'"last"', key=b"last")
+    log.drop_before("t", 2)
+    return log
+
+
+@pytest.fixture
+def app(log: MemoryLog) -> Flask:
+    """An app with a route for each format, and with a blueprint at a prefix."""
+    app = Flask("host")
+    routes: dict[str, Any] = {
+        name: {
+            "path": f"/{name}",
+            "topics": ["t"],
+            "format": name,
+            "start": "earliest",
+            "description": f"All in {name}.",
+        }
+        for name in FORMATS
+    }
+    routes["table"] = {"path": "/table", "topics": ["t"], "start": "snapshot"}
+    config = Config(routes=routes, public=True, allowed_topics=["t", "events.*", "events_*"], catalog=True)
+    app.register_blueprint(blueprint(config, log), url_prefix="/streams")
+    return app
+
+
+def document(app: Flask, name: str) -> dict[str, Any]:
+    return dict(app.test_client().get(f"/streams/-/{name}.json").get_json())
+
+
+def test_the_openapi_document_is_valid(app: Flask) -> None:
+    """The validator of the OpenAPI ecosystem accepts it as OpenAPI 3.2, with all references and schemas."""
+    # Not at the top, so that the other tests can be collected before `make setup` has installed it.
+    validator = import_module("openapi_spec_validator")
+    found = document(app, "openapi")
+
+    errors = list(validator.OpenAPIV32SpecValidator(found).iter_errors())
+
+    assert [] == errors
+    assert "3.2.0" == found["openapi"]
+    assert {"/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"} == found["paths"].keys()
+    assert [{"url": "/streams"}] == found["servers"]
+
+
+def test_the_asyncapi_document_is_valid(app: Flask) -> None:
+    """It matches the official schema of AsyncAPI 3.0, and its references have targets."""
+    found = document(app, "asyncapi")
+
+    errors = [error.message for error in Draft7Validator(ASYNCAPI).iter_errors(found)]
+
+    assert [] == errors
+    assert {"localhost"} == {server["host"] for name, server in found["servers"].items() if name == "http"}
+    for reference in references(found):
+        assert resolve(found, reference) is not None
+
+
+def test_a_broken_document_is_not_valid(app: Flask) -> None:
+    """The validators notice a missing member and a wrong type."""
+    found = document(app, "asyncapi")
+    found["channels"]["stream_value"]["servers"] = "http"
+    openapi = document(app, "openapi")
+    del openapi["paths"]["/{topics}"]["get"]["parameters"][0]
+
+    validator = import_module("openapi_spec_validator")
+    assert list(Draft7Validator(ASYNCAPI).iter_errors(found))
+    assert list(validator.OpenAPIV32SpecValidator(openapi).iter_errors())
+
+
+@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"])
+def test_real_events_match_the_openapi_document(app: Flask, path: str) -> None:
+    """Each event of a real stream, with its data, matches the schema of exactly one event in the document."""
+    found = document(app, "openapi")
+    schema = found["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+
+    events = sse(app, path)
+
+    assert {"message"} | ({"delete", "gap"} if path != "/table" else set()) <= {event["event"] for event in events}
+    for event in events:
+        check(found, schema, event)
+        (matching,) = [each for each in schema["oneOf"] if is_valid(found, each, event)]
+        if "contentSchema" in matching["properties"]["data"]:
+            check(found, matching["properties"]["data"]["contentSchema"], json.loads(event["data"]))
+
+
+@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/{topics}"])
+def test_real_lines_match_the_openapi_document(app: Flask, path: str) -> None:
+    """Each line of a real stream of JSON lines matches the schema of a line in the document."""
+    found = document(app, "openapi")
+    schema = found["paths"][path]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
+
+    for line in body(app, path, "application/x-ndjson").splitlines():
+        if line:
+            check(found, schema, json.loads(line))
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "headers"),
+    [
+        (400, "/t?since=x", {}),
+        (400, "/t", {"Last-Event-ID": "x"}),
+        (404, "/missing", {}),
+        (406, "/t", {"Accept": "text/html"}),
+        (431, "/t", {"Last-Event-ID": "x" * 70_000}),
+    ],
+)
+def test_real_errors_match_the_openapi_document(app: Flask, status: int, path: str, headers: dict[str, str]) -> None:
+    """The body of each error matches the schema for its status."""
+    found = document(app, "openapi")
+    response = app.test_client().get(f"/streams{path}", headers=headers)
+    schema = found["components"]["responses"][str(status)]["content"]["application/problem+json"]["schema"]
+
+    assert status == response.status_code
+    check(found, schema, response.get_json())
+
+
+def test_every_event_id_of_a_stream_matches_its_parameter(app: Flask) -> None:
+    """An event ID that the server sends is valid as the header Last-Event-ID."""
+    found = document(app, "openapi")
+    parameter = found["components"]["parameters"]["Last-Event-ID"]["schema"]
+
+    for event in sse(app, "/kafkasse"):
+        check(found, parameter, event["id"])
+        check(found, parameter["anyOf"][0]["contentSchema"], json.loads(event["id"]))
+
+
+def check(found: dict[str, Any], schema: dict[str, Any], value: object) -> None:
+    assert [] == [error.message for error in validator_of(found, schema).iter_errors(value)]
+
+
+def is_valid(found: dict[str, Any], schema: dict[str, Any], value: object) -> bool:
+    return bool(validator_of(found, schema).is_valid(value))
+
+
+def validator_of(found: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+    """Return a validator for a schema inside a document, whose references point into the document."""
+    return Draft202012Validator(schema | {"components": found["components"]})
+
+
+def sse(app: Flask, path: str) -> list[dict[str, str]]:
+    """Return the events of a stream, up to the topic's last record, as objects with their fields."""
+    parser = Parser()
+    return [
+        {"event": event.type, "data": event.data, "id": event.id}
+        for event in parser.receive(body(app, path, "text/event-stream"))
+    ]
+
+
+def body(app: Flask, path: str, accept: str) -> bytes:
+    """Return the body of a stream from the first offset to the topic's last record and the position after it."""
+    last_event_id = "" if path == "/table" else '[{"topic":"t","partition":0,"offset":0}]'
+    address = f"/streams{path.replace('{topics}', 't')}"
+    headers = {"Accept": accept, "Last-Event-ID": last_event_id}
+    received = b""
+    with app.test_client().get(address, headers=headers, buffered=False) as response:
+        assert 200 == response.status_code
+        for chunk in response.response:
+            received += chunk
+            if b'"last"' in received and received.endswith(b"\n\n" if accept == "text/event-stream" else b"\n"):
+                return received
+    raise AssertionError("The stream has ended.")
+
+
+def references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from references(each)
+
+
+def resolve(found: Any, reference: str) -> object:
+    for name in reference.removeprefix("#/").split("/"):
+        found = found[name]
+    return found

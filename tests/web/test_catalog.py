@@ -1,0 +1,327 @@
+"""The catalog and the pages of errors, as browsers and programs receive them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask
+from flask.testing import FlaskClient
+
+import kafkasse.web.catalog
+from kafkasse import schemas
+from kafkasse.app import blueprint, create_app
+from kafkasse.config import Config
+from kafkasse.describe.problems import pages
+from kafkasse.errors import KafkasseError
+from kafkasse.memory_log import MemoryLog
+from kafkasse.route import Route
+from kafkasse.web.blueprint import StreamService
+
+HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
+HOSTILE = "</p><script>alert(1)</script>"
+ROUTES: dict[str, Any] = {
+    "prices": {"path": "/prices", "topics": ["prices"], "format": "value", "start": "snapshot", "description": HOSTILE},
+    "hidden": {"path": "/hidden", "topics": ["secrets"], "listed": False},
+}
+DOCUMENTS = ["/", "/-/catalog", "/-/openapi.json", "/-/asyncapi.json"]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create("prices")
+    return log
+
+
+def mounted(log: MemoryLog, prefix: str | None = "/streams", **settings: Any) -> FlaskClient:
+    app = Flask("host")
+    config = Config(**{"public": True, "routes": ROUTES, "catalog": True, **settings})
+    app.register_blueprint(blueprint(config, log), url_prefix=prefix)
+    return app.test_client()
+
+
+class TestCatalog:
+    """The list of streams."""
+
+    def test_describes_each_stream_to_programs(self, log: MemoryLog) -> None:
+        """A program receives the streams as JSON, with everything that it needs to open them."""
+        response = mounted(log).get("/streams/")
+
+        (stream,) = response.get_json()["streams"]
+        assert "application/json" == response.mimetype
+        assert ("prices", "/prices", "http://localhost/streams/prices") == (
+            stream["name"],
+            stream["path"],
+            stream["url"],
+        )
+        assert (["prices"], "value", "snapshot") == (stream["topics"], stream["format"], stream["start"])
+        assert (["public"], HOSTILE) == (stream["access"], stream["description"])
+        assert {"message", "delete", "base64", "position", "gap", "error"} == set(stream["events"])
+        assert "curl -N http://localhost/streams/prices" == stream["examples"]["curl"]
+        assert 'new EventSource("http://localhost/streams/prices")' in stream["examples"]["eventsource"]
+
+    def test_is_a_page_for_people(self, log: MemoryLog) -> None:
+        """A browser receives HTML, in which no text of the operator or of the client is markup."""
+        response = mounted(log).get("/streams/", headers=HTML | {"Host": "<script>alert(2)</script>"})
+
+        assert "text/html" == response.mimetype
+        assert "Accept" in response.headers["Vary"]
+        assert "<script" not in response.text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in response.text
+
+    def test_loads_nothing_and_runs_nothing(self, log: MemoryLog) -> None:
+        """The policy allows only the style in the page, and the page does not refer to anything else."""
+        response = mounted(log).get("/streams/", headers=HTML)
+
+        style = re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL)[0]
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        policy = dict(each.strip().split(" ", 1) for each in response.headers["Content-Security-Policy"].split(";"))
+        assert ("'none'", f"'sha256-{digest}'") == (policy["default-src"], policy["style-src"])
+        assert {"default-src", "style-src", "base-uri", "form-action", "frame-ancestors"} == policy.keys()
+        assert not re.search(r"<(script|img|link|iframe)|style=|\son\w+=|url\(|@import", response.text)
+
+    def test_does_not_show_streams_that_are_not_listed(self, log: MemoryLog) -> None:
+        """The name, path and topics of a stream with `listed: false` are in no document."""
+        client = mounted(log)
+
+        for path in DOCUMENTS:
+            for headers in ({}, HTML):
+                text = client.get(f"/streams{path}", headers=headers).text
+                assert "prices" in text
+                assert "hidden" not in text
+                assert "secrets" not in text
+
+    def test_shows_guarded_streams_only_to_visitors_who_may_open_them(
+        self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without valid credentials, no document contains the stream. `listed: true` shows it to everyone."""
+
+        def identify(self: StreamService, route: Route) -> object:
+            from flask import request
+
+            if request.headers.get("Authorization") != "Bearer good":
+                raise KafkasseError("Who are you?")
+            return None
+
+        monkeypatch.setattr(StreamService, "_identify", identify)
+        shown = {"shown": {"path": "/shown", "topics": ["prices"], "listed": True}}
+        client = mounted(log, routes=ROUTES | shown)
+
+        for path in DOCUMENTS:
+            stranger = client.get(f"/streams{path}").text
+            visitor = client.get(f"/streams{path}", headers={"Authorization": "Bearer good"}).text
+            assert (False, True) == ("/prices" in stranger, "/shown" in stranger)
+            assert (True, True) == ("/prices" in visitor, "/shown" in visitor)
+
+    def test_lists_the_topics_that_clients_may_choose(self, log: MemoryLog) -> None:
+        """The open route is listed with its topics and patterns, and only if there are any."""
+        client = mounted(log, allowed_topics=["prices", "events.*"])
+
+        assert [["prices"], ["prices", "events.*"]] == [
+            each["topics"] for each in client.get("/streams/").json["streams"]
+        ]
+        assert [["prices"]] == [each["topics"] for each in mounted(log).get("/streams/").json["streams"]]
+
+    @pytest.mark.parametrize("path", DOCUMENTS)
+    def test_accepts_only_requests_that_read(self, log: MemoryLog, path: str) -> None:
+        """HEAD and OPTIONS work. Other methods get our JSON error, also in a host app."""
+        client = mounted(log)
+
+        assert 200 == client.head(f"/streams{path}").status_code
+        assert 204 == client.options(f"/streams{path}").status_code
+        refused = client.post(f"/streams{path}", json={})
+        assert (405, "MethodNotAllowedError") == (refused.status_code, refused.get_json()["name"])
+
+    @pytest.mark.parametrize("path", DOCUMENTS)
+    def test_may_not_be_sniffed_or_cached(self, log: MemoryLog, path: str) -> None:
+        """The documents depend on the visitor, so no cache may store them."""
+        response = mounted(log).get(f"/streams{path}")
+
+        assert ("nosniff", "no-store") == (
+            response.headers["X-Content-Type-Options"],
+            response.headers["Cache-Control"],
+        )
+
+    def test_creates_a_document_once(self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Requests with the same view of the streams share one document, whatever Host header they send."""
+        created = []
+        for name in ("openapi", "asyncapi"):
+            original = getattr(kafkasse.web.catalog, name)
+
+            def count(*args: Any, name: str = name, original: Any = original) -> Any:
+                created.append(name)
+                return original(*args)
+
+            monkeypatch.setattr(kafkasse.web.catalog, name, count)
+        client = mounted(log)
+
+        for host in ("a.example", "b.example"):
+            for name in ("openapi", "asyncapi"):
+                document = client.get(f"/streams/-/{name}.json", headers={"Host": host})
+                assert name == "openapi" or host in document.text
+
+        assert ["openapi", "asyncapi"] == created
+
+
+class TestWhereItIsServed:
+    """The setting `catalog`."""
+
+    @pytest.mark.parametrize("path", DOCUMENTS)
+    def test_a_mounted_blueprint_serves_it_only_on_request(self, log: MemoryLog, path: str) -> None:
+        """By default, a blueprint leaves its root to the host app and publishes no list of its streams."""
+        assert 404 == mounted(log, catalog=None).get(f"/streams{path}").status_code
+        assert 404 == mounted(log, catalog=False).get(f"/streams{path}").status_code
+        assert 200 == mounted(log).get(f"/streams{path}").status_code
+
+    @pytest.mark.parametrize("path", DOCUMENTS)
+    def test_a_server_of_its_own_serves_it_unless_switched_off(self, log: MemoryLog, path: str) -> None:
+        """The app of wsgi.py has no other use for its root."""
+        on, off = (create_app(Config(public=True, routes=ROUTES, catalog=each), log) for each in (None, False))
+
+        assert 200 == on.test_client().get(path).status_code
+        assert 404 == off.test_client().get(path).status_code
+
+    def test_the_demo_has_the_root(self, log: MemoryLog) -> None:
+        """With `pages: true`, the root is the demo's page, and the catalog is at /-/catalog."""
+        client = create_app(Config(public=True, routes=ROUTES, pages=True), log).test_client()
+
+        assert "streams" not in client.get("/").text[:200]
+        assert client.get("/-/catalog").get_json()["streams"]
+
+    def test_the_root_needs_no_slash_at_the_end(self, log: MemoryLog) -> None:
+        """Both URLs of the root respond without a redirect, which would repeat the Host header."""
+        assert [200, 200] == [mounted(log).get(path).status_code for path in ("/streams", "/streams/")]
+
+    @pytest.mark.parametrize("prefix", [None, "/streams", "/deep/er/streams"])
+    def test_all_urls_contain_the_prefix(self, log: MemoryLog, prefix: str | None) -> None:
+        """Every link leads to a document, under any prefix and in an app that is itself mounted."""
+        client = mounted(log, prefix)
+        environ = {"SCRIPT_NAME": "/mounted"}
+
+        response = client.get(f"{prefix or ''}/-/catalog", environ_overrides=environ)
+
+        links = re.findall(r"<([^>]+)>", response.headers["Link"])
+        assert links
+        for link in [*links, *response.get_json()["documents"].values()]:
+            assert link.startswith(f"/mounted{prefix or ''}/-/")
+            assert 200 == client.get(link.removeprefix("/mounted"), environ_overrides=environ).status_code
+
+    def test_a_prefix_may_have_parameters(self, log: MemoryLog) -> None:
+        """The links of a blueprint at /<tenant>/streams lead to the same tenant."""
+        client = mounted(log, "/<tenant>/streams")
+
+        response = client.get("/acme/streams/-/catalog")
+
+        assert "/acme/streams/-/openapi.json" == response.get_json()["documents"]["openapi"]
+
+    def test_two_registrations_of_a_blueprint_have_their_own_urls(self, log: MemoryLog) -> None:
+        """A blueprint that is registered twice, and one inside another, link to themselves."""
+        app = Flask("host")
+        streams = blueprint(Config(public=True, routes=ROUTES, catalog=True), log)
+        parent = Blueprint("parent", __name__, url_prefix="/parent")
+        parent.register_blueprint(streams, url_prefix="/streams")
+        app.register_blueprint(parent)
+        app.register_blueprint(streams, url_prefix="/again", name="again")
+        client = app.test_client()
+
+        found = [
+            client.get(f"{path}/-/catalog").get_json()["documents"]["openapi"] for path in ("/parent/streams", "/again")
+        ]
+
+        assert ["/parent/streams/-/openapi.json", "/again/-/openapi.json"] == found
+
+
+class TestLinks:
+    """The header `Link` of streams and errors."""
+
+    def test_a_stream_links_to_its_description(self, log: MemoryLog) -> None:
+        """A client finds the documents from any stream."""
+        links = mounted(log).head("/streams/prices").headers["Link"]
+
+        assert '</streams/-/openapi.json>; rel="service-desc"' in links
+        assert '</streams/-/catalog>; rel="service-doc"' in links
+        assert '</streams/-/catalog#prices>; rel="describedby"' in links
+
+    def test_a_stream_without_a_catalog_has_no_links(self, log: MemoryLog) -> None:
+        """The header does not name documents that are not served."""
+        assert "Link" not in mounted(log, catalog=False).head("/streams/prices").headers
+
+    def test_pages_of_allowed_origins_can_read_the_links(self, log: MemoryLog) -> None:
+        """Browsers hide the header from pages of other origins unless the server exposes it."""
+        client = mounted(log, cors_origins=["https://shop.example"])
+
+        for path in ("/streams/-/catalog", "/streams/prices"):
+            headers = client.head(path, headers={"Origin": "https://shop.example"}).headers
+            assert "https://shop.example" == headers["Access-Control-Allow-Origin"]
+            assert "Link" in headers["Access-Control-Expose-Headers"]
+
+
+class TestErrors:
+    """The `type` of an error is the URL path of a page that explains it."""
+
+    @pytest.mark.parametrize("catalog", [True, False])
+    @pytest.mark.parametrize("prefix", [None, "/streams"])
+    @pytest.mark.parametrize("path", ["/missing", "/prices?since=x"])
+    def test_the_type_leads_to_a_page(self, log: MemoryLog, prefix: str | None, path: str, catalog: bool) -> None:
+        """The page has the cause and the fix. It is there even if the catalog is off."""
+        client = mounted(log, prefix, catalog=catalog, allowed_topics=["*"])
+        refused = client.get(f"{prefix or ''}{path}")
+        problem = refused.get_json()
+
+        page = client.get(problem["type"])
+
+        assert schemas.first_error("problem", problem) is None
+        assert f'<{problem["type"]}>; rel="help"' == refused.headers["Link"]
+        assert (200, "text/html") == (page.status_code, page.mimetype)
+        assert problem["title"] in page.text
+        assert "Fix" in page.text
+
+    def test_every_error_has_a_page(self, log: MemoryLog) -> None:
+        """Words in backquotes are code, and nothing else is markup."""
+        client = mounted(log)
+
+        for name, error in pages().items():
+            page = client.get(f"/streams/-/problems/{name}").text
+            assert error.title in page
+            assert "`" not in page
+
+    def test_an_unknown_page_is_an_error(self, log: MemoryLog) -> None:
+        """A wrong name gets our JSON error, which leads to a page itself."""
+        refused = mounted(log).get("/streams/-/problems/nothing")
+
+        assert (404, "/streams/-/problems/not-found") == (refused.status_code, refused.get_json()["type"])
+
+    def test_an_error_event_has_the_same_type(self, log: MemoryLog) -> None:
+        """The type in an `error` event is the path of a page, too."""
+        client = mounted(log, metadata_refresh_s=0.05, heartbeat_s=0.05)
+        body = b""
+        with client.get("/streams/prices?timestamp=0", buffered=False) as stream:
+            for chunk in stream.response:
+                body += chunk
+                if b"position" in body and log.describe(["prices"]):
+                    log.delete("prices")
+
+        assert b'"type":"/streams/-/problems/topic-gone"' in body
+
+    @pytest.mark.parametrize(
+        ("method", "path", "expected"),
+        [
+            ("GET", "/a/b", "/-/problems/not-found"),
+            ("PROPFIND", "/-/health", "/-/problems/method-not-allowed"),
+            ("GET", "/-/bug", "/-/problems/kafkasse-error"),
+        ],
+    )
+    def test_errors_of_flask_have_pages(self, log: MemoryLog, method: str, path: str, expected: str) -> None:
+        """In the app of wsgi.py, errors outside the blueprint have pages as well."""
+        app = create_app(Config(public=True, routes=ROUTES, pages=True), log)
+        app.add_url_rule("/-/bug", view_func=lambda: 1 / 0)
+        client = app.test_client()
+
+        problem = client.open(path, method=method).get_json()
+
+        assert expected == problem["type"]
+        assert 200 == client.get(expected).status_code
