@@ -166,6 +166,7 @@ class StreamService:
                 leave()
                 return self._stream_response(route, parsed, ())
             encoder = self._encoder(route, parsed.wire, selection)
+            types = self.problem_types()
             reader = feeds.open(route, position, found, encoder, parsed.since, address)
         except BaseException:
             leave()
@@ -180,7 +181,6 @@ class StreamService:
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        types = self.problem_types()
         stream = Stream(reader, parsed.wire, self.config.web, registry, client, on_close, logger, types)
         return self._stream_response(route, parsed, stream)
 
