@@ -20,7 +20,8 @@ ANY = "*"
 _EXPOSED = {"Access-Control-Expose-Headers": "Link, Retry-After"}
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
-    "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization",
+    # Content-Type, so that a page that sends POST with JSON can read the error that shows the GET request to send instead.
+    "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization, Content-Type",
     "Access-Control-Max-Age": "86400",
 }
 

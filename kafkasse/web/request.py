@@ -27,6 +27,7 @@ STREAM_TYPE = "text/event-stream"
 JSON_LINES_TYPES = ("application/x-ndjson", "application/json")
 ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the header when they connect for the first time
 MAX_ACCEPT_CHARS = 2048
+MAX_SUGGESTED_CHARS = 8192  # of the URL and of the event ID of the request that a POST should have been
 MAX_TIMESTAMP = 2**63 - 1
 
 
@@ -60,7 +61,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
         BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: the message names the invalid part.
     """
     if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(f"{request.method} is not supported. Use GET to read a stream.")
+        raise _method_not_allowed(request)
     content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request)
     last_event_id = _last_event_id(request, settings)
@@ -76,6 +77,21 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     if route.topics is None and count > maximum:
         raise InvalidParameter(f"You requested {count} topics; a stream can have {maximum} (max_topics_per_stream).")
     return StreamRequest(position, since, wire, content_type)
+
+
+def _method_not_allowed(request: Request) -> MethodNotAllowed:
+    """Return an error that contains the GET request to send instead. Libraries for fetch() can send POST with a body."""
+    if request.method != "POST":
+        return MethodNotAllowed(f"{request.method} is not supported. Use GET to read a stream.")
+    headers = {"Accept": STREAM_TYPE}
+    if last_event_id := request.headers.get("Last-Event-ID"):
+        headers["Last-Event-ID"] = last_event_id[:MAX_SUGGESTED_CHARS]
+    url = "/" + request.url.removeprefix(request.host_url)
+    return MethodNotAllowed(
+        "POST is not supported. Use GET without a body: send the request in `instead`, put the parameters of your body into "
+        "the query (such as ?since=), and send the last event ID in the Last-Event-ID header.",
+        instead={"method": "GET", "url": url[:MAX_SUGGESTED_CHARS], "headers": headers},
+    )
 
 
 def _topic_names(topics: str) -> list[str]:

@@ -17,7 +17,7 @@ POSITION = "400 InvalidAssignmentError"
 PARAMETER = "400 InvalidParameterError"
 NOT_HTTP = "400 BadRequestError"
 NO_TOPIC = "404 TopicNotAvailableError"
-NO_PATH = "404 NotFound"
+NO_PATH = "404 NotFoundError"
 NOT_ACCEPTABLE = "406 NotAcceptableError"
 METHOD = "405 MethodNotAllowedError"
 LINE_TOO_LONG = "414 RequestTooLargeError"
@@ -291,13 +291,13 @@ METHODS = [
         ("PUT", METHOD),
         ("DELETE", METHOD),
         ("PATCH", METHOD),
-        ("TRACE", "405 MethodNotAllowed"),
-        ("PROPFIND", "405 MethodNotAllowed"),
+        ("TRACE", METHOD),
+        ("PROPFIND", METHOD),
         ("get", NOT_HTTP),
         ("G@T", NOT_HTTP),
         ("A" * 30, NOT_HTTP),
     ),
-    Case("CONNECT to another host", request("evil.example:80", method="CONNECT"), ("405 MethodNotAllowed",)),
+    Case("CONNECT to another host", request("evil.example:80", method="CONNECT"), (METHOD,)),
     Case("OPTIONS *", request("*", method="OPTIONS"), ("204",)),
     Case("GET *", request("*"), (NOT_HTTP,)),
     Case("HEAD of a topic that is not allowed", request("/hidden", method="HEAD"), ("404",)),

@@ -144,7 +144,7 @@ def test_rejects_an_unsupported_media_type(reject: Reject) -> None:
 @pytest.mark.parametrize("path", ["/a/b", "/-/x"])
 def test_unknown_paths_have_the_same_form_of_error(reject: Reject, path: str) -> None:
     """A path that no route serves gets a 404 in the same form, whichever part of the server answers."""
-    assert "NotFound" == reject(404, path)["name"]
+    assert "NotFoundError" == reject(404, path)["name"]
 
 
 def test_rejects_a_header_or_url_that_is_too_long(server: Server, reject: Reject) -> None:

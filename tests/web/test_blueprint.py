@@ -323,6 +323,25 @@ def test_a_preflight_request_allows_the_headers_of_a_stream(log: CountingLog) ->
     assert {"Last-Event-ID", "Authorization"} <= set(response.headers["Access-Control-Allow-Headers"].split(", "))
 
 
+def test_a_post_is_answered_with_the_get_request_to_send_instead(log: CountingLog) -> None:
+    """A library for fetch() can send POST. The request in the error opens the stream that the client meant."""
+    client = client_of(log, cors_origins=[A])
+    address = "/streams/t%2Ct?timestamp=0"
+    headers = {"Origin": A, "Last-Event-ID": '[{"topic":"t","partition":0,"offset":2}]'}
+
+    preflight = client.options(address, headers=headers | {"Access-Control-Request-Headers": "content-type"})
+    rejected = client.post(address, json={"since": "2026-01-31"}, headers=headers)
+
+    problem = rejected.get_json()
+    assert (405, "GET, HEAD, OPTIONS") == (rejected.status_code, rejected.headers["Allow"])
+    assert "Content-Type" in preflight.headers["Access-Control-Allow-Headers"]
+    assert A == rejected.headers["Access-Control-Allow-Origin"]
+    assert all(word in problem["detail"] for word in ("GET", "query", "Last-Event-ID"))
+    method, url, sent = problem["instead"].values()
+    response = client.open(url, method=method, headers=sent, buffered=False)
+    assert [2] == [json.loads(each.data)["n"] for each in without_positions(read_events(take(response, b'"n":2')))]
+
+
 def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
     """With cors_credentials, a browser sends cookies from these origins only, and lets the page read the response."""
     client = client_of(log, cors_origins=[A], cors_credentials=True)
