@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,7 @@ from kafkasse.config import Config
 from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
 from kafkasse.sse import Parser
+from tests.support.server import ROOT
 
 ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").read_text())
 VALUES = (b'{"a": 1}', b'{"_kafka": 1}', b"[1]", b'"text"', b"text", b"\xff", b"a\rb", None)
@@ -86,6 +89,34 @@ def test_the_asyncapi_document_is_valid(app: Flask) -> None:
     assert {"localhost"} == {server["host"] for name, server in found["servers"].items() if name == "http"}
     for reference in references(found):
         assert resolve(found, reference) is not None
+
+
+PARSER = "@asyncapi/parser@3.6.3"
+PARSE = """
+import { Parser } from "@asyncapi/parser";
+let text = "";
+for await (const chunk of process.stdin) text += chunk;
+console.log(JSON.stringify((await new Parser().parse(text)).diagnostics));
+"""
+WARNING = 1  # 0 is an error; a newer version of AsyncAPI is only information
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js is not installed")
+def test_the_parser_of_asyncapi_accepts_the_document(app: Flask) -> None:
+    """AsyncAPI's own parser finds no error and no reason for a warning."""
+    folder = ROOT / "build" / "asyncapi"
+    if not (folder / "node_modules" / "@asyncapi" / "parser").exists():
+        npm = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", PARSER]
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(npm, check=True)
+    (folder / "parse.mjs").write_text(PARSE)
+
+    text = json.dumps(document(app, "asyncapi"))
+    done = subprocess.run(["node", folder / "parse.mjs"], input=text, capture_output=True, text=True, check=True)
+
+    assert [] == [each for each in json.loads(done.stdout) if each["severity"] <= WARNING]
 
 
 def test_a_broken_document_is_not_valid(app: Flask) -> None:
