@@ -46,6 +46,10 @@ class Route:
             to the time at which the stream opens.
         id_type: what event IDs contain.
         compact_ids: whether event IDs have the compact form. None: only if the JSON form would be long.
+        fields: the paths of the members of the value that clients receive. Empty: all.
+        redact: the paths of the members of the value that clients do not receive.
+        heartbeat_s: the interval of the heartbeats. None: that of the server.
+        description: what the stream contains, in words.
     """
 
     name: str
@@ -58,6 +62,10 @@ class Route:
     start_time_ms: int | None = None
     id_type: IdType = IdType.OFFSET
     compact_ids: bool | None = None
+    fields: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()
+    heartbeat_s: float | None = None
+    description: str = ""
 
     @property
     def parameters(self) -> tuple[str, ...]:

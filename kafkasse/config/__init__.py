@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -121,6 +121,11 @@ class Config:
             raise ConfigurationError(NOTHING_TO_SERVE)
         if problems := list(check.problems_of_access(self._layer)):
             raise ConfigurationError(_report(problems))
+
+    def web_of(self, route: Route) -> WebSettings:
+        """Return the settings of kafkasse.web for a route, whose own settings override the general ones."""
+        own = self.route.routes.get(route.name, {})
+        return replace(self.web, **{each.name: own[each.name] for each in fields(WebSettings) if each.name in own})
 
     def kafka_settings(self) -> dict[str, Any]:
         """Return the arguments for a kafka-python client. Certificates of Heroku's add-on become a TLS context."""

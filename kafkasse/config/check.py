@@ -232,15 +232,25 @@ def _problems_of_routes(layer: Layer) -> Iterator[str]:
         if name == OPEN_ROUTE:
             rest = "is the name of the route /{topics}: choose another name."
             yield _sentence(layer.source(("routes", name)), f"routes.{name}", rest)
-        checks = [("path", _problem_of_path(route["path"])), ("start", _problem_of_start(route.get("start", "latest")))]
+        problems = list(_problems_of_route(route, layer.values))
         first = first_with_path.setdefault(_shape(route["path"]), f"routes.{name}")
         if first != f"routes.{name}":
-            checks.append(
-                ("path", f"is {route['path']!r}, which matches the same URLs as {first}: choose another path.")
-            )
-        for setting, problem in checks:
-            if problem:
-                yield _sentence(layer.source(("routes", name, setting)), f"routes.{name}.{setting}", problem)
+            rest = f"is {route['path']!r}, which matches the same URLs as {first}: choose another path."
+            problems.append(("path", rest))
+        for setting, rest in problems:
+            yield _sentence(layer.source(("routes", name, setting)), f"routes.{name}.{setting}", rest)
+
+
+def _problems_of_route(route: Mapping[str, Any], general: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield, for each setting of a route that cannot work, its name and the rest of a sentence that starts with the name."""
+    if problem := _problem_of_path(route["path"]):
+        yield "path", problem
+    if problem := _problem_of_start(route.get("start", "latest")):
+        yield "start", problem
+    for limit in ("max_streams", "max_streams_per_client"):
+        if route.get(limit, 0) > general[limit]:
+            all_routes = f"the setting {limit} allows {general[limit]} for all routes together"
+            yield limit, f"is {route[limit]}, but {all_routes}: lower the one, or raise the other."
 
 
 def _shape(path: str) -> str:

@@ -38,4 +38,8 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         start_time_ms=parse_start_time(start) if is_time else None,
         id_type=IdType(given.get("id_type", settings.id_type)),
         compact_ids=given.get("compact_ids", settings.compact_ids),
+        fields=tuple(given.get("fields", ())),
+        redact=tuple(given.get("redact", ())),
+        heartbeat_s=given.get("heartbeat_s"),
+        description=given.get("description", ""),
     )

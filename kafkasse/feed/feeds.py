@@ -266,7 +266,8 @@ class Feeds:
             epochs={each: state.epoch for each, state in states.items() if state.epoch != UNKNOWN_EPOCH},
         )
         stats = self.stats.setdefault(route.name, RouteStats())
-        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, settings.heartbeat_s, stats)
+        heartbeat_s = route.heartbeat_s or settings.heartbeat_s
+        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, heartbeat_s, stats)
         tail.add(feed, states)
         return feed
 

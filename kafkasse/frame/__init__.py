@@ -11,6 +11,7 @@ from kafkasse.frame.encoder import Encoder
 from kafkasse.frame.formats import FORMATS, Format, Payload
 from kafkasse.frame.hooks import Deserializer, Filterer, TopicRecord
 from kafkasse.frame.json_text import DeserializationError
+from kafkasse.frame.projection import Projection
 from kafkasse.frame.wire import JsonLines, ServerSentEvents, Wire, error, gap
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Format",
     "JsonLines",
     "Payload",
+    "Projection",
     "ServerSentEvents",
     "TopicRecord",
     "Wire",

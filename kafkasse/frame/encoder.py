@@ -14,6 +14,7 @@ from kafkasse.frame import hooks
 from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.frame.hooks import Deserializer, Filterer
 from kafkasse.frame.json_text import DeserializationError, dumps
+from kafkasse.frame.projection import Projection
 from kafkasse.frame.record_view import RecordView
 from kafkasse.frame.wire import ServerSentEvents, Wire
 from kafkasse.log import Batch, Partition, Record
@@ -69,7 +70,7 @@ class Encoder:
         decoder: returns a record's value in JSON types, for values that are not JSON. The format then contains JSON. If it
             raises DeserializationError, the record is skipped.
         filter: decides which records are sent.
-        projection: changes the decoded value, for example by removing fields.
+        projection: removes members from the value.
         deserializer: returns the message for a record, instead of reading the record's value as JSON. If it raises an
             exception or returns None, the record is skipped.
         filterer: receives the message; the record is sent if it returns a true value. If it raises an exception, the
@@ -89,7 +90,7 @@ class Encoder:
         sparse_ids: bool = False,
         decoder: Callable[[RecordView], Any] | None = None,
         filter: RecordFilter | None = None,
-        projection: Callable[[Any], Any] | None = None,
+        projection: Projection | None = None,
     ) -> None:
         self.wire = wire or ServerSentEvents()
         self._decoder = decoder
@@ -239,23 +240,25 @@ class Encoder:
         if self._deserializer is None or record.value is None:
             return self._format(topic, partition, self._projected(view))
         try:
-            return Payload("message", dumps(self._projection(message) if self._projection else message))
+            data = dumps(message)
         except (TypeError, ValueError, RecursionError) as error:
             raise DeserializationError(f"the deserializer's message is not JSON: {error}") from error
+        if self._projection is None:
+            return Payload("message", data)
+        return as_kafkasse(topic, partition, _with_value(view, self._projection.of_json(data)))  # adds _kafka again
 
     def _projected(self, view: RecordView) -> Record:
         """Return the record with the value that the format receives."""
         record = view.record
         if record.value is None or (self._decoder is None and self._projection is None):
             return record
-        value = self._projection(view.value) if self._projection is not None else view.value
         try:
-            encoded = dumps(value)
+            value = record.value if self._decoder is None else dumps(view.value)
         except (TypeError, ValueError, RecursionError) as error:
             raise DeserializationError(f"the decoded value is not JSON: {error}") from error
-        return hooks.TopicRecord(
-            view.topic, view.partition, record.offset, record.timestamp, record.key, encoded, record.headers
-        )
+        if self._projection is not None:
+            value = self._projection.of_json(value)
+        return _with_value(view, value)
 
     def _message(self, view: RecordView) -> Any:
         """Return the message that the filterer receives."""
@@ -269,6 +272,14 @@ class Encoder:
         if isinstance(message, dict):
             message = {**message, "_kafka": json.loads(kafka_member(topic, partition, record))}
         return message
+
+
+def _with_value(view: RecordView, value: bytes) -> Record:
+    """Return the record with another value."""
+    record = view.record
+    return hooks.TopicRecord(
+        view.topic, view.partition, record.offset, record.timestamp, record.key, value, record.headers
+    )
 
 
 def _next_offset(batch: Batch, end: int) -> int:

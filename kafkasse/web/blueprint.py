@@ -29,7 +29,7 @@ from kafkasse.errors import (
 from kafkasse.feed import Feeds
 from kafkasse.feed.start import resolve
 from kafkasse.filter import EVERYTHING, Selection
-from kafkasse.frame import Encoder, Wire
+from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
@@ -100,6 +100,11 @@ class StreamService:
         self._cors = CorsPolicy(web.cors_origins, web.cors_credentials)
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
+        self._web = {route.name: config.web_of(route) for route in config.routes}
+        self._route_limits = {
+            name: StreamLimits(web.max_streams, web.max_streams_per_client, scope="This route")
+            for name, web in self._web.items()
+        }
 
     def view(self, route: Route) -> Callable[..., Any]:
         """Return the view function of a route."""
@@ -146,8 +151,9 @@ class StreamService:
         """
         if request.method == "OPTIONS":
             return Response(status=204, headers=ALLOW | DEFAULT_HEADERS)
+        web = self._web[route.name]
         visitor = self._identify(route)
-        parsed = parse_request(request, route, topics, self.config.web)
+        parsed = parse_request(request, route, topics, web)
         selection = self._select(route, visitor, parameters)
         registry = StreamRegistry.of(request.environ, self.registry)
         if registry.stopping:
@@ -157,9 +163,9 @@ class StreamService:
         names = position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
         route.check(names, found)
-        check_id_size(route, position, found, self.config.web)
+        check_id_size(route, position, found, web)
         address = self._limits.client(request)
-        leave = self._limits.enter(address)
+        leave = self._enter(route, address)
         try:
             if request.method == "HEAD":
                 resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
@@ -181,7 +187,7 @@ class StreamService:
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        stream = Stream(reader, parsed.wire, self.config.web, registry, client, on_close, logger, types)
+        stream = Stream(reader, parsed.wire, web, registry, client, on_close, logger, types)
         return self._stream_response(route, parsed, stream)
 
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any) -> Response:
@@ -240,6 +246,25 @@ class StreamService:
                 self._feeds = Feeds(self._open_log(), self.config.feed)
             return self._feeds
 
+    def _enter(self, route: Route, address: str) -> Callable[[], None]:
+        """Count a new stream. Return a function that undoes this.
+
+        Raises:
+            ServerFull, TooManyStreams: the server or the route has too many streams.
+        """
+        leave_server = self._limits.enter(address)
+        try:
+            leave_route = self._route_limits[route.name].enter(address)
+        except BaseException:
+            leave_server()
+            raise
+
+        def leave() -> None:
+            leave_server()
+            leave_route()
+
+        return leave
+
     def _identify(self, route: Route) -> Visitor:
         """Return the visitor whom the current request identifies to the guards of a route."""
         return ANONYMOUS
@@ -267,6 +292,7 @@ class StreamService:
                 self._skipped.add,
                 sparse_ids=sparse,
                 filter=selection.filter,
+                projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
             )
         return encoder
 

@@ -19,16 +19,20 @@ _ADDRESS = re.compile(
 
 
 class StreamLimits:
-    """Counts the open streams of one blueprint in one process.
+    """Counts the open streams of one blueprint, or of one of its routes, in one process.
 
     Args:
         max_streams: the maximum for all clients together.
         max_per_client: the maximum for one client address.
         trusted_proxies: the number of your own proxies in front of this server. Each appends an address to X-Forwarded-For.
             If it is 0, the header is ignored, because any client can set it.
+        scope: what the streams belong to, for the error message.
     """
 
-    def __init__(self, max_streams: int, max_per_client: int, trusted_proxies: int) -> None:
+    def __init__(
+        self, max_streams: int, max_per_client: int, trusted_proxies: int = 0, scope: str = "This server"
+    ) -> None:
+        self._scope = scope
         self._max_streams = max_streams
         self._max_per_client = max_per_client
         self._trusted_proxies = trusted_proxies
@@ -43,7 +47,7 @@ class StreamLimits:
             TooManyStreams: this client has `max_per_client` streams.
         """
         if self._count >= self._max_streams:
-            raise ServerFull(f"This server has too many streams (max_streams={self._max_streams}). Retry later.")
+            raise ServerFull(f"{self._scope} has too many streams (max_streams={self._max_streams}). Retry later.")
         if self._open.get(client, 0) >= self._max_per_client:
             raise TooManyStreams(
                 f"You have too many open streams (max_streams_per_client={self._max_per_client}). Close one, then retry."

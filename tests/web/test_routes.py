@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from flask.testing import FlaskClient
 
 from kafkasse.app import blueprint
 from kafkasse.config import Config
+from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
 from kafkasse.sse import Event
 from tests.support.sse import read_events, without_positions
@@ -36,15 +39,19 @@ def client_of(log: MemoryLog, **routes: dict[str, Any]) -> FlaskClient:
     return app.test_client()
 
 
+def read_until(chunks: Iterator[Any], text: bytes) -> bytes:
+    """Return the chunks up to the one that completes `text`."""
+    body = b""
+    while text not in body:
+        body += next(chunks)
+    return body
+
+
 def read(client: FlaskClient, path: str) -> list[Event]:
     """Return the events up to the first heartbeat."""
     with client.get(path, buffered=False) as response:
-        assert 200 == response.status_code, response.text
-        body = b""
-        for chunk in response.response:
-            body += chunk if isinstance(chunk, bytes) else chunk.encode()
-            if b":heartbeat" in body:
-                break
+        assert 200 == response.status_code
+        body = read_until(iter(response.response), b":heartbeat")
         return without_positions(read_events(body.replace(b":heartbeat\n\n", b"")))
 
 
@@ -119,3 +126,55 @@ def test_a_route_that_starts_at_a_time_does_not_send_a_record_again(log: MemoryL
     [event] = read(client, "/streams/r")
 
     assert [] == read(client, f"/streams/r?last_event_id={event.id}")
+
+
+# Projections. tests/frame/test_projection.py has the details.
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("projection", [{"fields": ["id", "customer.name"]}, {"redact": ["customer.email"]}])
+def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection: dict[str, list[str]]) -> None:
+    """This applies to every format, and to records that a client reads from its own cursor or from the ring."""
+    log.create("v")
+    log.append("v", b'{"id":1,"customer":{"name":"Ann","email":"secret-1"}}')
+    client = client_of(log, r={"path": "/r", "topics": ["v"], "format": format, **projection})
+
+    with client.get("/streams/r", buffered=False) as response:
+        chunks = iter(response.response)
+        caught_up = read_until(chunks, b'"id":1')
+        log.append("v", b'{"id":2,"customer":{"name":"Ann","email":"secret-2"}}')
+        live = read_until(chunks, b'"id":2')
+
+    assert (1, 1) == (caught_up.count(b"Ann"), live.count(b"Ann"))
+    assert b"secret" not in caught_up + live
+
+
+# Settings that override the general ones.
+
+
+def test_a_route_has_its_own_settings(log: MemoryLog) -> None:
+    """The general settings apply to all other routes."""
+    client = client_of(log, own={"path": "/own", "position_events": False, "start": "latest"}, other={"path": "/other"})
+
+    with client.get("/streams/own", buffered=False) as own, client.get("/streams/other", buffered=False) as other:
+        own_start, other_start = (b"".join(islice(response.response, 2)) for response in (own, other))
+
+    assert (False, True) == (b"event: position" in own_start, b"event: position" in other_start)
+
+
+def test_a_route_limits_its_streams(log: MemoryLog) -> None:
+    """The limits of a route do not restrict other routes. A stream that ends makes room for another one."""
+    client = client_of(
+        log,
+        full={"path": "/full", "max_streams": 1},
+        busy={"path": "/busy", "max_streams_per_client": 1},
+        other={"path": "/other"},
+    )
+
+    with client.get("/streams/full", buffered=False), client.get("/streams/busy", buffered=False):
+        rejected = [client.get(f"/streams/{path}") for path in ("full", "busy")]
+        assert 200 == client.head("/streams/other").status_code
+
+    assert [503, 429] == [response.status_code for response in rejected]
+    assert "This route has too many streams (max_streams=1). Retry later." == rejected[0].get_json()["detail"]
+    assert [200, 200] == [client.head(f"/streams/{path}").status_code for path in ("full", "busy")]

@@ -1,0 +1,227 @@
+"""Projections: only the members that a route sends reach its clients, however a producer writes the value."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkasse.frame import FORMATS, DeserializationError, Encoder, JsonLines, ServerSentEvents, TopicRecord
+from kafkasse.frame.projection import Projection
+
+SECRET, PUBLIC = "5ecret", "public"
+ORDER = {
+    "id": 1,
+    "customer": {"name": "Ann", "email": "ann@example.com"},
+    "items": [{"sku": "a", "price": 1}, {"sku": "b"}],
+}
+
+
+def projected(value: object, fields: list[str] = [], redact: list[str] = []) -> Any:  # noqa: B006 - it does not change
+    return json.loads(Projection(fields, redact).of_json(json.dumps(value).encode()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (["id"], {"id": 1}),
+        (["customer"], {"customer": ORDER["customer"]}),
+        (["customer.name", "id"], {"customer": {"name": "Ann"}, "id": 1}),
+        (["customer.name", "customer"], {"customer": ORDER["customer"]}),
+        (["customer", "customer.name"], {"customer": ORDER["customer"]}),
+        (["items.price"], {"items": [{"price": 1}, {}]}),
+        (["missing", "customer.missing"], {"customer": {}}),
+    ],
+)
+def test_fields_are_the_only_members_that_are_sent(fields: list[str], expected: object) -> None:
+    """A path selects a member with everything below it, or a member of each element of an array."""
+    assert expected == projected(ORDER, fields)
+
+
+@pytest.mark.parametrize(
+    ("redact", "expected"),
+    [
+        (["customer"], {"id": 1, "items": ORDER["items"]}),
+        (["customer.email"], {**ORDER, "customer": {"name": "Ann"}}),
+        (["customer.email", "customer"], {"id": 1, "items": ORDER["items"]}),
+        (["customer", "customer.email"], {"id": 1, "items": ORDER["items"]}),
+        (["items.price"], {**ORDER, "items": [{"sku": "a"}, {"sku": "b"}]}),
+        (["missing", "customer.missing"], ORDER),
+    ],
+)
+def test_redacted_members_are_not_sent(redact: list[str], expected: object) -> None:
+    """A path removes a member with everything below it. All other members are sent."""
+    assert expected == projected(ORDER, redact=redact)
+
+
+def test_redacts_members_of_selected_fields() -> None:
+    """`redact` applies to what `fields` selects."""
+    assert {"id": 1, "customer": {"name": "Ann"}} == projected(ORDER, ["id", "customer"], ["customer.email"])
+
+
+def test_a_path_applies_to_the_elements_of_an_array() -> None:
+    """This includes arrays of arrays, and a value that is an array."""
+    value = [{"a": [[{"b": 1, "c": 2}], {"b": 3}]}, {"a": None}]
+
+    assert [{"a": [[{"c": 2}], {}]}, {"a": None}] == projected(value, redact=["a.b"])
+    assert [{"a": [[{"b": 1}], {"b": 3}]}, {"a": None}] == projected(value, ["a.b"])
+
+
+def test_a_path_matches_names_that_contain_dots() -> None:
+    """Some producers write {"customer.email": …} instead of an object in an object."""
+    value = {"a.b.c": 1, "a.b": {"c": 2, "d": 3}, "a": {"b.c": 4, "b": {"c": 5}, "e": 6}}
+
+    assert {"a.b": {"d": 3}, "a": {"b": {}, "e": 6}} == projected(value, redact=["a.b.c"])
+    assert {"a.b.c": 1, "a.b": {"c": 2}, "a": {"b.c": 4, "b": {"c": 5}}} == projected(value, ["a.b.c"])
+
+
+@pytest.mark.parametrize(("fields", "redact"), [([], ["a.b"]), (["a.b"], [])])
+def test_a_scalar_in_the_place_of_an_object_is_not_sent(fields: list[str], redact: list[str]) -> None:
+    """The scalar may contain the redacted member in another form, such as JSON in a string."""
+    assert {} == projected({"a": '{"b":1}'}, fields, redact)
+    assert {"a": [{}]} == projected({"a": [5, {}, "text"]}, fields, redact)
+    for value in ("text", 5, True):
+        with pytest.raises(DeserializationError):
+            projected(value, fields, redact)
+
+
+def test_the_numbers_that_are_sent_keep_their_digits() -> None:
+    """They are not decoded, because a double cannot represent all of them."""
+    text = b'{"a":25.00,"b":9007199254740993,"c":0.12345678901234567890,"d":1e400}'
+
+    assert text == Projection(redact=["x"]).of_json(text)
+
+
+def test_valid_json_that_only_one_parser_accepts_is_redacted() -> None:
+    """msgspec rejects a lone surrogate in the name of a member."""
+    assert b'{"?":1}' == Projection(redact=["a"]).of_json(b'{"\\ud800":1,"a":2}')
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"text", b"{", b'{"a":1}x', b'{"a":1}{"b":2}', b'{"a":NaN}', b"\xff", b'{"b":"\xff"}', b'{"a":' * 5000],
+)
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_value_that_is_not_json_is_skipped(format: str, value: bytes) -> None:
+    """The server cannot know what such a value contains, so it does not send it in any format."""
+    reasons: list[str] = []
+    encoder = Encoder(
+        format, projection=Projection(redact=["a"]), on_skipped=lambda *skipped: reasons.append(skipped[-1])
+    )
+
+    assert encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, value, ())) is None
+    assert 1 == len(reasons)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_tombstone_is_sent(format: str) -> None:
+    """A tombstone has no value that could be redacted."""
+    encoder = Encoder(format, projection=Projection(["a"]))
+
+    encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, b"k", None, ()))
+
+    assert encoded is not None
+    assert "delete" == encoded[0]
+
+
+@pytest.mark.parametrize("projection", [Projection(["b"]), Projection(redact=["a", "5"])])
+def test_the_hooks_see_the_whole_record(projection: Projection) -> None:
+    """A filterer may use a member that clients do not receive, and the message of a deserializer is redacted too."""
+    encoder = Encoder(
+        deserializer=lambda record: {"a": SECRET, 5: SECRET, "b": PUBLIC},
+        filterer=lambda message: message["a"] == SECRET,
+        projection=projection,
+    )
+
+    encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, b"{}", ()))
+
+    assert encoded is not None
+    assert {
+        "b": PUBLIC,
+        "_kafka": {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "key": None},
+    } == json.loads(encoded[1].removeprefix(b"data: "))
+
+
+# A secret never leaves the server.
+
+REDACTED = ("a.b", "b.a.b", "c")
+NAMES = st.sampled_from(["a", "b", "c", "a.b", "b.a", "d"])
+Tree = list[Any]  # ["object", (name, value), …], ["array", value, …] or ["scalar"]
+TREES = st.recursive(
+    st.just(["scalar"]),
+    lambda trees: st.one_of(
+        st.lists(st.tuples(NAMES, trees), max_size=5).map(lambda members: ["object", *members]),
+        st.lists(trees, max_size=3).map(lambda elements: ["array", *elements]),
+    ),
+    max_leaves=25,
+)
+
+
+def is_secret(names: tuple[str, ...]) -> bool:
+    """Return whether a scalar at a path is in a redacted member, or in the place of an object that may contain one."""
+    parents = {".".join(names[:count]) for count in range(1, len(names) + 1)}
+    return any(each in parents or f"{each}.".startswith(f"{'.'.join(names)}.".lstrip(".")) for each in REDACTED)
+
+
+def written(tree: Tree, names: tuple[str, ...], draw: st.DrawFn) -> str:
+    """Write JSON with duplicate members and escaped names. A scalar is a secret or public text."""
+    kind, *parts = tree
+    if kind == "object":
+        members = (f"{escaped(name, draw)}:{written(value, (*names, name), draw)}" for name, value in parts)
+        return "{" + ", ".join(members) + "}"
+    if kind == "array":
+        return "[" + ",".join(written(each, names, draw) for each in parts) + "]"
+    return json.dumps(SECRET if is_secret(names) else PUBLIC)
+
+
+def escaped(name: str, draw: st.DrawFn) -> str:
+    return '"' + "".join(f"\\u{ord(each):04x}" if draw(st.booleans()) else each for each in name) + '"'
+
+
+@st.composite
+def json_texts(draw: st.DrawFn) -> str:
+    tree = draw(TREES)
+    return written(tree, (), draw)
+
+
+def public_texts(value: object, path: str = "") -> Iterator[str]:
+    """Yield the path of each public scalar of a decoded value."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from public_texts(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for each in value:
+            yield from public_texts(each, path)
+    elif value == PUBLIC:
+        yield path
+
+
+@given(json_texts(), st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents(), JsonLines()]))
+def test_a_redacted_member_never_leaves_the_server(text: str, format: str, wire: Any) -> None:
+    """Whatever the value looks like, no frame contains the secret, and every public member is sent."""
+    encoder = Encoder(format, wire, projection=Projection(redact=list(REDACTED)))
+
+    encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, text.encode(), ()))
+
+    if encoded is not None:
+        assert SECRET.encode() not in encoded[1]
+        assert base64.b64encode(SECRET.encode())[:6] not in encoded[1]
+        value = json.loads(Projection(redact=list(REDACTED)).of_json(text.encode()))
+        assert sorted(public_texts(json.loads(text))) == sorted(public_texts(value))
+
+
+@given(json_texts())
+def test_no_member_that_fields_omit_leaves_the_server(text: str) -> None:
+    """With the same paths as `fields`, the rest is sent: all members below the paths, and nothing else."""
+    value = text.replace(PUBLIC, "-").encode()
+
+    for path in REDACTED:
+        encoded = Encoder("value", projection=Projection([path])).encode(
+            "t", 0, TopicRecord("t", 0, 0, 0, None, value, ())
+        )
+        assert encoded is None or b'"-"' not in encoded[1]
