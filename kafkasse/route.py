@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from kafkasse.access.grant import Grant
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.position import IdType, Position, of_topics
 
@@ -50,6 +51,9 @@ class Route:
         redact: the paths of the members of the value that clients do not receive.
         heartbeat_s: the interval of the heartbeats. None: that of the server.
         description: what the stream contains, in words.
+        access: the visitors who may read the route; empty if everyone may.
+        cors_origins: the origins whose pages may read the route, or *.
+        cors_credentials: whether these pages may send cookies.
     """
 
     name: str
@@ -66,6 +70,9 @@ class Route:
     redact: tuple[str, ...] = ()
     heartbeat_s: float | None = None
     description: str = ""
+    access: tuple[Grant, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    cors_credentials: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kafkasse.access import grants
 from kafkasse.config.check import OPEN_PATH, OPEN_ROUTE, STARTS
 from kafkasse.config.settings import RouteSettings
 from kafkasse.position import IdType
@@ -22,6 +23,9 @@ def routes(settings: RouteSettings) -> tuple[Route, ...]:
         settings.topic_prefix,
         id_type=IdType(settings.id_type),
         compact_ids=settings.compact_ids,
+        access=grants(settings.access),
+        cors_origins=settings.cors_origins,
+        cors_credentials=settings.cors_credentials,
     )
     return (*(_named(name, given, settings) for name, given in settings.routes.items()), open_route)
 
@@ -42,4 +46,7 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         redact=tuple(given.get("redact", ())),
         heartbeat_s=given.get("heartbeat_s"),
         description=given.get("description", ""),
+        access=grants(given.get("access", settings.access)),
+        cors_origins=tuple(given.get("cors_origins", settings.cors_origins)),
+        cors_credentials=given.get("cors_credentials", settings.cors_credentials),
     )
