@@ -9,6 +9,7 @@ DESCRIPTIONS = {
     "streams_closed": "Streams that have ended, for any reason.",
     "requests_refused": "Requests that were answered with an error, by status.",
     "records_skipped": "Records whose value could not be deserialized, by topic.",
+    "filter_failures": "Records for which a filter expression had no result, by route.",
 }
 WITHOUT_LABELS = ("streams_opened", "streams_closed")
 

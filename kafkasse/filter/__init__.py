@@ -7,7 +7,25 @@ A condition on a value that is different for each client, such as `key: "{claims
 It becomes a dimension: a feed looks up the record's value of the dimension in an index of its clients' selectors.
 """
 
+from kafkasse.filter.conditions import Filter
 from kafkasse.filter.dimensions import Dimension, Dimensions, Selector
+from kafkasse.filter.expression import Expression, compile_expression
+from kafkasse.filter.language import ExpressionError
+from kafkasse.filter.query import Query, parse_query
 from kafkasse.filter.selection import EVERYTHING, Selection
+from kafkasse.filter.where import Where
 
-__all__ = ["EVERYTHING", "Dimension", "Dimensions", "Selection", "Selector"]
+__all__ = [
+    "EVERYTHING",
+    "Dimension",
+    "Dimensions",
+    "Expression",
+    "ExpressionError",
+    "Filter",
+    "Query",
+    "Selection",
+    "Selector",
+    "Where",
+    "compile_expression",
+    "parse_query",
+]

@@ -32,7 +32,7 @@ class Dimension(NamedTuple):
                 found = [value for name, value in view.headers if name == self.name]
                 return _text(found[-1]) if found else None  # Kafka's lastHeader()
             case "field":
-                return _scalar(field(view, self.name))
+                return scalar_text(field(view, self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,15 @@ def field(view: RecordView, path: str) -> object:
     return found
 
 
-def _scalar(value: object) -> str | None:
-    """Return a JSON scalar as text: true, 12 and "a" are `true`, `12` and `a`. Other values have no text."""
+def scalar_text(value: object) -> str | None:
+    """Return a JSON scalar as text: true, 12, 12.0 and "a" are `true`, `12`, `12` and `a`. Other values have no text."""
     match value:
         case bool():
             return "true" if value else "false"
         case str():
             return value
+        case float() if value.is_integer():
+            return str(int(value))
         case int() | float():
             return str(value)
         case _:

@@ -1,0 +1,229 @@
+"""Filters of routes and queries in a whole app, without Kafka and without a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryLog
+from tests.support.sse import Event, read_events
+
+START = 'last_event_id=[{"topic":"orders","partition":0,"offset":0}]'
+ORDERS = [
+    (b"alice", [("type", b"created")], {"n": 0, "amount": 5, "customer": {"id": 7}}),
+    (b"bob", [("type", b"created")], {"n": 1, "amount": 50, "customer": {"id": 8}}),
+    (b"alice", [("type", b"paid")], {"n": 2, "amount": 500, "customer": {"id": 7}}),
+    (b"carol", [("type", b"paid")], {"n": 3, "customer": {"id": "7"}}),
+    (None, [], {"n": 4, "amount": 5000}),
+]
+
+ALLOWED = " The filters of this route are key, field.id."
+
+Open = Callable[..., FlaskClient]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create("orders")
+    for key, headers, value in ORDERS:
+        log.append("orders", json.dumps(value).encode(), key=key, headers=headers)
+    return log
+
+
+@pytest.fixture
+def client_of(log: MemoryLog) -> Open:
+    """Return a function that returns a client of an app with a route /orders and other settings."""
+
+    def client_of(path: str = "/orders", settings: dict[str, Any] | None = None, **route: Any) -> FlaskClient:
+        app = Flask("host")
+        routes = {"orders": {"path": path, "topics": ["orders"], "start": "earliest", **route}}
+        config = Config(public=True, allowed_topics=["*"], heartbeat_s=0.05, routes=routes, **(settings or {}))
+        app.register_blueprint(blueprint(config, log))
+        return app.test_client()
+
+    return client_of
+
+
+def numbers(client: FlaskClient, path: str) -> list[int]:
+    """Return the member `n` of all records of a stream up to the end of the log."""
+    return [json.loads(each.data)["n"] for each in to_the_end(client, path) if each.type == "message"]
+
+
+def to_the_end(client: FlaskClient, path: str) -> list[Event]:
+    """Return the events of a stream up to the ID of the end of the log."""
+    with client.get(path, buffered=False) as response:
+        assert 200 == response.status_code, response.get_data()
+        return list(read_events(_until_end(response.response)))
+
+
+def _until_end(chunks: Iterator[bytes]) -> bytes:
+    body = b""
+    for chunk in chunks:
+        body += chunk
+        if b'"offset":%d' % len(ORDERS) in body and body.endswith(b"\n\n"):
+            break
+    return body
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"key": "alice"}, [0, 2]),
+        ({"key": ["alice", "carol"]}, [0, 2, 3]),
+        ({"headers": {"type": "paid"}}, [2, 3]),
+        ({"headers": {"type": ["paid", "created"]}, "key": "bob"}, [1]),
+        ({"fields": {"customer.id": 7}}, [0, 2, 3]),
+        ({"expression": "value.amount > 10"}, [1, 2, 4]),
+        ({"key": "alice", "expression": "value.amount > 10"}, [2]),
+        ({"key": "nobody"}, []),
+    ],
+)
+def test_a_route_contains_the_records_that_meet_its_conditions(
+    client_of: Open, where: dict[str, Any], expected: list[int]
+) -> None:
+    """The conditions of a route are literal values or an expression, and a record must meet all of them."""
+    assert expected == numbers(client_of(where=where), "/orders")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("key=alice", [0, 2]),
+        ("key=alice&key=carol", [0, 2, 3]),
+        ("header.type=paid&key=alice", [2]),
+        ("field.customer.id=7", [0, 2, 3]),
+        ("filter=value.amount%20%3E%2010", [1, 2, 4]),
+        ("filter=value.amount%20%3E%2010&key=alice", [2]),
+        ("key=*", []),
+        ("_=1790000000000&utm_source=x", [0, 1, 2, 3, 4]),
+    ],
+)
+@pytest.mark.parametrize("path", ["/orders?", f"/orders?{START}&"])
+def test_a_client_filters_with_its_query(client_of: Open, path: str, query: str, expected: list[int]) -> None:
+    """A query narrows the stream of a route that allows the filter. Parameters of other names are ignored."""
+    client = client_of(client_filters=["key", "header.type", "field.*", "filter"])
+
+    assert expected == numbers(client, path + query)
+
+
+def test_the_open_route_has_the_filters_of_the_whole_server(client_of: Open) -> None:
+    """Clients can filter at /{topics} if the top-level setting allows it."""
+    client = client_of("/other", {"client_filters": ["key"]})
+
+    assert [0, 2] == numbers(client, f"/orders?{START}&key=alice")
+
+
+def test_a_path_parameter_selects_records(client_of: Open) -> None:
+    """With a path parameter in `where`, each URL contains its own records of the topic."""
+    client = client_of("/of/{customer}", where={"key": "{customer}", "headers": {"type": "paid"}})
+
+    assert [[2], [3], []] == [numbers(client, f"/of/{each}") for each in ("alice", "carol", "nobody")]
+
+
+@pytest.mark.parametrize(
+    "value", ["*", "{customer}", "{{", "%00", "a" * 5000, "%EF%BD%81lice", "..", "alice%2Fbob", "' || true"]
+)
+def test_a_path_parameter_is_compared_literally(client_of: Open, value: str) -> None:
+    """No value has a special meaning: not patterns, templates, NUL, long texts, or other forms of the same character."""
+    client = client_of("/of/{customer}", where={"key": "{customer}"})
+
+    response = client.get(f"/of/{value}", buffered=False)
+
+    assert 404 == response.status_code or b'data: {"n"' not in _until_end(response.response)
+    response.close()
+
+
+def test_event_ids_advance_past_filtered_records(client_of: Open) -> None:
+    """A client whose filter rejects the last records receives their position, so that it does not read them again."""
+    events = to_the_end(client_of(where={"key": "bob"}), "/orders")
+
+    assert ["position", "message", "position"] == [each.type for each in events]
+    assert [{"topic": "orders", "partition": 0, "offset": 5}] == [
+        {name: each[name] for name in ("topic", "partition", "offset")} for each in json.loads(events[-1].id)
+    ]
+
+
+def test_an_invalid_expression_is_rejected_with_its_position(client_of: Open) -> None:
+    """The response to an invalid expression has the line, the column, the reason and a picture of the mistake."""
+    response = client_of(client_filters=["filter"]).get("/orders?filter=value.amount+%3E%3E+10")
+
+    assert (400, "application/problem+json") == (response.status_code, response.content_type)
+    problem = response.get_json(force=True)
+    assert ("InvalidFilterError", 1, 15) == (problem["name"], problem["line"], problem["column"])
+    assert "extraneous input '>'" == problem["reason"]
+    assert "value.amount >> 10\n              ^" == problem["picture"]
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("header.type=a", "This route does not allow the filter header.type."),
+        ("filter=true", "This route does not allow the filter filter."),
+        ("keys=a", "There is no query parameter keys. Did you mean key?"),
+        ("Key=a", "There is no query parameter Key. Did you mean key?"),
+        ("fields.id=a", "There is no query parameter fields.id. Did you mean field.PATH?"),
+        ("header=a", "There is no query parameter header. Did you mean header.NAME?"),
+        ("key=" + "a" * 1001, "The value of key has more than 1000 characters."),
+    ],
+)  # fmt: skip
+def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of: Open, query: str, detail: str) -> None:
+    """A filter is never ignored, because the client would receive records that it does not expect."""
+    response = client_of(client_filters=["key", "field.id"]).get(f"/orders?{query}")
+
+    problem = response.get_json(force=True)
+    assert (400, detail) == (response.status_code, problem["detail"].removesuffix(ALLOWED))
+    assert problem.get("allowed", ["key", "field.id"]) == ["key", "field.id"]
+
+
+def test_clients_with_the_same_filter_share_a_feed(
+    log: MemoryLog, client_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record is evaluated once for all clients with the same filter, however they write it."""
+    encoded: list[int] = []
+    encode = Encoder.encode
+
+    def counted(self: Encoder, topic: str, partition: int, record: Any) -> Any:
+        encoded.append(record.offset)
+        return encode(self, topic, partition, record)
+
+    client = client_of(client_filters=["header.*", "filter"], start="latest")
+    paths = ["/orders?filter=value.n>5&header.type=paid", "/orders?header.type=paid&filter=value.n+>+5"]
+    responses = [client.get(path, buffered=False) for path in paths * 5]
+    streams = [iter(response.response) for response in responses]
+    for stream in streams:
+        next(stream)
+    monkeypatch.setattr(Encoder, "encode", counted)
+
+    log.append("orders", b'{"n":6}', headers=[("type", b"paid")])
+    bodies = [next(chunk for chunk in stream if b'"n":6' in chunk) for stream in streams]
+
+    assert 10 == len(bodies)
+    assert [5] == encoded
+    for response in responses:
+        response.close()
+
+
+def test_an_expression_without_a_result_is_counted_and_logged(
+    client_of: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record without a field of the expression does not match. The log names the record but does not contain it."""
+    client = client_of(where={"expression": "value.amount > 10"})
+
+    with caplog.at_level(logging.WARNING):
+        assert [1, 2, 4] == numbers(client, "/orders")
+
+    assert ["A filter expression of the route orders has no result for orders/0 offset 3: a field is missing"] == [
+        each.getMessage() for each in caplog.records
+    ]
+    service = client.application.extensions["kafkasse"]["kafkasse"]
+    assert 1 == service.metrics.value("filter_failures", route="orders")
