@@ -10,14 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafkasse.access import Visitor
     from kafkasse.app import blueprint
     from kafkasse.broker import EmbeddedBroker
     from kafkasse.config import Config
 
 __version__ = "0.1.0"
-__all__ = ["Config", "EmbeddedBroker", "__version__", "blueprint"]
+__all__ = ["Config", "EmbeddedBroker", "Visitor", "__version__", "blueprint"]
 
-_MODULES = {"Config": "kafkasse.config", "EmbeddedBroker": "kafkasse.broker", "blueprint": "kafkasse.app"}
+_MODULES = {
+    "Config": "kafkasse.config",
+    "EmbeddedBroker": "kafkasse.broker",
+    "Visitor": "kafkasse.access",
+    "blueprint": "kafkasse.app",
+}
 
 
 def __getattr__(name: str) -> Any:

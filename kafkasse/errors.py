@@ -5,6 +5,7 @@
     │   ├── InvalidPosition        400   name "InvalidAssignmentError", as in KafkaSSE
     │   └── InvalidParameter       400
     │       └── InvalidFilter      400   the filter expression is invalid; has its position and a picture
+    ├── Unauthorized               401   no guard of the route knows the visitor; has WWW-Authenticate
     ├── Forbidden                  403   the visitor may not read the route
     ├── NotFound                   404   the URL is unknown
     ├── TopicNotAvailable          404   the topic does not exist or is not allowed; the response is the same for both
@@ -18,6 +19,7 @@
     ├── FilterError                500   a filterer raised an exception
     ├── Unavailable                503   temporary; has Retry-After
     │   ├── KafkaUnavailable       503
+    │   ├── AccessUnavailable      503   a token cannot be checked now
     │   ├── ServerFull             503
     │   └── ServerStopping         503
     ├── TopicGone                  410   the topic was deleted while a client was reading it
@@ -126,20 +128,42 @@ class InvalidFilter(InvalidParameter):
     fix = "Correct the expression at `line` and `column`, for the `reason`. `picture` shows the place."
 
 
-class Forbidden(KafkasseError):
-    status = 403
-    title = "Forbidden"
-    name = "ForbiddenError"
-    cause = "Your credentials do not allow you to read this stream, for example because a claim is missing."
-    fix = "Ask the operator for access."
-
-
 class NotFound(KafkasseError):
     status = 404
     title = "Not found"
     name = "NotFoundError"
     cause = "The server has nothing at this URL."
     fix = "Correct the URL. If the server has a catalog, `/-/catalog` lists its streams."
+
+
+class _WithChallenge(KafkasseError):
+    """An error with WWW-Authenticate, which says how a client can identify itself; "" if it cannot."""
+
+    def __init__(self, detail: str, challenge: str = "", **extra: Any) -> None:
+        super().__init__(detail, **extra)
+        self.challenge = challenge
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": self.challenge} if self.challenge else {}
+
+
+class Unauthorized(_WithChallenge):
+    status = 401
+    title = "Unauthorized"
+    name = "UnauthorizedError"
+    cause = "The stream needs a token or a login, or the token is not valid, for example because it has expired."
+    fix = "Send a valid token. `WWW-Authenticate` names the guards of the stream, and `detail` says what is wrong."
+
+
+class Forbidden(_WithChallenge):
+    status = 403
+    title = "Forbidden"
+    name = "ForbiddenError"
+    cause = (
+        "The server knows who you are, but you may not read this stream, or a page of another origin sent the cookie."
+    )
+    fix = "Use a token with the necessary claims, or ask the operator for access."
 
 
 class TopicNotAvailable(KafkasseError):
@@ -163,9 +187,13 @@ class MethodNotAllowed(KafkasseError):
         "parameters into the query and the event ID into the header `Last-Event-ID`."
     )
 
+    def __init__(self, detail: str, *, allow: str = "GET, HEAD, OPTIONS", **extra: Any) -> None:
+        super().__init__(detail, **extra)
+        self.allow = allow
+
     @property
     def headers(self) -> dict[str, str]:
-        return {"Allow": "GET, HEAD, OPTIONS"}
+        return {"Allow": self.allow}
 
 
 class NotAcceptable(KafkasseError):
@@ -271,6 +299,13 @@ class KafkaUnavailable(Unavailable):
     name = "KafkaUnavailableError"
     cause = "Kafka does not respond."
     fix = "Wait as long as `Retry-After` says, then retry. The operator checks the brokers and the network."
+
+
+class AccessUnavailable(Unavailable):
+    title = "Access check unavailable"
+    name = "AccessUnavailableError"
+    cause = "The server cannot check tokens, for example because the keys of their issuer are unavailable."
+    fix = "Wait as long as `Retry-After` says, then retry. The server's log has the reason."
 
 
 class ServerFull(Unavailable):

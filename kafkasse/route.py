@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from kafkasse.access.grant import Grant
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.filter.where import EVERY_RECORD, Where
 from kafkasse.position import IdType, Position, of_topics
@@ -51,6 +52,9 @@ class Route:
         redact: the paths of the members of the value that clients do not receive.
         heartbeat_s: the interval of the heartbeats. None: that of the server.
         description: what the stream contains, in words.
+        access: the visitors who may read the route; empty if everyone may.
+        cors_origins: the origins whose pages may read the route, or *.
+        cors_credentials: whether these pages may send cookies.
         where: which records of its topics the route contains.
         client_filters: the filters that clients may set in their queries.
     """
@@ -69,6 +73,9 @@ class Route:
     redact: tuple[str, ...] = ()
     heartbeat_s: float | None = None
     description: str = ""
+    access: tuple[Grant, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    cors_credentials: bool = False
     where: Where = EVERY_RECORD
     client_filters: tuple[str, ...] = ()
 

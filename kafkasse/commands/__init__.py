@@ -21,6 +21,7 @@ SUMMARIES = {
     "serve": "Stream topics over HTTP.",
     "check": "Check the configuration and list what would be served.",
     "config": "Print the effective settings and their sources.",
+    "key": "Create API keys.",
     "cat": "Print a stream in the terminal.",
     "load": "Write a CSV or JSON lines file to a topic.",
     "pipeline": "Run a Spark pipeline.",

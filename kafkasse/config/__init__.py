@@ -5,6 +5,7 @@ file, and the file overrides the defaults. Importing this package reads no confi
 
     sources   reads the file, the environment and the arguments, and remembers where each value comes from
     check     validates the values; uses names (known and old names) and kafka (kafka-python's settings)
+    access    checks of guards and CORS
     settings  typed objects, one for each package that reads them
     routes    creates the routes
     hooks     the functions of the application that kafkasse calls
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kafkasse.config import check, hooks, kafka, sources
 from kafkasse.config.hooks import Hooks
 from kafkasse.config.names import FILE_VARIABLE
-from kafkasse.config.settings import FeedSettings, KafkaSettings, RouteSettings, WebSettings
+from kafkasse.config.settings import AccessSettings, FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from kafkasse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ NOTHING_TO_SERVE = (
     'Example: allowed_topics: [orders, "events.*"] in the file, or KAFKASSE_ALLOWED_TOPICS=orders,events.*'
 )
 
-Settings = TypeVar("Settings", KafkaSettings, FeedSettings, WebSettings, RouteSettings)
+Settings = TypeVar("Settings", KafkaSettings, FeedSettings, WebSettings, RouteSettings, AccessSettings)
 
 
 class Effective(NamedTuple):
@@ -59,6 +60,7 @@ class Config:
     feed: FeedSettings
     web: WebSettings
     route: RouteSettings
+    access: AccessSettings
     hooks: Hooks = field(repr=False)
     _layer: sources.Layer = field(repr=False, compare=False)
 
@@ -98,6 +100,7 @@ class Config:
             ("feed", _typed(FeedSettings, layer.values)),
             ("web", _typed(WebSettings, layer.values)),
             ("route", _typed(RouteSettings, layer.values)),
+            ("access", _typed(AccessSettings, layer.values)),
             ("hooks", Hooks(**given_hooks)),
             ("_layer", layer),
         ):
@@ -115,12 +118,16 @@ class Config:
         """Check that there is something to serve, and that the configuration says who may read it.
 
         Raises:
-            ConfigurationError: there are neither allowed topics nor routes, or a route does not set its access.
+            ConfigurationError: there are neither allowed topics nor routes, a route does not set its access, or a file of a
+                guard cannot be read.
         """
         if not self.route.allowed_topics and not self.route.routes:
             raise ConfigurationError(NOTHING_TO_SERVE)
         if problems := list(check.problems_of_access(self._layer)):
             raise ConfigurationError(_report(problems))
+        from kafkasse.access import Guards  # imported here for the same reason as in routes()
+
+        Guards(self.access.guards, self.hooks.logger)
 
     def web_of(self, route: Route) -> WebSettings:
         """Return the settings of kafkasse.web for a route, whose own settings override the general ones."""

@@ -18,7 +18,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 
 from kafkasse import schemas
-from kafkasse.config import hooks, kafka, names
+from kafkasse.config import access, hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
 from kafkasse.times import parse_start_time
 
@@ -40,7 +40,8 @@ def problems(layer: Layer) -> list[str]:
             _sentence(layer.source(("kafka", name)), f"kafka.{name}", rest)
             for name, rest in kafka.problems(layer.values["kafka"])
         ]
-        found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_cors(layer)]
+        found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
+        found += [*_problems_of_filters(layer), *_problems_of_routes(layer)]
     return list(dict.fromkeys(found))
 
 
@@ -148,8 +149,11 @@ def _is_secret(path: SettingPath) -> bool:
     """Return whether the value at `path` may be a secret, to judge by the names in the path.
 
     The settings of a route are never secrets, even if the name of the route contains a word such as token. But a text in
-    place of the whole route, as in `routes: {token: abc}`, may be one.
+    place of the whole route, as in `routes: {token: abc}`, may be one. The path in secret_file counts as a secret, because
+    users may put the secret itself in its place.
     """
+    if path[:1] == ("guards",) and len(path) > 2:
+        path = path[2:]
     return any(kafka.is_secret(str(each)) for each in path) and not (path[0] == "routes" and len(path) > 2)
 
 
@@ -173,7 +177,7 @@ def shown(path: SettingPath, value: object) -> str:
 
 def masked(path: SettingPath, value: Any) -> Any:
     """Return the value with secrets masked and in types that JSON supports."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or value == "":
         return value  # not a secret, even if the name of the setting contains a word such as credentials
     if _is_secret(path):
         return kafka.MASK
@@ -204,26 +208,10 @@ def _as_variable(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _problems_of_cors(layer: Layer) -> Iterator[str]:
-    """Check that cors_origins lists each origin if pages may send credentials. Any page can have the origin `null`."""
-    unlisted = [origin for origin in ("*", "null") if origin in layer.values["cors_origins"]]
-    if layer.values["cors_credentials"] and unlisted:
-        rest = f"cannot be true while cors_origins contains {unlisted[0]}: list the origins instead."
-        yield _sentence(layer.source(("cors_credentials",)), "cors_credentials", rest)
-
-
 def problems_of_access(layer: Layer) -> Iterator[str]:
     """Yield a sentence for each stream for which the configuration does not say who may read it."""
-    if layer.values["public"]:
-        return
-    whole = "If everyone may read all streams of this server, set public: true (KAFKASSE_PUBLIC=true)."
-    for name, route in layer.values["routes"].items():
-        if "access" not in route:
-            rest = f"does not say who may read it: add access: public. {whole}"
-            yield _sentence(layer.source(("routes", name)), f"routes.{name}", rest)
-    if layer.values["allowed_topics"]:
-        rest = f"does not say who may read these topics. {whole}"
-        yield _sentence(layer.source(("allowed_topics",)), "allowed_topics", rest)
+    for path, rest in access.undecided(layer.values):
+        yield _sentence(layer.source(path), _name(path), rest)
 
 
 def _problems_of_routes(layer: Layer) -> Iterator[str]:

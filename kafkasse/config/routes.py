@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kafkasse.access import grants
 from kafkasse.config.check import OPEN_PATH, OPEN_ROUTE, STARTS
 from kafkasse.config.settings import RouteSettings
 from kafkasse.filter import Where
@@ -23,6 +24,9 @@ def routes(settings: RouteSettings) -> tuple[Route, ...]:
         settings.topic_prefix,
         id_type=IdType(settings.id_type),
         compact_ids=settings.compact_ids,
+        access=grants(settings.access),
+        cors_origins=settings.cors_origins,
+        cors_credentials=settings.cors_credentials,
         client_filters=settings.client_filters,
     )
     return (*(_named(name, given, settings) for name, given in settings.routes.items()), open_route)
@@ -44,6 +48,9 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         redact=tuple(given.get("redact", ())),
         heartbeat_s=given.get("heartbeat_s"),
         description=given.get("description", ""),
+        access=grants(given.get("access", settings.access)),
+        cors_origins=tuple(given.get("cors_origins", settings.cors_origins)),
+        cors_credentials=given.get("cors_credentials", settings.cors_credentials),
         where=Where.parse(given.get("where", {})),
         client_filters=tuple(given.get("client_filters", settings.client_filters)),
     )

@@ -63,6 +63,15 @@ class WebSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSettings:
+    """Read by kafkasse.access. `guards` may contain functions of the application, which repr() does not show."""
+
+    guards: Mapping[str, Any] = field(repr=False)
+    tickets: bool
+    ticket_secret_file: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSettings:
     """Read by kafkasse.config.routes, which creates the routes."""
 
@@ -70,6 +79,9 @@ class RouteSettings:
     topic_prefix: str
     id_type: str
     compact_ids: bool | None
+    access: tuple[str | Mapping[str, Any], ...]
     client_filters: tuple[str, ...]
     public: bool
+    cors_origins: tuple[str, ...]
+    cors_credentials: bool
     routes: Mapping[str, Mapping[str, Any]]

@@ -18,6 +18,7 @@ from kafkasse import schemas
 from kafkasse.config import kafka, names
 
 SCHEMA = "config"
+NO_VARIABLES = ("kafka", "guards", "routes")  # settings that an environment variable cannot hold
 SettingPath = tuple[str | int, ...]
 
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -206,7 +207,7 @@ def environment(environ: Mapping[str, str]) -> Layer:
             continue
         name = variable.removeprefix(names.PREFIX).lower()
         source = Source("variable", variable)
-        if name in properties and name not in ("kafka", "routes"):
+        if name in properties and name not in NO_VARIABLES:
             layer.put(name, _value(text, properties[name]), source)
         elif variable.startswith(names.KAFKA_PREFIX):
             client_name = variable.removeprefix(names.KAFKA_PREFIX).lower()
@@ -224,11 +225,11 @@ def environment(environ: Mapping[str, str]) -> Layer:
 def _unknown_variable(variable: str, name: str, properties: Mapping[str, Any]) -> str:
     if new := names.RENAMED.get(name):
         return f"{variable} was renamed: use {names.PREFIX}{new.upper()}."
-    if name in ("kafka", "routes"):
+    if name in NO_VARIABLES:
         return f"{variable} is not a setting: {name} can be set only in a file or in code."
     others = (each.removeprefix(names.PREFIX).lower() for each in names.OTHER_VARIABLES)
     client = (f"kafka_{each}" for each in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"])
-    known = [*(each for each in properties if each not in ("kafka", "routes")), *others, *client]
+    known = [*(each for each in properties if each not in NO_VARIABLES), *others, *client]
     return f"{variable} is not a setting{names.suggestion(name, known, names.PREFIX)}"
 
 

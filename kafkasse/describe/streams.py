@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kafkasse.access import PUBLIC
 from kafkasse.route import Route
 
-PUBLIC = "public"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _EVENTS = ("position", "message", "delete", "gap", "error")
 
@@ -81,12 +81,8 @@ def describe(route: Route, settings: Mapping[str, Any]) -> StreamDescription:
         parameters=route.parameters,
         format=route.format,
         start=str(settings.get("start", route.start.value)),
-        access=_as_tuple(settings.get("access", PUBLIC)),
+        access=tuple(dict.fromkeys(grant.guard for grant in route.access)) or (PUBLIC,),
         filters={},
         fields=tuple(settings.get("fields", ())),
         events=(*_EVENTS, "base64") if route.format == "value" else _EVENTS,
     )
-
-
-def _as_tuple(names: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)

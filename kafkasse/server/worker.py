@@ -43,6 +43,11 @@ STOP_CHECK_INTERVAL_S = 0.05
 REST_OF_HEADER_TIMEOUT_S = 1.0
 RECV_BYTES = 65_536
 GC_THRESHOLD = 20_000
+_TOKENS = re.compile(
+    r"((?:^|[?&])(?:ticket|access_token|id_token|token|jwt|api_?key|authorization)=)[^&\s\"]*|"
+    r"(?<![\w-])(?:ey[\w-]{8,}\.[\w.-]+|kafkasse_[\w-]{20,})",
+    re.IGNORECASE,
+)
 _ORIGIN = re.compile(rb"\r\norigin:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
@@ -80,11 +85,14 @@ class _Parser(http.RequestParser):  # type: ignore[misc]
 
 
 class _Atoms(SafeAtoms):  # type: ignore[misc]
-    """The parts of a line in the access log, on one line. A user name in Authorization may contain line breaks."""
+    """The parts of a line in the access log, on one line. A user name in Authorization may contain line breaks.
+
+    Tokens in URLs are masked. The server rejects all of them except tickets, but a client has sent them.
+    """
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        return one_line(value, MAX_HEADER_BYTES) if isinstance(value, str) else value
+        return one_line(_TOKENS.sub(r"\1********", value), MAX_HEADER_BYTES) if isinstance(value, str) else value
 
 
 class _Listener(StreamServer):  # type: ignore[misc]

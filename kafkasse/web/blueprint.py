@@ -17,8 +17,9 @@ from weakref import WeakValueDictionary
 from flask import Blueprint, Response, make_response, request
 from werkzeug.exceptions import HTTPException
 
-from kafkasse.access import ANONYMOUS, Visitor
+from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
+from kafkasse.config.check import OPEN_ROUTE
 from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
@@ -34,12 +35,15 @@ from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
 from kafkasse.route import Route
+from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.id_size import check_id_size
+from kafkasse.web.identify import Identifier
 from kafkasse.web.limits import StreamLimits
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
+from kafkasse.web.revocations import Revocations
 from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
 from kafkasse.web.stream import Stream
 from kafkasse.web.throttle import RejectionThrottle
@@ -58,7 +62,7 @@ def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str, ca
         name: the blueprint's name, under which app.extensions["kafkasse"] holds the StreamService.
         catalog: whether the blueprint serves its catalog.
     """
-    service = StreamService(config, open_log, catalog)
+    service = StreamService(config, open_log, name, catalog)
     blueprint = Blueprint(name, __name__)
     service.catalog.add_rules(blueprint)
     for route in config.routes:
@@ -71,6 +75,14 @@ def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str, ca
             # werkzeug's redirects to a path with other slashes repeat the request's Host header, which a client can forge.
             merge_slashes=False,
             strict_slashes=not route.path.endswith("/"),
+        )
+    if config.access.tickets:
+        blueprint.add_url_rule(
+            ticket_endpoint.PATH,
+            ticket_endpoint.ENDPOINT,
+            service.ticket_view,
+            methods=METHODS,
+            provide_automatic_options=False,
         )
     blueprint.record_once(lambda state: state.app.extensions.setdefault("kafkasse", {}).update({name: service}))
     return blueprint
@@ -86,7 +98,7 @@ class StreamService:
         catalog: describes the streams.
     """
 
-    def __init__(self, config: Config, open_log: Callable[[], Log], catalog: bool = False) -> None:
+    def __init__(self, config: Config, open_log: Callable[[], Log], name: str, catalog: bool = False) -> None:
         self.config = config
         self.catalog = Catalog(self, catalog)
         self.metrics = Metrics()
@@ -99,7 +111,12 @@ class StreamService:
         # As long as a feed uses them: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         web = config.web
-        self._cors = CorsPolicy(web.cors_origins, web.cors_credentials)
+        self._routes = {route.name: route for route in config.routes}
+        self._cors = {name: CorsPolicy(each.cors_origins, each.cors_credentials) for name, each in self._routes.items()}
+        self._guards = Guards(config.access.guards, config.hooks.logger)
+        self._tickets = ticket_endpoint.open_tickets(config, name)
+        self._identifier = Identifier(self._guards, self._tickets)
+        self._revocations = Revocations(self._guards)
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
         self._web = {route.name: config.web_of(route) for route in config.routes}
@@ -124,6 +141,8 @@ class StreamService:
             if error.status < 500:  # other errors are ours
                 error = self.throttle() or error
             return self.reject(error)
+        except HTTPException:  # a guard of the application called flask.abort()
+            raise
         except Exception:
             self.config.hooks.logger.exception("A request failed unexpectedly.")
             return self.reject(KafkasseError(UNEXPECTED))
@@ -131,14 +150,29 @@ class StreamService:
     def may_open(self, route: Route) -> bool:
         """Return whether the guards of a route accept the credentials of the current request."""
         try:
-            self._identify(route)
-        except KafkasseError:
+            self._identify(route, {})
+        except (KafkasseError, HTTPException):
             return False
         return True
 
     def problem_types(self) -> str:
         """Return what the `type` of an error starts with: the URL path of the pages of errors."""
         return intern(f"{self.catalog.root}/-/problems/")  # each open stream has it
+
+    def ticket_view(self) -> Any:
+        """Answer a request for a ticket; see web/ticket_endpoint.py."""
+        return self.answer(self._issue_ticket)
+
+    def _issue_ticket(self) -> Response:
+        if request.method == "OPTIONS":
+            return Response(status=204, headers={"Allow": ticket_endpoint.METHODS, **DEFAULT_HEADERS})
+        assert self._tickets is not None  # noqa: S101 - otherwise the endpoint does not exist
+        route, parameters, path = ticket_endpoint.check_request(request, self._ticket_target())
+        visitor = self._identify(route, parameters)
+        return ticket_endpoint.response(self._tickets, visitor, path)
+
+    def _ticket_target(self) -> ticket_endpoint.Target | None:
+        return ticket_endpoint.target(request, self._routes)
 
     def respond(self, route: Route, topics: str, parameters: Mapping[str, str]) -> Response:
         """Identify the visitor, parse the request, check its topics, and open its stream.
@@ -154,7 +188,7 @@ class StreamService:
         if request.method == "OPTIONS":
             return Response(status=204, headers=ALLOW | DEFAULT_HEADERS)
         web = self._web[route.name]
-        visitor = self._identify(route)
+        visitor = self._identify(route, parameters)
         parsed = parse_request(request, route, topics, web)
         selection = self._select(route, visitor, parameters)
         registry = StreamRegistry.of(request.environ, self.registry)
@@ -189,7 +223,8 @@ class StreamService:
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        stream = Stream(reader, parsed.wire, web, registry, client, on_close, logger, types)
+        stream = Stream(reader, parsed.wire, web, registry, client, on_close, logger, types, visitor.expires_at)
+        self._revocations.add(stream, visitor)
         return self._stream_response(route, parsed, stream)
 
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any) -> Response:
@@ -236,11 +271,21 @@ class StreamService:
             return None
 
     def _with_cors(self, response: Response) -> Response:
-        headers = dict(self._cors.headers(request.headers.get("Origin"), is_preflight=request.method == "OPTIONS"))
+        origin = request.headers.get("Origin")
+        headers = dict(self._cors_policy().headers(origin, is_preflight=request.method == "OPTIONS"))
         if headers.pop("Vary", None):
             response.vary.add("Origin")  # the response of a hook may vary by another header too
+        if "Access-Control-Allow-Methods" in headers:
+            headers["Access-Control-Allow-Methods"] = response.headers.get("Allow", ALLOW["Allow"])
         response.headers.update(headers)
         return response
+
+    def _cors_policy(self) -> CorsPolicy:
+        """Return the policy of the route that the current request is for; that of the open route if there is none."""
+        name = (request.endpoint or "").rpartition(".")[2]
+        if name == ticket_endpoint.ENDPOINT and (found := self._ticket_target()):
+            name = found.route.name
+        return self._cors.get(name, self._cors[OPEN_ROUTE])
 
     def _get_feeds(self) -> Feeds:
         with self._feeds_lock:
@@ -267,9 +312,9 @@ class StreamService:
 
         return leave
 
-    def _identify(self, route: Route) -> Visitor:
+    def _identify(self, route: Route, parameters: Mapping[str, str]) -> Visitor:
         """Return the visitor whom the current request identifies to the guards of a route."""
-        return ANONYMOUS
+        return self._identifier.identify(request, route, parameters, self._cors[route.name])
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""

@@ -124,16 +124,15 @@ class Catalog:
 
     def _visible(self) -> tuple[Route, ...]:
         """Return the routes that the visitor of the current request may know of."""
-        accepted: dict[Any, bool] = {}  # by guards, because checking a credential takes time
+        accepted: dict[Any, bool] = {}  # by access, because checking a credential takes time
         routes = []
         for route in self._service.config.routes:
             settings = self._settings(route)
             is_listed = settings.get("listed")
             if is_listed is None:
-                guards = repr(settings.get("access"))
-                if guards not in accepted:
-                    accepted[guards] = self._service.may_open(route)
-                is_listed = accepted[guards]
+                if route.access not in accepted:
+                    accepted[route.access] = self._service.may_open(route)
+                is_listed = accepted[route.access]
             if is_listed and route.topics != () and (route.topics or route.allowed):
                 routes.append(route)
         return tuple(routes)
@@ -172,7 +171,7 @@ class Catalog:
 
     def _create_document(self, kind: str, root: str, routes: tuple[Route, ...]) -> str:
         streams = [describe(route, self._settings(route)) for route in routes]
-        guards: dict[str, Any] = {}
+        guards = {name: {"type": "http", "scheme": "bearer"} for name in self._service.config.access.guards}
         if kind == "openapi":
             return json.dumps(openapi(streams, root, self._service.config.web, guards))
         return json.dumps(asyncapi(streams, guards))

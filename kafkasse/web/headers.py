@@ -28,7 +28,7 @@ _PREFLIGHT = {
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class CorsPolicy:
-    """The origins whose pages may read the streams of one blueprint.
+    """The origins whose pages may read the streams of one blueprint or route.
 
     Args:
         origins: origins, or ANY.
@@ -40,6 +40,10 @@ class CorsPolicy:
 
     def __post_init__(self) -> None:
         _policies.add(self)
+
+    def allows_credentials(self, origin: str | None) -> bool:
+        """Return whether a page of this origin may send cookies."""
+        return self.credentials and origin in self.origins
 
     def headers(self, origin: str | None, is_preflight: bool = False) -> Mapping[str, str]:
         """Return the headers of a response. `Vary` is included if another origin would get other headers."""

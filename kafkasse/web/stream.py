@@ -53,6 +53,7 @@ class Stream:
         on_close: called once, after the reader was closed.
         logger: receives unexpected errors.
         problem_types: what the `type` of an error starts with; see KafkasseError.problem().
+        expires_at: when the visitor must be identified again, in seconds since the epoch.
     """
 
     __slots__ = (
@@ -86,6 +87,7 @@ class Stream:
         on_close: Callable[[], object],
         logger: logging.Logger,
         problem_types: str = URN,
+        expires_at: float = float("inf"),
     ) -> None:
         self._closed = False
         self._reader = reader
@@ -95,7 +97,7 @@ class Stream:
         self._on_close = on_close
         self._logger = logger
         self._problem_types = problem_types
-        self._deadline = _deadline(settings.max_stream_age_s)
+        self._deadline = min(_deadline(settings.max_stream_age_s), time.monotonic() + expires_at - time.time())
         self._client = client
         self._input_left = MAX_INPUT_BYTES
         self._socket: ClientSocket | None = None  # set by serve()
@@ -190,6 +192,9 @@ class Stream:
         reader, heartbeat_s = self._reader, self._settings.heartbeat_s
         heartbeat_at = time.monotonic() + heartbeat_s
         while reader.stop_reason is None:
+            if time.monotonic() >= self._deadline:
+                self.end()
+                continue
             if self._socket is not None and reader.can_park:
                 # If there is an ID to send, check again afterwards: new records may arrive while it is written.
                 yield reader.id_if_moved() or None
@@ -204,8 +209,6 @@ class Stream:
             elif frames:
                 yield frames
                 heartbeat_at = time.monotonic() + heartbeat_s
-            if now >= self._deadline:
-                self.end()
 
     def _error_frame(self, error: BaseException) -> bytes:
         """Return the last event of a stream that failed, and log the failure unless it is the client's or Kafka's."""

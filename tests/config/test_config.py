@@ -15,14 +15,14 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.config import Config
-from kafkasse.config.settings import FeedSettings, KafkaSettings, RouteSettings, WebSettings
+from kafkasse.config.settings import AccessSettings, FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from kafkasse.errors import ConfigurationError
 from kafkasse.position import IdType
 from kafkasse.route import StartAt
 
 SETTINGS = schemas.read("config")["properties"]
 ROUTE_SETTINGS = schemas.read("config")["$defs"]["route"]["properties"]
-TYPED = (KafkaSettings, FeedSettings, WebSettings, RouteSettings)
+TYPED = (KafkaSettings, FeedSettings, WebSettings, RouteSettings, AccessSettings)
 JSON_TYPES = {
     "integer": int,
     "number": float,
@@ -61,7 +61,7 @@ def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
 def test_the_schema_and_the_typed_objects_agree_on_types(settings_class: type) -> None:
     """The type of each attribute is that of the schema."""
     for name, attribute in typing.get_type_hints(settings_class).items():
-        if name not in ("kafka", "routes"):  # mappings
+        if name not in ("kafka", "guards", "access", "routes"):  # they contain mappings
             types = SETTINGS[name].get("type", "string")
             expected = [JSON_TYPES[each] for each in ([types] if isinstance(types, str) else types)]
             assert set(expected) == set(typing.get_args(attribute) if len(expected) > 1 else [attribute]), name
@@ -171,8 +171,12 @@ def test_a_route_without_access_is_an_error(write: Callable[[str], Path]) -> Non
     Config.load({"KAFKASSE_PUBLIC": "true"}, file).check_servable()
 
     first, second = rejected.value.detail.splitlines()
-    assert first.startswith(f"{file}, line 3: routes.b does not say who may read it: add access: public.")
-    assert second.startswith(f"{file}, line 1: allowed_topics does not say who may read these topics.")
+    assert first.startswith(
+        f"{file}, line 3: routes.b does not say who may read it: add access: [GUARD] or access: public."
+    )
+    assert second.startswith(
+        f"{file}, line 1: allowed_topics does not say who may read these topics: set access: [GUARD]."
+    )
     assert first.endswith("set public: true (KAFKASSE_PUBLIC=true).")
 
 

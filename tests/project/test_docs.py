@@ -23,7 +23,11 @@ from tests.support.kafka import Cluster
 from tests.support.server import ROOT
 
 PAGES = [page.relative_to(ROOT).as_posix() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
-NO_VARIABLE = {"kafka": "see [Kafka](#kafka)", "routes": "file or code only"}  # these are not single values
+NO_VARIABLE = {
+    "kafka": "see [Kafka](#kafka)",
+    "guards": "file or code only",
+    "routes": "file or code only",
+}  # these are not single values
 NOT_SENT = {"UnavailableError", "CommandError"}  # a base class, and an error of the commands
 
 TOPN = """

@@ -8,18 +8,15 @@ import re
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, Request
 from flask.testing import FlaskClient
 
 import kafkasse.web.catalog
-from kafkasse import schemas
+from kafkasse import Visitor, schemas
 from kafkasse.app import blueprint, create_app
 from kafkasse.config import Config
 from kafkasse.describe.problems import pages
-from kafkasse.errors import KafkasseError
 from kafkasse.memory_log import MemoryLog
-from kafkasse.route import Route
-from kafkasse.web.blueprint import StreamService
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
 HOSTILE = "</p><script>alert(1)</script>"
@@ -95,21 +92,15 @@ class TestCatalog:
                 assert "hidden" not in text
                 assert "secrets" not in text
 
-    def test_shows_guarded_streams_only_to_visitors_who_may_open_them(
-        self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_shows_guarded_streams_only_to_visitors_who_may_open_them(self, log: MemoryLog) -> None:
         """Without valid credentials, no document contains the stream. `listed: true` shows it to everyone."""
 
-        def identify(self: StreamService, route: Route) -> object:
-            from flask import request
+        def session(request: Request) -> Visitor | None:
+            return Visitor() if request.headers.get("Authorization") == "Bearer good" else None
 
-            if request.headers.get("Authorization") != "Bearer good":
-                raise KafkasseError("Who are you?")
-            return None
-
-        monkeypatch.setattr(StreamService, "_identify", identify)
         shown = {"shown": {"path": "/shown", "topics": ["prices"], "listed": True}}
-        client = mounted(log, routes=ROUTES | shown)
+        guarded = {name: {**route, "access": ["session"]} for name, route in (ROUTES | shown).items()}
+        client = mounted(log, routes=guarded, guards={"session": session})
 
         for path in DOCUMENTS:
             stranger = client.get(f"/streams{path}").text

@@ -156,6 +156,11 @@ class Page:
         """Wait until the site has received `count` requests for the stream."""
         self.wait_until(lambda: count == len(self.site.requests))
 
+    def wait_for_requests_in(self, tab: str, count: int) -> None:
+        """The same, after switching to a tab."""
+        self.browser.switch_to.window(tab)
+        self.wait_for_requests(count)
+
     def emulate(self, **features: str) -> None:
         """Emulate media features, such as prefers_color_scheme="dark". Others keep the values of the machine."""
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
@@ -503,6 +508,97 @@ class TestConnection:
         page.run("window.dispatchEvent(new Event('online'))")
 
         page.wait_for_text("#state", "Live")
+
+
+class TestTabs:
+    """Several tabs with the page share one stream."""
+
+    @pytest.fixture
+    def tabs(self, page: Page) -> Iterator[list[str]]:
+        """Three tabs with the page. The first one has received an update before the others opened."""
+        page.site.preamble = SHORT_RETRY
+        page.open()
+        page.site.send(EUROPE, ASIA, event('{"key":"Asia"}', "8", "delete"))
+        page.wait_for_board("Europe")
+        first = page.browser.current_window_handle
+        tabs = [first]
+        for _ in range(2):
+            page.browser.switch_to.new_window("tab")
+            page.browser.get(page.site.url)
+            page.wait_for_text("#state", "Live")
+            tabs.append(page.browser.current_window_handle)
+        page.browser.switch_to.window(first)
+        yield tabs
+        for tab in page.browser.window_handles[1:]:
+            page.browser.switch_to.window(tab)
+            page.browser.close()
+        page.browser.switch_to.window(page.browser.window_handles[0])
+
+    def test_share_one_connection(self, page: Page, tabs: list[str]) -> None:
+        """A tab that opens later shows what the others show, and all of them receive each update."""
+        boards = []
+        for tab in tabs:
+            page.browser.switch_to.window(tab)
+            boards.append(list(page.board()))
+
+        page.site.send(ASIA)
+
+        for tab in tabs:
+            page.browser.switch_to.window(tab)
+            page.wait_for_board("Asia", "Europe")
+        assert [["Europe"]] * 3 == boards
+        assert 1 == len(page.site.requests)
+
+    def test_another_tab_takes_over(self, page: Page, tabs: list[str]) -> None:
+        """When the tab with the connection closes, one other tab resumes at the last event for all others."""
+        page.browser.close()
+
+        page.wait_for_requests_in(tabs[1], 2)
+        page.site.send(ASIA)
+
+        for tab in tabs[1:]:
+            page.browser.switch_to.window(tab)
+            page.wait_for_board("Asia", "Europe")
+        assert [StreamRequest(), StreamRequest(query="8")] == page.site.requests
+
+    def test_a_tab_without_the_connection_may_close(self, page: Page, tabs: list[str]) -> None:
+        """The others keep their connection."""
+        page.browser.switch_to.window(tabs[2])
+        page.browser.close()
+        page.browser.switch_to.window(tabs[1])
+
+        page.site.send(ASIA)
+
+        page.wait_for_board("Asia", "Europe")
+        assert 1 == len(page.site.requests)
+
+    def test_every_tab_can_restart_the_stream(self, page: Page, tabs: list[str]) -> None:
+        """After a permanent error, each tab shows the reason, and the button of any tab restarts all of them."""
+        page.site.send(event('{"status":410,"detail":"Gone."}', "9", "error"))
+        for tab in tabs:
+            page.browser.switch_to.window(tab)
+            page.wait_for_text("#state", "Stopped")
+        page.site.preamble = ASIA
+
+        page.browser.find_element(By.ID, "retry").click()
+
+        for tab in tabs:
+            page.browser.switch_to.window(tab)
+            page.wait_for_board("Asia")
+            page.wait_for_text("#state", "Live")
+        assert [StreamRequest(), StreamRequest()] == page.site.requests
+
+    def test_without_locks_each_tab_has_its_own_stream(self, page: Page) -> None:
+        """Browsers have no Web Locks for pages over HTTP from another machine. The page works there, too."""
+        hide = {"source": "Object.defineProperty(navigator, 'locks', {value: undefined})"}
+        script = page.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hide)
+        page.open()
+
+        page.site.send(EUROPE)
+        page.wait_for_board("Europe")
+
+        assert page.run("return navigator.locks === undefined")
+        page.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
 # Returns the lowest contrast between a text and its background, by the formula of WCAG 2, and the element.

@@ -1,7 +1,7 @@
 // The page: pass events to the board, and display the state of the connection.
 
 import { Board, parseUpdate } from "./board.js";
-import { Stream } from "./stream.js";
+import { SharedStream } from "./shared.js";
 
 const SUMMARY_INTERVAL_MS = 20_000;
 
@@ -19,7 +19,7 @@ let animationFrame = 0;
 let summaryTimer = 0;
 let latestChange = "";
 
-const stream = new Stream(element("stream").href, {
+const stream = new SharedStream(element("stream").href, {
   message(data) {
     const update = parseUpdate(data);
     const accepted = update !== null && board.update(update);
@@ -32,15 +32,15 @@ const stream = new Stream(element("stream").href, {
     countEvent(typeof continent === "string");
   },
   state: showState,
+  reset() {
+    board.clear();
+    draw();
+  },
+  key: (type, data) => (type === "delete" ? keyOf(data) : parseUpdate(data)?.continent),
 });
 
-element("retry").addEventListener("click", () => {
-  if (stream.stopped) board.clear();
-  stream.restart();
-  draw();
-});
+element("retry").addEventListener("click", () => stream.restart());
 window.addEventListener("online", () => stream.retryNow());
-stream.restart();
 
 /** Return the continent that a `delete` event names, or undefined. */
 function keyOf(data) {

@@ -22,18 +22,25 @@ export class Stream {
   #source = null;
   #timer = 0;
   #failures = 0;
-  #lastEventId = "";
+  #lastEventId;
   #state = "";
 
   /**
    * @param url the absolute URL of the stream.
-   * @param handlers `message(data)` and `delete(data)`, called for each event, and `state({name, reason, seconds})`,
-   *   called when the state changes. `name` is "connecting", "live", "reconnecting" or "stopped"; `reason` explains the
-   *   last two; `seconds` is the time until the next attempt, if known.
+   * @param handlers `message(data)`, `delete(data)` and so on, called for each event of this type, and
+   *   `state({name, reason, seconds})`, called when the state changes. `name` is "connecting", "live", "reconnecting" or
+   *   "stopped"; `reason` explains the last two; `seconds` is the time until the next attempt, if known.
+   * @param lastEventId the event ID to resume from; "" to start where the route does.
    */
-  constructor(url, handlers) {
+  constructor(url, handlers, lastEventId = "") {
     this.#url = url;
     this.#handlers = handlers;
+    this.#lastEventId = lastEventId;
+  }
+
+  /** The ID of the last event. Inside a handler, this is the event that the handler receives. */
+  get lastEventId() {
+    return this.#lastEventId;
   }
 
   get stopped() {
@@ -72,8 +79,7 @@ export class Stream {
 
   #onEvent(event) {
     this.#saveId(event);
-    if (event.type === "position") return; // Every stream starts with one, even if the next event is an error.
-    this.#failures = 0;
+    if (event.type !== "position") this.#failures = 0; // Every stream starts with a position, even before an error.
     this.#handlers[event.type]?.(event.data);
   }
 

@@ -1,0 +1,66 @@
+"""Grants: which visitors of a guard may read a route. This module does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PUBLIC = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One entry of a route's `access`: the visitors of a guard whose claims have certain values.
+
+    Args:
+        guard: the name of the guard.
+        claims: for each claim, the values of which the visitor needs one. `{name}` stands for a path parameter.
+    """
+
+    guard: str
+    claims: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def admits(self, claims: Mapping[str, Any], parameters: Mapping[str, str]) -> bool:
+        """Return whether a visitor with these claims may read the stream with these path parameters."""
+        return all(
+            not _values(claims, name).isdisjoint(_with_parameter(each, parameters) for each in accepted)
+            for name, accepted in self.claims
+        )
+
+
+def grants(access: str | Sequence[str | Mapping[str, Any]]) -> tuple[Grant, ...]:
+    """Return the grants of a valid setting `access`; none if the route is public."""
+    return () if isinstance(access, str) else tuple(_grant(each) for each in access)
+
+
+def _grant(entry: str | Mapping[str, Any]) -> Grant:
+    if isinstance(entry, str):
+        return Grant(entry)
+    claims = entry.get("claims", {})
+    return Grant(entry["guard"], tuple((name, tuple(map(_text, values))) for name, values in claims.items()))
+
+
+def _with_parameter(value: str, parameters: Mapping[str, str]) -> str | None:
+    if value.startswith("{") and value.endswith("}"):
+        return parameters.get(value[1:-1])
+    return value
+
+
+def _values(claims: Mapping[str, Any], name: str) -> set[str]:
+    """Return the values of a claim as text. A dot separates the names of nested claims, as in realm_access.roles."""
+    value: Any = claims
+    for part in [name] if name in claims else name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if name == "scope" and isinstance(value, str):  # RFC 8693: a list of scopes separated by spaces
+        value = value.split()
+    return {_text(each) for each in (value if isinstance(value, list) else [value]) if _is_simple(each)}
+
+
+def _is_simple(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _text(value: object) -> str:
+    """Return a value as YAML and JSON write it, so that `true` in the configuration equals `true` in a token."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,83 @@
+"""The guards of a configuration: create them, and find the visitor of a request.
+
+This module does not know HTTP. The caller passes in the tokens of a request, and calls the guards of the application.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kafkasse.access.api_keys import ApiKeys
+from kafkasse.access.token_guard import TokenGuard
+from kafkasse.access.visitor import Visitor
+from kafkasse.errors import ConfigurationError
+
+Login = Callable[[Any], Visitor | None]  # a guard of the application; receives Flask's request
+
+
+class Guards:
+    """The guards of a configuration by name.
+
+    Args:
+        settings: the setting `guards`, which has been checked.
+        logger: receives the problems of files and key sets.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or a package is missing.
+
+    Attributes:
+        tokens: the guards that check a token.
+        logins: the guards of the application.
+        cookies: the cookie that may contain the token of a guard.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], logger: logging.Logger) -> None:
+        self.logins: dict[str, Login] = {name: each for name, each in settings.items() if callable(each)}
+        own = {name: each for name, each in settings.items() if name not in self.logins}
+        self.tokens: dict[str, TokenGuard] = {name: _guard(name, each, logger) for name, each in own.items()}
+        self.cookies: dict[str, str] = {name: each["cookie"] for name, each in own.items() if "cookie" in each}
+        self._key_files = [each for each in self.tokens.values() if isinstance(each, ApiKeys)]
+
+    @property
+    def version(self) -> int:
+        """A number that changes when API keys are added or revoked."""
+        return sum(each.version for each in self._key_files)
+
+    def is_current(self, visitor: Visitor) -> bool:
+        """Return whether a visitor that was identified earlier may continue to read."""
+        guard = self.tokens.get(visitor.guard)
+        return guard is None or guard.is_current(visitor)
+
+
+def challenges(guards: Iterable[str], error: str = "", description: str = "") -> str:
+    """Return the value of WWW-Authenticate (RFC 6750): one challenge for each guard.
+
+    Args:
+        guards: names of guards.
+        error: "invalid_token" or "insufficient_scope"; "" if the request contains no token.
+        description: a sentence without quotes.
+    """
+    suffix = f', error="{error}", error_description="{description}"' if error else ""
+    return ", ".join(f'Bearer realm="{guard}"{suffix}' for guard in guards)
+
+
+def _guard(name: str, settings: Mapping[str, Any], logger: logging.Logger) -> TokenGuard:
+    if "api_keys" in settings:
+        return ApiKeys(name, settings["api_keys"]["file"], logger)
+    try:
+        from kafkasse.access.jwt_guard import JwtGuard
+        from kafkasse.access.keys import KeySetFile, KeySetUrl, KeySource, SecretFile
+    except ImportError as error:
+        raise ConfigurationError(
+            f'guards.{name}.jwt needs the package {error.name}: run pip install "kafkasse[jwt]".'
+        ) from None
+    kinds: Mapping[str, Callable[[str, str, logging.Logger], KeySource]] = {
+        "jwks_url": KeySetUrl,
+        "jwks_file": KeySetFile,
+        "secret_file": SecretFile,
+    }
+    jwt = settings["jwt"]
+    (kind,) = kinds.keys() & jwt.keys()
+    return JwtGuard(name, jwt, kinds[kind](f"guards.{name}.jwt.{kind}", jwt[kind], logger))

@@ -1,0 +1,175 @@
+"""Tickets: short-lived text that stands for a visitor in the URL of one stream, because EventSource cannot send a header.
+
+A ticket contains the visitor, encrypted and signed (Fernet), so that neither clients nor logs can read its claims. It is
+valid for one path, once, for LIFETIME_S seconds. Each use creates a file; the workers of a machine share the folder of these
+files, so that only one of them accepts a ticket. Servers on several machines need the same `ticket_secret_file`, and then
+each machine accepts a ticket once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cryptography.fernet import Fernet
+from cryptography.fernet import InvalidToken as InvalidFernet
+from gevent import get_hub
+
+from kafkasse.access.token_guard import InvalidToken
+from kafkasse.access.visitor import Visitor
+from kafkasse.access.watched_file import WatchedFile
+from kafkasse.errors import AccessUnavailable, BadRequest, ConfigurationError
+
+LIFETIME_S = 30
+MAX_TICKET_BYTES = 6000  # a request line may have 8,190 bytes
+WINDOW_S = 60  # the files of one folder
+MAX_WINDOWS = 3  # older folders are deleted
+_SECRET_BYTES = 32
+_REJECTED = "The ticket is not valid: it has expired, was used, or is for another stream. Request a new one."
+
+
+class Tickets:
+    """Issues and redeems tickets.
+
+    Args:
+        secret: at least 32 bytes, the same in all processes that accept each other's tickets.
+        purpose: tickets of another purpose are not valid, even if the secret is the same.
+        folder: an existing folder for the files of used tickets, the same for all workers.
+        clock: the time in seconds since the epoch.
+    """
+
+    def __init__(self, secret: bytes, purpose: str, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        key = hmac.digest(secret, purpose.encode(), "sha256")
+        self._fernet = Fernet(base64.urlsafe_b64encode(key))
+        self._folder = folder
+        self._clock = clock
+        self._window = 0
+
+    def issue(self, visitor: Visitor, path: str) -> str:
+        """Return a ticket for a visitor and a path.
+
+        Raises:
+            BadRequest: the visitor's claims are too large.
+        """
+        expires_at = None if visitor.expires_at == float("inf") else visitor.expires_at
+        content = [
+            secrets.token_hex(16),
+            path,
+            visitor.guard,
+            visitor.name,
+            dict(visitor.claims),
+            expires_at,
+            visitor.key_hash,
+        ]
+        data = json.dumps(content, separators=(",", ":")).encode()
+        ticket = self._fernet.encrypt_at_time(data, int(self._clock())).rstrip(b"=")
+        if len(ticket) > MAX_TICKET_BYTES:
+            raise BadRequest(
+                "The claims of your token are too large for a ticket. Send the token in a header or a cookie."
+            )
+        return ticket.decode()
+
+    def redeem(self, ticket: str, path: str) -> Visitor:
+        """Return the visitor of a ticket, and make the ticket invalid.
+
+        Raises:
+            InvalidToken: the ticket was not issued by this server, is for another path, has expired, or was used.
+            AccessUnavailable: the use cannot be recorded.
+        """
+        padded = ticket.encode() + b"=" * (-len(ticket) % 4)
+        try:
+            if len(ticket) > MAX_TICKET_BYTES:
+                raise InvalidFernet
+            data = self._fernet.decrypt_at_time(padded, LIFETIME_S, int(self._clock()))
+            issued_at = self._fernet.extract_timestamp(padded)
+        except (InvalidFernet, ValueError):
+            raise InvalidToken(_REJECTED) from None
+        number, its_path, guard, name, claims, expires_at, key_hash = json.loads(data)
+        if its_path != path or not self._use(number, issued_at // WINDOW_S):
+            raise InvalidToken(_REJECTED)
+        return Visitor(guard, name, claims, float("inf") if expires_at is None else expires_at, key_hash)
+
+    def _use(self, number: str, window: int) -> bool:
+        """Record that a ticket was used. Return False if that was recorded before, by any worker."""
+        folder = self._folder / str(window)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            os.close(os.open(folder / number, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        except OSError:
+            raise AccessUnavailable("The server cannot accept tickets now. Retry after 5 s.") from None
+        if window > self._window:
+            self._window = window
+            get_hub().threadpool.spawn(_delete_windows_before, self._folder, window - MAX_WINDOWS)
+        return True
+
+
+def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logger: logging.Logger) -> Tickets:
+    """Create the tickets of a blueprint.
+
+    Args:
+        settings: the setting `guards`. Tickets are not valid for a blueprint whose guards are different.
+        secret_file: the path of a secret; if it is empty, all processes of this user on this machine share a random one.
+        name: the name of the blueprint.
+        logger: receives the problems of a secret that has changed.
+
+    Raises:
+        ConfigurationError: the secret cannot be read, or there is no private folder.
+    """
+    folder = _private_folder()
+    secret = _secret(folder)
+    if secret_file:
+        from kafkasse.access.keys import parse_secret
+
+        secret = WatchedFile("ticket_secret_file", secret_file, parse_secret, logger).content
+    purpose = json.dumps([name, settings], sort_keys=True, default=lambda login: getattr(login, "__qualname__", ""))
+    return Tickets(secret, purpose, folder)
+
+
+def _private_folder() -> Path:
+    """Return a folder that only this user can read. All workers, and all servers of this user, use the same one."""
+    folder = Path(tempfile.gettempdir()) / f"kafkasse-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigurationError(
+            f"tickets needs the folder {folder}: {error.strerror}. TMPDIR can name another."
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigurationError(
+            f"tickets needs {folder} as a folder that only this user can read. TMPDIR can name another."
+        )
+    return folder
+
+
+def _secret(folder: Path) -> bytes:
+    """Return the secret in a folder. The first process creates it; link() makes it appear complete, and only once."""
+    file = folder / "secret"
+    new = folder / f"secret-{secrets.token_hex(8)}"
+    if not file.exists():
+        new.touch(mode=0o600)
+        new.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+        with suppress(FileExistsError):
+            os.link(new, file)
+        new.unlink()
+    return file.read_bytes()
+
+
+def _delete_windows_before(folder: Path, window: int) -> None:
+    for each in folder.iterdir():
+        if each.name.isdigit() and int(each.name) < window:
+            shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""A file that is read again when it changes, such as a list of keys. An operator does not have to restart the server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from kafkasse.errors import ConfigurationError
+
+CHECK_INTERVAL_S = 1.0
+MAX_BYTES = 16 * 1024 * 1024
+
+Content = TypeVar("Content")
+
+
+class WatchedFile(Generic[Content]):
+    """The parsed content of a file.
+
+    Args:
+        setting: the setting that contains the path, for messages. The path itself is not shown: if the operator has put the
+            secret in its place, a message must not reveal it.
+        path: the file.
+        parse: parses the bytes of the file, and raises ValueError with a sentence if they are not valid.
+        logger: receives the problems of a file that has changed.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is not valid.
+    """
+
+    def __init__(self, setting: str, path: str, parse: Callable[[bytes], Content], logger: logging.Logger) -> None:
+        self._setting, self._path, self._parse, self._logger = setting, Path(path), parse, logger
+        self.version = 0  # the number of changes so far
+        try:
+            self._stat = self._read_stat()
+            self._content = self._read()
+        except OSError as error:
+            raise ConfigurationError(f"{setting}: the file cannot be read: {error.strerror}.") from None
+        except ValueError as error:
+            raise ConfigurationError(f"{setting}: {error}") from None
+        self._checked_at = time.monotonic()
+
+    @property
+    def content(self) -> Content:
+        """The current content. If the file has become invalid or is missing, this is the last valid content."""
+        now = time.monotonic()
+        if now - self._checked_at >= CHECK_INTERVAL_S:
+            self._checked_at = now
+            self._reload()
+        return self._content
+
+    def _reload(self) -> None:
+        try:
+            stat = self._read_stat()
+            if stat == self._stat:
+                return
+            self._stat = stat
+            self._content = self._read()
+            self.version += 1
+        except OSError as error:
+            if self._stat != (0, 0, 0):
+                self._logger.error(
+                    "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror
+                )
+            self._stat = (0, 0, 0)
+        except ValueError as error:
+            self._logger.error("%s: %s The last valid content stays in effect.", self._setting, error)
+
+    def _read_stat(self) -> tuple[int, int, int]:
+        stat = self._path.stat()
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    def _read(self) -> Content:
+        with self._path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"the file is larger than {MAX_BYTES} bytes.")
+        return self._parse(data)

@@ -1,0 +1,154 @@
+"""Identifies the visitor of a request: finds its token, asks the guards of its route, and checks the route's grants.
+
+A token arrives in the Authorization header, in a cookie, or as a ticket in the URL; see docs/access.md. This module opens no
+streams.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from flask import Request
+
+from kafkasse.access import ANONYMOUS, Guards, InvalidToken, Visitor, challenges
+from kafkasse.errors import AccessUnavailable, BadRequest, Forbidden, InvalidParameter, KafkasseError, Unauthorized
+from kafkasse.route import Route
+from kafkasse.web.headers import CorsPolicy
+
+if TYPE_CHECKING:  # the package cryptography is optional
+    from kafkasse.access.tickets import Tickets
+
+TICKET = "ticket"
+# Clients of other servers put a token into these parameters.
+TOKEN_PARAMETERS = frozenset({"access_token", "id_token", "token", "jwt", "api_key", "apikey", "authorization"})
+_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
+_LOOKS_LIKE_A_TOKEN = re.compile(r"kafkasse_|ey[A-Za-z0-9_-]*\.")  # an API key, or a JSON Web Token
+_URL_ADVICE = (
+    "A URL must not contain a token, because URLs are logged. Send the token in the Authorization header, or request a "
+    "ticket for the URL with POST /-/ticket. If others can read the logs of this URL, replace the token."
+)
+
+
+class Identifier:
+    """Finds out who sends a request.
+
+    Args:
+        guards: the guards of the configuration.
+        tickets: redeems tickets; None if the server issues none.
+    """
+
+    def __init__(self, guards: Guards, tickets: Tickets | None) -> None:
+        self._guards = guards
+        self._tickets = tickets
+
+    def identify(self, request: Request, route: Route, parameters: Mapping[str, str], cors: CorsPolicy) -> Visitor:
+        """Return the visitor of a request, who may read this route.
+
+        Args:
+            request: the request.
+            route: the route that it matched.
+            parameters: the path parameters of the route.
+            cors: says which pages may send a cookie.
+
+        Raises:
+            BadRequest: the URL contains a token, or the Authorization header is malformed.
+            Unauthorized: no guard of the route knows the visitor.
+            Forbidden: the visitor is known and may not read this route, or a page of another origin sent the cookie.
+            AccessUnavailable: a token cannot be checked now.
+        """
+        if not route.access:
+            return ANONYMOUS
+        _check_url(request)
+        guards = list(dict.fromkeys(grant.guard for grant in route.access))
+        is_known = False
+        failures: list[InvalidToken | AccessUnavailable] = []
+        for guard in [TICKET] if TICKET in request.args else guards:
+            try:
+                visitor = self._redeem(request) if guard == TICKET else self._ask(guard, request, cors)
+            except (InvalidToken, AccessUnavailable) as error:
+                failures.append(error)
+                continue
+            if visitor is not None and _may_read(visitor, route, parameters):
+                return visitor
+            is_known |= visitor is not None
+        if is_known:
+            raise Forbidden("You may not read this stream.", challenges(guards, "insufficient_scope"))
+        raise _failure(failures, guards)
+
+    def _redeem(self, request: Request) -> Visitor:
+        if self._tickets is None:
+            raise InvalidParameter(
+                "This server issues no tickets (tickets: false). Send the token in a header or a cookie."
+            )
+        visitor = self._tickets.redeem(request.args[TICKET], request.path)
+        if not self._guards.is_current(visitor):
+            raise InvalidToken("The API key of the ticket was revoked.")
+        return visitor
+
+    def _ask(self, guard: str, request: Request, cors: CorsPolicy) -> Visitor | None:
+        """Return the visitor that a guard identifies, or None if the request has no token for this guard."""
+        if (login := self._guards.logins.get(guard)) is not None:
+            visitor = login(request)
+            return None if visitor is None else replace(visitor, guard=guard)
+        token = _bearer(request) or _cookie(request, self._guards.cookies.get(guard), cors)
+        return None if token is None else self._guards.tokens[guard].identify(token)
+
+
+def _may_read(visitor: Visitor, route: Route, parameters: Mapping[str, str]) -> bool:
+    return any(grant.guard == visitor.guard and grant.admits(visitor.claims, parameters) for grant in route.access)
+
+
+def _failure(failures: Sequence[InvalidToken | AccessUnavailable], guards: Sequence[str]) -> KafkasseError:
+    """Return the error of a request whose visitor no guard knows."""
+    for each in failures:
+        if isinstance(each, AccessUnavailable):
+            return each
+    if not failures:
+        return Unauthorized("This stream needs a token or a login.", challenges(guards))
+    detail = " ".join(dict.fromkeys(map(str, failures)))
+    return Unauthorized(detail, challenges(guards, "invalid_token", detail))
+
+
+def _check_url(request: Request) -> None:
+    if any(name.lower() in TOKEN_PARAMETERS for name in request.args) or _LOOKS_LIKE_A_TOKEN.match(
+        request.args.get(TICKET, "")
+    ):
+        raise BadRequest(_URL_ADVICE)
+
+
+def _bearer(request: Request) -> str | None:
+    """Return the token in the Authorization header, or None if there is none."""
+    header = request.headers.get("Authorization", "").strip()
+    if not header.lower().startswith("bearer"):
+        return None  # a proxy may add a login of its own
+    if (match := _BEARER.fullmatch(header)) is None:  # the server joins repeated headers with a comma
+        raise BadRequest("Send one Authorization header, with the word Bearer, a space and the token.")
+    return match[1]
+
+
+def _cookie(request: Request, name: str | None, cors: CorsPolicy) -> str | None:
+    """Return the token in a cookie, or None if there is none.
+
+    Browsers add cookies to the requests of all pages, so this checks which page sent the request.
+
+    Raises:
+        Forbidden: a page of an origin that may not send cookies sent the request.
+    """
+    token = request.cookies.get(name) if name else None
+    if token and not _is_from_trusted_page(request, cors):
+        raise Forbidden("Pages of this origin may not use the cookie of this server (cors_origins, cors_credentials).")
+    return token or None
+
+
+def _is_from_trusted_page(request: Request, cors: CorsPolicy) -> bool:
+    origin = request.headers.get("Origin")
+    if cors.allows_credentials(origin):
+        return True
+    # Browsers send Origin only with some requests, and Sec-Fetch-Site with all. Scripts cannot set either of them.
+    if site := request.headers.get("Sec-Fetch-Site"):
+        return site in ("same-origin", "none")
+    return origin is None or urlsplit(origin).netloc == request.host

@@ -1,0 +1,59 @@
+"""Fixtures for guards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from kafkasse.access.jwt_guard import JwtGuard
+from kafkasse.access.keys import KeySetFile, SecretFile
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.memory_log import MemoryLog
+from tests.support.issuer import SECRET, SETTINGS, key_set
+
+LOGGER = logging.getLogger("test")
+
+
+@pytest.fixture
+def jwks_file(tmp_path: Path) -> Path:
+    """A key set with one key of each type."""
+    file = tmp_path / "jwks.json"
+    file.write_bytes(key_set("rsa-1", "ec-1", "ed-1"))
+    return file
+
+
+@pytest.fixture
+def guard(jwks_file: Path) -> JwtGuard:
+    """A guard for the keys of the file, without leeway."""
+    return JwtGuard("customers", {**SETTINGS, "leeway_s": 0}, KeySetFile("jwks_file", str(jwks_file), LOGGER))
+
+
+@pytest.fixture
+def secret_guard(tmp_path: Path) -> JwtGuard:
+    """A guard for tokens that are signed with a shared secret."""
+    file = tmp_path / "jwt-secret"
+    file.write_bytes(SECRET)
+    settings = {**SETTINGS, "algorithms": ["HS256"]}
+    return JwtGuard("machines", settings, SecretFile("secret_file", str(file), LOGGER))
+
+
+@pytest.fixture
+def client_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FlaskClient]:
+    """Creates an app with the topic `t` and the given settings, in a folder of its own for tickets."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def client_of(**settings: Any) -> FlaskClient:
+        log = MemoryLog()
+        log.create("t")
+        app = Flask("host")
+        app.register_blueprint(blueprint(Config(max_rejections_per_s=0, **settings), log), url_prefix="/streams")
+        return app.test_client(use_cookies=False)  # so that tests can send any Cookie header
+
+    return client_of

@@ -1,0 +1,110 @@
+"""API keys: how they are created, stored, compared and revoked."""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+
+import pytest
+
+from kafkasse.access import InvalidToken
+from kafkasse.access.api_keys import ApiKeys, create_key
+from kafkasse.errors import ConfigurationError
+from tests.access.conftest import LOGGER
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def guard_of(file: Path) -> ApiKeys:
+    return ApiKeys("partners", str(file), LOGGER)
+
+
+def test_a_key_identifies_its_owner(file: Path) -> None:
+    """The owner is the name of the visitor, and the claim `sub`. Comments and empty lines do not count."""
+    (first, first_line), (second, second_line) = create_key("a"), create_key("b")
+    file.write_text(f"# partners\n\n{first_line}\n{second_line}\n")
+
+    visitors = [guard_of(file).identify(key) for key in (first, second)]
+
+    assert [("partners", "a", {"sub": "a"}), ("partners", "b", {"sub": "b"})] == [
+        (each.guard, each.name, each.claims) for each in visitors
+    ]
+
+
+def test_the_file_does_not_contain_the_key() -> None:
+    """The line contains a hash. Two keys of one name are different."""
+    key, line = create_key("a")
+
+    assert key not in line
+    assert key.removeprefix("kafkasse_") not in line
+    assert create_key("a") != (key, line)
+
+
+@pytest.mark.parametrize("change", ["", "x", "hash", "other"])
+def test_rejects_every_other_text(file: Path, change: str) -> None:
+    """A key that was changed, the hash itself, and a key of another file are unknown."""
+    key, line = create_key("a")
+    file.write_text(line)
+    given = {"": "", "x": key + "x", "hash": line.partition(":")[2], "other": create_key("a")[0]}[change]
+
+    with pytest.raises(InvalidToken, match="The API key is unknown or was revoked"):
+        guard_of(file).identify(given)
+
+
+def test_compares_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The final comparison is hmac.compare_digest(), for unknown keys too."""
+    compared: list[tuple[str, str]] = []
+    compare = hmac.compare_digest
+
+    def record(a: str, b: str) -> bool:
+        compared.append((a, b))
+        return compare(a, b)
+
+    key, line = create_key("a")
+    file.write_text(line)
+    guard = guard_of(file)
+    monkeypatch.setattr("hmac.compare_digest", record)
+
+    guard.identify(key)
+    with pytest.raises(InvalidToken):
+        guard.identify(create_key("a")[0])
+
+    assert 2 == len(compared)
+
+
+def test_a_changed_file_takes_effect(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that was added is accepted, and one that was removed is not current any more."""
+    monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
+    (old, old_line), (new, new_line) = create_key("a"), create_key("a")
+    file.write_text(old_line)
+    guard = guard_of(file)
+    visitor, version = guard.identify(old), guard.version
+
+    file.write_text(new_line)
+
+    assert not guard.is_current(visitor)
+    assert guard.is_current(guard.identify(new))
+    assert version != guard.version
+
+
+@pytest.mark.parametrize("text", ["kafkasse_secret", "a:b", "a:" + "0" * 63, "a b:" + "0" * 64, "a:" + "G" * 64])
+def test_an_invalid_line_is_an_error_that_does_not_quote_it(file: Path, text: str) -> None:
+    """The error names the line and the command that prints a valid one."""
+    file.write_text(f"# comment\n{text}\n")
+
+    with pytest.raises(ConfigurationError) as rejected:
+        guard_of(file)
+
+    assert rejected.value.detail.startswith("guards.partners.api_keys.file: line 2 must be NAME:HASH")
+    assert text not in rejected.value.detail
+
+
+def test_a_missing_file_is_an_error(file: Path) -> None:
+    """The error does not contain the path, which may be a key that was written into the wrong place."""
+    with pytest.raises(ConfigurationError) as rejected:
+        guard_of(file)
+
+    assert "guards.partners.api_keys.file: the file cannot be read: No such file or directory." == rejected.value.detail

@@ -1,0 +1,62 @@
+"""JSON Web Tokens that a guard accepts. tests/attacks/test_guards.py has those that it must reject."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import jwt
+import pytest
+
+from kafkasse.access import InvalidToken
+from kafkasse.access.jwt_guard import JwtGuard
+from kafkasse.access.keys import KeySetFile
+from tests.access.conftest import LOGGER
+from tests.support.issuer import SECRET, SETTINGS, key_set, payload, token
+
+
+@pytest.mark.parametrize("kid", ["rsa-1", "ec-1", "ed-1"])
+def test_accepts_a_token_of_each_key_type(guard: JwtGuard, kid: str) -> None:
+    """The visitor has the subject, the claims and the expiry time of the token."""
+    visitor = guard.identify(token(kid, sub="ada", role="admin", exp=4_000_000_000))
+
+    assert ("customers", "ada", 4_000_000_000) == (visitor.guard, visitor.name, visitor.expires_at)
+    assert "admin" == visitor.claims["role"]
+
+
+def test_accepts_a_token_with_a_shared_secret(secret_guard: JwtGuard) -> None:
+    """HS256 works with secret_file."""
+    assert "ada" == secret_guard.identify(jwt.encode(payload(), SECRET, "HS256")).name
+
+
+def test_accepts_a_token_for_several_audiences(guard: JwtGuard) -> None:
+    """One of the audiences must be the configured one."""
+    assert "ada" == guard.identify(token(aud=["shop", "other"])).name
+
+
+def test_the_clocks_may_differ_by_the_leeway(jwks_file: Path) -> None:
+    """A token is accepted `leeway_s` before nbf and after exp, and its visitor expires as much later."""
+    guard = JwtGuard("customers", {**SETTINGS, "leeway_s": 20}, KeySetFile("jwks_file", str(jwks_file), LOGGER))
+    now = int(time.time())
+
+    visitor = guard.identify(token(exp=now - 10, nbf=now + 10, iat=now + 10))
+
+    assert now + 10 == visitor.expires_at
+    with pytest.raises(InvalidToken, match="expired"):
+        guard.identify(token(exp=now - 30))
+
+
+def test_a_changed_key_file_takes_effect(
+    guard: JwtGuard, jwks_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tokens of the new key are accepted, and those of the removed key are not. An invalid file changes nothing."""
+    monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
+    jwks_file.write_bytes(key_set("rsa-2"))
+
+    assert "ada" == guard.identify(token("rsa-2")).name
+    with pytest.raises(InvalidToken, match="The key that signed the token is unknown"):
+        guard.identify(token("rsa-1"))
+
+    jwks_file.write_text("{}")
+    assert "ada" == guard.identify(token("rsa-2")).name
+    assert "jwks_file: this is not a JSON Web Key Set. The last valid content stays in effect." == caplog.messages[-1]

@@ -1,0 +1,377 @@
+"""Requests for guarded streams: which visitors get a stream, and what the others get."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask, Request, abort
+from flask.testing import FlaskClient
+
+from kafkasse import Visitor, schemas
+from kafkasse.access.api_keys import create_key
+from kafkasse.access.tickets import LIFETIME_S
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+from kafkasse.memory_log import MemoryLog
+from tests.support.issuer import SETTINGS, token
+
+ClientOf = Callable[..., FlaskClient]
+ORIGIN = "https://shop.example"
+ROUTE = {"path": "/r", "topics": ["t"]}
+COOKIE = "__Host-token"
+
+
+@pytest.fixture
+def guards(jwks_file: Path, tmp_path: Path) -> dict[str, Any]:
+    """A guard for tokens, also in a cookie, and a guard for API keys."""
+    (tmp_path / "keys").write_text("")
+    return {
+        "customers": {"jwt": {**SETTINGS, "jwks_file": str(jwks_file)}, "cookie": COOKIE},
+        "partners": {"api_keys": {"file": str(tmp_path / "keys")}},
+    }
+
+
+@pytest.fixture
+def client(client_of: ClientOf, guards: dict[str, Any]) -> FlaskClient:
+    """An app with streams of different access."""
+    return client_of(
+        guards=guards,
+        allowed_topics=["*"],
+        access=["customers"],
+        tickets=True,
+        routes={
+            "open": {**ROUTE, "path": "/open", "access": "public"},
+            "both": {**ROUTE, "path": "/both", "access": ["customers", "partners"]},
+            "admins": {**ROUTE, "path": "/admins", "access": [{"guard": "customers", "claims": {"role": ["admin"]}}]},
+            "cookies": {
+                **ROUTE,
+                "path": "/cookies",
+                "access": ["customers"],
+                "cors_origins": [ORIGIN],
+                "cors_credentials": True,
+            },
+        },
+    )
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+def status(client: FlaskClient, path: str, method: str = "HEAD", **headers: str) -> int:
+    """The status of a request. Header names have underscores."""
+    fields = {name.replace("_", "-"): text for name, text in headers.items()}
+    with client.open(f"/streams{path}", method=method, headers=fields) as response:
+        return response.status_code
+
+
+# Tokens in a header.
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("path", ["/t", "/missing", "/both", "/admins", "/t?timestamp=never"])
+def test_a_visitor_without_a_token_gets_401(client: FlaskClient, path: str, method: str) -> None:
+    """The response is the same for every topic, method and parameter, so that it reveals nothing about them."""
+    response = client.open(f"/streams{path}", method=method)
+
+    assert 401 == response.status_code
+    assert response.headers["WWW-Authenticate"].startswith('Bearer realm="customers"')
+    assert "error=" not in response.headers["WWW-Authenticate"]
+    assert "no-store" == response.headers["Cache-Control"]
+
+
+def test_401_is_a_problem_object(client: FlaskClient) -> None:
+    """It says what is wrong with the token, and there is a challenge for each guard (RFC 6750)."""
+    response = client.get("/streams/both", headers=bearer(token(exp=1)))
+
+    problem = json.loads(response.text)
+    assert "application/problem+json" == response.content_type
+    assert schemas.first_error("problem", problem) is None
+    assert (401, "UnauthorizedError") == (problem["status"], problem["name"])
+    assert problem["detail"].startswith("The token has expired.")
+    challenge = response.headers["WWW-Authenticate"]
+    assert 'Bearer realm="customers", error="invalid_token", error_description="The token has expired.' in challenge
+    assert 'Bearer realm="partners", error="invalid_token"' in challenge
+
+
+def test_a_visitor_with_a_token_gets_the_stream(client: FlaskClient) -> None:
+    """The word Bearer may be written in lower case. Topics that do not exist get 404 as usual."""
+    assert 200 == status(client, "/t", Authorization=f"Bearer {token()}")
+    assert 200 == status(client, "/t", Authorization=f"bearer  {token()}")
+    assert 404 == status(client, "/missing", Authorization=f"Bearer {token()}")
+
+
+def test_each_guard_of_a_route_is_asked(client: FlaskClient, client_of: ClientOf, guards: dict[str, Any]) -> None:
+    """One guard that accepts the token is enough, and a route accepts no tokens of other guards."""
+    key, line = create_key("a")
+    Path(guards["partners"]["api_keys"]["file"]).write_text(line)
+    client = client_of(
+        guards=guards,
+        routes={
+            "both": {**ROUTE, "path": "/both", "access": ["customers", "partners"]},
+            "keys": {**ROUTE, "path": "/keys", "access": ["partners"]},
+        },
+    )
+
+    statuses = [status(client, path, **bearer(each)) for path in ("/both", "/keys") for each in (token(), key)]
+
+    assert [200, 200, 401, 200] == statuses
+
+
+@pytest.mark.parametrize("path", ["/open", "/open?access_token=x", "/open?ticket=x"])
+def test_a_public_route_needs_no_token(client: FlaskClient, path: str) -> None:
+    """It ignores tokens, valid or not."""
+    assert [200, 200] == [status(client, path), status(client, path, Authorization="Bearer x")]
+
+
+def test_a_preflight_request_needs_no_token(client: FlaskClient) -> None:
+    """Browsers send OPTIONS without credentials."""
+    response = client.options("/streams/cookies", headers={"Origin": ORIGIN})
+
+    assert 204 == response.status_code
+    assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
+
+
+# Claims.
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [
+        ({"role": "admin"}, 200),
+        ({"role": ["user", "admin"]}, 200),
+        ({}, 403),
+        ({"role": "administrator"}, 403),
+        ({"role": {"admin": 1}}, 403),
+        ({"role": None}, 403),
+    ],
+)
+def test_claims_grant_access(client: FlaskClient, claims: dict[str, Any], expected: int) -> None:
+    """The visitor needs one of the values. A visitor that is known but lacks the claim gets 403."""
+    response = client.get("/streams/admins", headers=bearer(token(**claims)))
+
+    assert expected == response.status_code
+    if expected == 403:
+        assert "ForbiddenError" == json.loads(response.text)["name"]
+        assert 'error="insufficient_scope"' in response.headers["WWW-Authenticate"]
+    response.close()
+
+
+# Cookies.
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, 200),  # not a browser
+        ({"Sec_Fetch_Site": "same-origin"}, 200),
+        ({"Sec_Fetch_Site": "same-origin", "Origin": "http://localhost"}, 200),
+        ({"Sec_Fetch_Site": "none"}, 200),  # the user entered the URL
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Origin": ORIGIN}, 200),
+        ({"Sec_Fetch_Site": "cross-site", "Origin": "https://evil.example"}, 403),
+        ({"Origin": ORIGIN}, 200),
+        ({"Origin": "http://localhost"}, 200),  # the host of the test client
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_only_pages_of_allowed_origins_may_use_the_cookie(
+    client: FlaskClient, headers: dict[str, str], expected: int
+) -> None:
+    """Browsers send the cookie with the requests of all pages, so the origin decides."""
+    assert expected == status(client, "/cookies", Cookie=f"{COOKIE}={token()}", **headers)
+
+
+def test_a_cookie_needs_a_route_that_allows_credentials(client: FlaskClient) -> None:
+    """The origins of one route may not use the cookie on another."""
+    assert 403 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Origin=ORIGIN)
+
+
+def test_a_guard_reads_only_its_own_cookie(client: FlaskClient) -> None:
+    """A cookie with another name is ignored, and so is a cookie if there is a header."""
+    assert 401 == status(client, "/t", Cookie=f"token={token()}")
+    assert 401 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Authorization="Bearer x")
+
+
+# Tickets.
+
+
+def ticket(client: FlaskClient, path: str = "/t", **headers: str) -> Any:
+    return client.post(f"/streams/-/ticket?path={path}", headers=headers or bearer(token()))
+
+
+def test_a_ticket_opens_one_stream(client: FlaskClient) -> None:
+    """A ticket stands for the token in the URL of one stream, once."""
+    response = ticket(client)
+    issued = response.json["ticket"]
+
+    statuses = [status(client, f"/{path}?ticket={issued}") for path in ("both", "t", "t")]
+
+    assert (200, LIFETIME_S) == (response.status_code, response.json["expires_in"])
+    assert "no-store" == response.headers["Cache-Control"]
+    assert [401, 200, 401] == statuses
+
+
+def test_a_ticket_has_the_claims_of_its_token(client: FlaskClient) -> None:
+    """The route checks the same claims as for the token."""
+    issued = ticket(client, "/admins", **bearer(token(role="admin"))).json["ticket"]
+
+    assert 200 == status(client, f"/admins?ticket={issued}")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "expected"),
+    [
+        ("/t", {"X": "no token"}, 401),
+        ("/admins", {}, 403),
+        ("/open", {}, 400),
+        ("/nowhere/at/all", {}, 400),
+        ("t", {}, 400),
+        ("", {}, 400),
+        ("//t", {}, 400),
+        ("/-/ticket", {}, 400),
+    ],
+)
+def test_rejects_a_request_for_a_ticket(client: FlaskClient, path: str, headers: dict[str, str], expected: int) -> None:
+    """The visitor needs access to the stream, and the stream must exist and be guarded."""
+    assert expected == ticket(client, path, **headers).status_code
+
+
+def test_a_ticket_is_requested_with_post(client: FlaskClient) -> None:
+    """Other methods get 405 with the methods that are allowed."""
+    response = client.get("/streams/-/ticket?path=/t", headers=bearer(token()))
+
+    assert (405, "POST, OPTIONS") == (response.status_code, response.headers["Allow"])
+
+
+def test_a_page_of_another_origin_may_request_a_ticket(client: FlaskClient) -> None:
+    """The CORS headers are those of the stream's route, and the preflight response allows POST."""
+    url = "/streams/-/ticket?path=/cookies"
+    preflight = client.options(url, headers={"Origin": ORIGIN})
+    response = client.post(url, headers={"Origin": ORIGIN, **bearer(token())})
+
+    assert "POST, OPTIONS" == preflight.headers["Access-Control-Allow-Methods"]
+    assert [ORIGIN] * 2 == [each.headers["Access-Control-Allow-Origin"] for each in (preflight, response)]
+    assert (
+        "Access-Control-Allow-Origin"
+        not in client.options("/streams/-/ticket?path=/t", headers={"Origin": ORIGIN}).headers
+    )
+
+
+def test_without_the_setting_there_are_no_tickets(client_of: ClientOf, guards: dict[str, Any]) -> None:
+    """The endpoint does not exist, and a stream says why it rejects a ticket."""
+    client = client_of(guards=guards, allowed_topics=["t"], access=["customers"])
+
+    assert 404 == client.post("/streams/-/ticket?path=/t").status_code
+    assert "tickets: false" in client.get("/streams/t?ticket=x").json["detail"]
+
+
+def test_a_token_in_a_url_is_rejected_with_advice(client: FlaskClient) -> None:
+    """The response says where the token belongs, and does not repeat it."""
+    for name in ("access_token", "token", "ticket", "API_KEY"):
+        response = client.get(f"/streams/t?{name}={token()}", headers=bearer(token()))
+
+        assert 400 == response.status_code
+        assert "Authorization header" in response.json["detail"]
+        assert "ey" not in response.text
+
+
+# Guards of the application.
+
+
+def test_a_function_of_the_app_can_be_a_guard(client_of: ClientOf) -> None:
+    """It receives Flask's request, and returns the visitor or None. Its claims count as those of a token."""
+
+    def session(request: Request) -> Visitor | None:
+        user = request.headers.get("X-User")
+        return Visitor(name=user, claims={"role": user}) if user else None
+
+    client = client_of(
+        guards={"session": session},
+        allowed_topics=["t"],
+        access=["session"],
+        routes={"r": {**ROUTE, "access": [{"guard": "session", "claims": {"role": ["admin"]}}]}},
+    )
+
+    assert [401, 200, 403, 200] == [
+        status(client, "/t"),
+        status(client, "/t", X_User="ada"),
+        status(client, "/r", X_User="ada"),
+        status(client, "/r", X_User="admin"),
+    ]
+
+
+def test_a_guard_of_the_app_may_abort(client_of: ClientOf) -> None:
+    """The client gets the response of the app, such as a redirect to a login page. After an exception, it gets 500."""
+
+    def session(request: Request) -> Visitor | None:
+        if "X-Fail" in request.headers:
+            raise ValueError("no database")
+        abort(418)
+
+    client = client_of(guards={"session": session}, allowed_topics=["t"], access=["session"])
+
+    assert [418, 500] == [status(client, "/t"), status(client, "/t", X_Fail="1")]
+
+
+def test_the_hosts_error_handlers_do_not_see_401_and_403(client_of: ClientOf, guards: dict[str, Any]) -> None:
+    """In a host app, these errors are problem objects too."""
+    app = Flask("host")
+    app.register_error_handler(401, lambda error: ("the host's own 401", 401))
+    config = Config(guards=guards, allowed_topics=["t"], access=["customers"])
+    app.register_blueprint(blueprint(config, MemoryLog()))
+
+    assert "UnauthorizedError" == app.test_client().get("/t").json["name"]
+
+
+# Secrets.
+
+
+def test_tokens_are_not_logged(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither valid nor invalid tokens appear in the log or in a response."""
+    caplog.set_level(logging.DEBUG)
+    given = [token(), token(exp=1), "kafkasse_" + "k" * 43, ticket(client).json["ticket"]]
+    texts = []
+    for each in given:
+        for path in ("/t", f"/t?ticket={each}", f"/both?token={each}"):
+            with client.open(f"/streams{path}", method="HEAD", headers=bearer(each)) as response:
+                texts += [response.text, str(response.headers)]
+
+    shown = caplog.text + "".join(texts)
+
+    assert [] == [each for each in given if each.rpartition(".")[2] in shown]
+
+
+# CORS.
+
+
+def test_cors_is_set_per_route(client: FlaskClient) -> None:
+    """The origins of one route may not read another."""
+    allowed = [
+        client.get(f"/streams/{path}", headers={"Origin": ORIGIN}).headers.get("Access-Control-Allow-Origin")
+        for path in ("cookies", "both", "t")
+    ]
+
+    assert [ORIGIN, None, None] == allowed
+
+
+def test_a_route_may_not_combine_a_wildcard_with_credentials() -> None:
+    """This is an error at startup, even if the route sets only one of the two."""
+    with pytest.raises(
+        ConfigurationError, match=r"routes.r.cors_credentials cannot be true while cors_origins contains \*"
+    ):
+        Config(cors_origins=["*"], routes={"r": {**ROUTE, "access": "public", "cors_credentials": True}})
+    with pytest.raises(ConfigurationError, match="cors_credentials cannot be true"):
+        Config(
+            cors_origins=[ORIGIN],
+            cors_credentials=True,
+            routes={"r": {**ROUTE, "access": "public", "cors_origins": ["*"]}},
+        )
