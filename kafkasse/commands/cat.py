@@ -37,6 +37,7 @@ MAX_DOUBLINGS = 10
 MAX_CHUNK_BYTES = 64 * 1024
 MAX_PROBLEM_BYTES = 64 * 1024
 MAX_DETAIL_CHARS = 500
+POSITIONS = ("{}", '{"snapshot":"complete"}')  # the data of kafkasse's own position events, which contain no record
 RETRYABLE_STATUSES = (408, 425, 429)  # the only client errors that may disappear without a change of the request
 
 FORMATS: dict[str, Callable[[Event], str]] = {
@@ -139,7 +140,7 @@ class EventSource:
                     raise _stream_error(event)
                 if event.type == "gap":
                     _status(f"records are missing: {_one_line(event.data)}")
-                elif event.type == "position" and event.data == "{}":  # kafkasse's event: an ID without a record
+                elif event.type == "position" and event.data in POSITIONS:
                     self.last_event_id = event.id
                 else:
                     yield event

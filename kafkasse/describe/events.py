@@ -35,7 +35,10 @@ def shared_schemas() -> dict[str, Schema]:
         "Problem": _embedded("problem", "Problem"),
         "Record": _record(),
         "Gap": _gap(),
-        "Position": _object({}, description="Without members, or with news about the position."),
+        "Position": _object(
+            {"snapshot": {"const": "complete", "description": "The snapshot is complete. New records follow."}},
+            description=DESCRIPTIONS["position"],
+        ),
     }
 
 

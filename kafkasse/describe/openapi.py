@@ -146,8 +146,8 @@ def _lines(stream: StreamDescription) -> Iterable[Schema]:
         schema = data_schema(stream, event)
         marked = {"type": "object", "required": ["event"], "properties": {"event": {"const": event}}}
         match event:
-            case "position":
-                continue
+            case "position" if stream.start != "snapshot":
+                continue  # JSON lines contain only the end of a snapshot
             case "message":
                 yield schema
                 yield {

@@ -379,7 +379,9 @@ class Reader:
                 self._find_segment(ids)
             else:
                 self._enter(ReaderState.BEHIND)
-            data += self.id_if_moved()
+            self._skip_filtered_records()
+            self._id_sent = True
+            data += feed.wire.snapshot_end(self.position_id)
         elif not data and self.stop_reason is None:
             self._check_feed()
         return data

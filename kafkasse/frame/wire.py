@@ -18,7 +18,15 @@ from kafkasse.frame.formats import Payload
 from kafkasse.frame.json_text import dumps, is_json
 from kafkasse.log import Gap
 
-_RESERVED_EVENTS = ("message", "delete", "base64", "gap", "error")  # the values of `event` in lines of kafkasse itself
+_SNAPSHOT_END = {"snapshot": "complete"}
+_RESERVED_EVENTS = (
+    "message",
+    "delete",
+    "base64",
+    "gap",
+    "error",
+    "position",
+)  # the values of `event` in lines of kafkasse itself
 
 
 class Wire(Protocol):
@@ -54,6 +62,10 @@ class Wire(Protocol):
         """Return an ID without a record, for the start of a stream and for a position that moved without an event."""
         ...
 
+    def snapshot_end(self, position_id: str) -> bytes:
+        """Return the position after the last row of a snapshot, which says that the snapshot is complete."""
+        ...
+
     def retry(self, retry_ms: int) -> bytes:
         """Return the field that makes the client wait `retry_ms` milliseconds before it reconnects."""
         ...
@@ -79,7 +91,10 @@ class ServerSentEvents:
     heartbeat = b":heartbeat\n\n"
 
     def __init__(self, position_events: bool = True) -> None:
-        self._position = b"event: position\ndata: {}\nid: %s\n\n" if position_events else b"id: %s\n\n"
+        self._position, self._snapshot_end = (
+            b"event: position\ndata: " + data + b"\nid: %s\n\n" if position_events else b"id: %s\n\n"
+            for data in (b"{}", dumps(_SNAPSHOT_END))
+        )
 
     def body(self, payload: Payload) -> bytes:
         return b"data: %s\n" % _replace_line_breaks(payload.data, b"\ndata: ")
@@ -102,6 +117,9 @@ class ServerSentEvents:
 
     def position(self, position_id: str) -> bytes:
         return self._position % position_id.encode()
+
+    def snapshot_end(self, position_id: str) -> bytes:
+        return self._snapshot_end % position_id.encode()
 
     def retry(self, retry_ms: int) -> bytes:
         return b"retry: %d\n\n" % retry_ms
@@ -146,6 +164,9 @@ class JsonLines:
 
     def position(self, position_id: str) -> bytes:
         return b""
+
+    def snapshot_end(self, position_id: str) -> bytes:
+        return self.report("position", _SNAPSHOT_END, position_id)
 
     def retry(self, retry_ms: int) -> bytes:
         return b""

@@ -240,13 +240,15 @@ def test_resumes_from_an_id_without_data(serve: Callable[..., Server]) -> None:
 @pytest.mark.parametrize("format_name", ["data", "event", "id"])
 def test_a_position_event_is_stored_and_not_printed(serve: Callable[..., Server], format_name: str) -> None:
     """A position event has no record. The command resumes from its ID, and --count does not count it."""
-    position = b"event: position\ndata: {}\nid: 7\n\n"
-    server = serve(stream(RETRY_SOON + position), stream(position + event(9), end="hold"))
+    position = b"event: position\ndata: {}\nid: 6\n\n"
+    end = b'event: position\ndata: {"snapshot":"complete"}\nid: 7\n\n'
+    server = serve(stream(RETRY_SOON + position + end), stream(position + event(9), end="hold"))
 
     done = run_cat(server.url, "--count", "1", "--format", format_name)
 
     assert 1 == done.stdout.count("\n")
     assert "{}" not in done.stdout
+    assert "snapshot" not in done.stdout
     assert "7" == server.requests[1].headers["last-event-id"]
 
 

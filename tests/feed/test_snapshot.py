@@ -126,15 +126,34 @@ def test_a_snapshot_has_no_event_id_until_it_is_complete(world: World) -> None:
     *rows, last = client.read()
 
     assert [""] * 5 == [event.id for event in rows]
+    assert ("position", '{"snapshot":"complete"}') == (last.type, last.data)
     assert [5, 0] == [start.offset for start in parse(last.id).starts.values()]
 
 
 def test_the_snapshot_of_an_empty_topic_is_an_event_id(world: World) -> None:
     """The snapshot of a topic without records is complete at once."""
     client = world.open()
-    client.read()
+    (event,) = client.read()
 
+    assert ("position", '{"snapshot":"complete"}') == (event.type, event.data)
     assert "" != client.parser.last_event_id
+
+
+def test_only_the_end_of_a_snapshot_is_marked(world: World) -> None:
+    """Later events, and the stream of a client that returns with an ID, do not contain the mark again."""
+    world.put(1, b"a")
+    client = world.open()
+    client.read()
+    world.put(2, b"a")
+
+    later = client.read()
+    returned = world.open(client.events[1].id)
+    returned.read()
+
+    assert [2] == numbers(later)
+    assert ["message"] == [event.type for event in later]
+    assert [2] == numbers(returned.events)
+    assert b"complete" not in returned.bytes
 
 
 def test_a_snapshot_contains_all_records_without_a_key(world: World) -> None:
@@ -167,13 +186,15 @@ def test_a_snapshot_contains_what_retention_left(world: World) -> None:
 
 
 def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
-    """In JSON lines, a snapshot contains the same records as in Server-Sent Events."""
+    """In JSON lines, a snapshot contains the same records as in Server-Sent Events, and a line after the last one."""
     world = World(Encoder(wire=JsonLines()))
     world.put(1, b"a")
     client = world.open()
     client.read()
 
-    assert [1] == [json.loads(line)["n"] for line in client.bytes.splitlines() if line]
+    row, end = [json.loads(line) for line in client.bytes.splitlines() if line]
+    assert 1 == row["n"]
+    assert {"event": "position", "snapshot": "complete"} == end
 
 
 def test_a_snapshot_is_sent_in_chunks() -> None:
