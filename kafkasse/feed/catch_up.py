@@ -16,6 +16,7 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
+from kafkasse.filter import Selector
 from kafkasse.frame import Encoder, Wire
 from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
@@ -36,6 +37,7 @@ class CatchUp:
         max_chunk_bytes: read() returns about this many bytes at most.
         stats: the totals of the route.
         follows_patterns: a topic that is deleted leaves the stream, instead of ending it with an error.
+        selector: the records that the client receives, if the encoder has dimensions. The position moves past the others.
 
     Attributes:
         events: the number of records that read() has returned.
@@ -52,6 +54,7 @@ class CatchUp:
         max_chunk_bytes: int,
         stats: RouteStats | None = None,
         follows_patterns: bool = False,
+        selector: Selector | None = None,
     ) -> None:
         self._follows_patterns = follows_patterns
         self.ids = ids
@@ -63,6 +66,7 @@ class CatchUp:
         self._encoder = encoder
         self._watch = watch
         self._max_chunk_bytes = max_chunk_bytes
+        self._selector = selector
         self._batches: deque[Batch] = deque()  # fetched, and not encoded completely
         self._next_record = 0  # the index of the next record to encode in the first batch
         self._failure: BaseException | None = None  # raised by the next read()
@@ -144,7 +148,7 @@ class CatchUp:
     def _encode_piece(self) -> list[bytes]:
         batch = self._batches[0]
         began_at = time.perf_counter()
-        piece = self._encoder.encode_piece(batch, self._next_record, self.ids)
+        piece = self._encoder.encode_piece(batch, self._next_record, self.ids, self._selector)
         self._stats.encode_s += time.perf_counter() - began_at
         self._stats.records += piece.end - self._next_record
         self.events += len(piece.frames)

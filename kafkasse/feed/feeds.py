@@ -33,6 +33,7 @@ from kafkasse.feed.start import (
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
+from kafkasse.filter import Selector
 from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, Partition, Topic
 from kafkasse.position import IdType, IdWriter, Position
@@ -106,6 +107,7 @@ class Feeds:
         encoder: Encoder,
         since: int | None = None,
         client: str = "",
+        selector: Selector | None = None,
     ) -> Reader:
         """Open a reader.
 
@@ -117,18 +119,22 @@ class Feeds:
             encoder: encodes records. Streams with the same encoder and topics share a feed.
             since: where a client without an event ID starts, in milliseconds since the epoch. None: as `route.start` says.
             client: the address of the client. Addresses take turns to catch up.
+            selector: the records that the client receives, if the encoder has dimensions. Streams with different selectors
+                share a feed.
 
         Raises:
             InvalidPosition: the position is not valid for these topics.
             TopicNotAvailable: a topic was deleted after describe() returned it.
             Unavailable: Kafka does not answer.
         """
+        if (selector is None) != (encoder.dimensions is None):
+            raise ValueError("A stream has a selector if and only if its encoder has dimensions.")
         check_partitions(position, topics)
         position = with_whole_topics(position, topics)
         feed = self._feed(route, position, topics, encoder)
         feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
         try:
-            return self._open_reader(feed, route, position, topics, encoder, since, client)
+            return self._open_reader(feed, route, position, topics, encoder, since, client, selector)
         except BaseException:
             feed.readers -= 1
             raise
@@ -142,6 +148,7 @@ class Feeds:
         encoder: Encoder,
         since: int | None,
         client: str,
+        selector: Selector | None,
     ) -> Reader:
         settings = self._settings
         ids = self._ids_in_ring(feed, route, position, topics, since)
@@ -157,9 +164,9 @@ class Feeds:
         def open_catch_up(ids: IdWriter) -> CatchUp:
             follows = [feed.key.follows] if feed.key.follows is not None else []
             watch = self._watch(feed.key.partial_topics, lambda: follows)
-            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes, feed.stats, bool(follows))
+            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes, feed.stats, bool(follows), selector)
 
-        return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot)
+        return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot, selector)
 
     def _ids_in_ring(
         self, feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None

@@ -44,6 +44,7 @@ from kafkasse.feed.ring import Place, Segment
 from kafkasse.feed.shared_feed import FeedPosition, ParkedClient, SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.snapshot import SnapshotReader
+from kafkasse.filter import Selector
 from kafkasse.log import Gap, Partition
 from kafkasse.position import IdWriter
 
@@ -94,6 +95,7 @@ class Reader:
         max_chunk_bytes: read() returns about this many bytes at most.
         gaps: the gaps before the position, which begin() reports.
         snapshot: the snapshot with which the stream starts, instead of at the position of `ids`. None: there is none.
+        selector: the records that the client receives, if the feed has dimensions.
 
     Attributes:
         state: the state of the reader.
@@ -113,9 +115,10 @@ class Reader:
         "_ids",
         "_max_chunk_bytes",
         "_open_catch_up",
-        "_parked_at",
+        "_parked_totals",
         "_places",
         "_segment",
+        "_selector",
         "_slot",
         "_slots",
         "_snapshot",
@@ -136,6 +139,7 @@ class Reader:
         max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
         snapshot: SnapshotReader | None = None,
+        selector: Selector | None = None,
     ) -> None:
         self.state = ReaderState.SNAPSHOT if snapshot is not None else ReaderState.BEHIND
         self.stop_reason: StopReason | None = None
@@ -143,6 +147,7 @@ class Reader:
         self.stats = feed.stats
         self.stats.readers[self.state] += 1
         self._feed = feed
+        self._selector = selector
         self._max_chunk_bytes = max_chunk_bytes
         self._open_catch_up = open_catch_up
         self._slots = slots
@@ -153,10 +158,12 @@ class Reader:
         self._slot: Slot | None = None  # BEHIND and CATCHING_UP
         self._catch_up: CatchUp | None = None  # CATCHING_UP only
         self._segment = 0  # JOINING and LIVE: the next segment to read
-        self._places: dict[Partition, Place] = {}  # LIVE only: the position before that segment
+        # LIVE only: the position before that segment. With a selector, a partition may be at an earlier place, if the client
+        # receives none of the records in between.
+        self._places: dict[Partition, Place] = {}
         self._id_sent = False  # the last event ID that the client received is its position
         self._client: ParkedClient | None = None  # PARKED only
-        self._parked_at: FeedPosition | None = None  # PARKED only: where it was parked
+        self._parked_totals = (0, 0)  # PARKED only: the records and bytes that its group had been sent before
         if snapshot is None and feed.covers(ids):
             self._change(ReaderState.JOINING)
             self._find_segment(ids)
@@ -241,8 +248,9 @@ class Reader:
         self._enter(ReaderState.PARKED)
         self._client = client
         self._places = {}
-        self._feed.park(client)
-        self._parked_at = self._feed.parked_at(client)
+        self._feed.park(client, self._selector)
+        parked_at = self._feed.parked_at(client, self._selector)
+        self._parked_totals = parked_at.events, parked_at.bytes
 
     def unpark(self) -> None:
         """Take the client back from the feed."""
@@ -250,8 +258,7 @@ class Reader:
         client, self._client = self._client, None
         assert client is not None  # noqa: S101 - a parked reader has one
         self.events, self.sent_bytes = self._totals_parked(client)
-        self._parked_at = None
-        self._read_to(self._feed.unpark(client))
+        self._read_to(self._feed.unpark(client, self._selector))
 
     def stop(self, reason: StopReason) -> None:
         """Make the current and all later calls of read() return b"". Never waits, so event loop callbacks may call it."""
@@ -293,10 +300,9 @@ class Reader:
         return (self.events, self.sent_bytes) if self._client is None else self._totals_parked(self._client)
 
     def _totals_parked(self, client: ParkedClient) -> tuple[int, int]:
-        before, now = self._parked_at, self._feed.parked_at(client)
-        if before is None:
-            return self.events, self.sent_bytes
-        return self.events + now.events - before.events, self.sent_bytes + now.bytes - before.bytes
+        events, sent_bytes = self._parked_totals
+        now = self._feed.parked_at(client, self._selector)
+        return self.events + now.events - events, self.sent_bytes + now.bytes - sent_bytes
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed, in all partitions together."""
@@ -331,7 +337,9 @@ class Reader:
                 break
             state = self.state
             data = self._read_once(deadline)
-            if data or (self.state is state and time.monotonic() >= deadline):
+            # A reader without own records may fall behind again and again, and must still return for its heartbeats.
+            has_paused = self.state in (state, ReaderState.BEHIND)
+            if data or (has_paused and time.monotonic() >= deadline):
                 return data
         return b""
 
@@ -415,17 +423,34 @@ class Reader:
         catch_up = self._catch_up
         return catch_up is not None and catch_up.idle and self._feed.covers(catch_up.ids)
 
+    def _next_segments(self, feed: SharedFeed, limit: int) -> tuple[Sequence[int], int]:
+        """Return the next segments that the client receives, `limit` at most, and the number of the segment after them."""
+        head = feed.ring.head
+        if self._selector is None:
+            end = min(head, self._segment + limit)
+            return range(self._segment, end), end
+        numbers = feed.ring.find_selected(self._selector, self._segment, limit)
+        return numbers, numbers[-1] + 1 if len(numbers) == limit else head
+
     def _read_shared(self, feed: SharedFeed) -> bytes:
         parts: list[bytes] = []
         size = 0
-        while self._segment < feed.ring.head and size < self._max_chunk_bytes:
-            segment = feed.ring[self._segment]
-            parts.append(segment.data)
-            size += len(segment.data)
-            self._segment += 1
-            self._count_events(len(segment.offsets))
+        numbers, end = self._next_segments(feed, MAX_PIECE_SEGMENTS)
+        for number in numbers:
+            if size >= self._max_chunk_bytes:
+                break
+            segment = feed.ring[number]
+            frames, events = segment.frames(self._selector)
+            parts.append(frames)
+            size += len(frames)
+            self._segment = number + 1
+            self._count_events(events)
             self._places.update(segment.moves)
             self._id_sent = segment.ends_at_position
+        else:
+            self._segment = end
+            if self._selector is not None:
+                self._skip_filtered_records()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_joining(self, feed: SharedFeed, ids: IdWriter) -> bytes:
@@ -435,11 +460,13 @@ class Reader:
         ids.topic_ids.update(feed.ids.topic_ids)  # topics may have joined the feed
         ring = feed.ring
         rank = ring.rank(ids.offsets)
-        end = min(ring.head, self._segment + MAX_PIECE_SEGMENTS)
+        numbers, end = self._next_segments(feed, MAX_PIECE_SEGMENTS)
         max_bytes = min(MAX_PIECE_BYTES, self._max_chunk_bytes)
-        while self._segment < end and size < max_bytes:
-            segment = ring[self._segment]
-            self._segment += 1
+        for number in numbers:
+            if size >= max_bytes:
+                break
+            segment = ring[number]
+            self._segment = number + 1
             frames += (own := self._own_frames(segment, ids))
             self._count_events(len(own) if segment.gap is None else 0)
             size += sum(map(len, own))
@@ -449,7 +476,8 @@ class Reader:
                 self._go_live(ids)
                 break
         else:
-            if self._segment == ring.head:
+            self._segment = end
+            if end == ring.head:
                 self._join_at_head(feed, ids)
         return b"".join(frames)
 
@@ -467,7 +495,8 @@ class Reader:
             return []
         frames = []
         last = len(segment.offsets) - 1
-        for index, (event, body) in enumerate(wire.split(segment.data)):
+        selected = wire.split(segment.frames(self._selector)[0])
+        for index, (event, body) in zip(segment.selected(self._selector), selected, strict=True):
             offset = segment.offsets[index]
             if offset >= position:
                 timestamp = segment.timestamps[index] if segment.timestamps else None

@@ -13,18 +13,24 @@ the ring has evicted the segment, and the reader must catch up through its own c
 from __future__ import annotations
 
 import secrets
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakSet
 
+from kafkasse.filter import Selector
+from kafkasse.filter.dimensions import Values
 from kafkasse.log import UNKNOWN_EPOCH, Gap, Partition
 
 # The memory that a segment takes up in addition to its frames. A test measures it.
 SEGMENT_BYTES = 700
 RECORD_BYTES = 16
 MOVE_BYTES = 200
+VALUES_BYTES = 16  # for each record with dispatch values, in its segment
+INDEX_BYTES = 280  # for each dispatch value in the index, in addition to its text
+INDEX_ENTRY_BYTES = 8
 
 
 class Place(NamedTuple):
@@ -57,6 +63,8 @@ class Segment:
             that frame.
         gap: the gap that this segment reports, if it contains no records.
         leader_epoch: the leader epoch of the records, or UNKNOWN_EPOCH.
+        values: for each frame, the dispatch values of its record; empty if all readers receive the segment.
+        ends: for each frame with values, where it ends in `data`.
         start: the offset of the partition before this segment. Set by the ring.
         rank: the rank of the position after this segment; see Ring.rank(). Set by the ring.
     """
@@ -70,13 +78,33 @@ class Segment:
     ends_at_position: bool
     gap: Gap | None = None
     leader_epoch: int = UNKNOWN_EPOCH
+    values: Sequence[Values] = ()
+    ends: Sequence[int] = ()
     start: int = 0
     rank: int = 0
 
     @property
     def size(self) -> int:
         """About how many bytes of memory the segment takes up."""
-        return SEGMENT_BYTES + len(self.data) + RECORD_BYTES * len(self.offsets) + MOVE_BYTES * len(self.moves)
+        per_record = RECORD_BYTES * len(self.offsets) + VALUES_BYTES * len(self.values)
+        return SEGMENT_BYTES + len(self.data) + per_record + MOVE_BYTES * len(self.moves)
+
+    def selected(self, selector: Selector | None) -> Sequence[int]:
+        """Return the indexes of the frames that a reader with this selector receives."""
+        if selector is None:
+            return range(len(self.offsets))
+        return [index for index, values in enumerate(self.values) if selector.selects(values)]
+
+    def frame(self, index: int) -> bytes:
+        """Return one frame of a segment with dispatch values."""
+        return self.data[self.ends[index - 1] if index else 0 : self.ends[index]]
+
+    def frames(self, selector: Selector | None) -> tuple[bytes, int]:
+        """Return the frames that a reader with this selector receives, and the number of their records."""
+        if selector is None or not self.values:
+            return self.data, len(self.offsets)
+        selected = self.selected(selector)
+        return b"".join([self.frame(index) for index in selected]), len(selected)
 
 
 class RingLimits:
@@ -112,6 +140,7 @@ class Ring:
     Args:
         limits: when evict() removes segments.
         offsets: the position before the first segment.
+        has_index: the frames have dispatch values, so that find_selected() can be called.
 
     Attributes:
         first: the number of the oldest segment.
@@ -119,7 +148,7 @@ class Ring:
         flushed: the number of the segment that parked clients receive next. evict() keeps it and later segments.
     """
 
-    def __init__(self, limits: RingLimits, offsets: Mapping[Partition, int]) -> None:
+    def __init__(self, limits: RingLimits, offsets: Mapping[Partition, int], has_index: bool = False) -> None:
         self.first = 0
         self.head = 0
         self.flushed = 0
@@ -133,6 +162,8 @@ class Ring:
         self._weights = {partition: _weight() for partition in offsets}
         self._rank_before = self._rank_after = self.rank(offsets)  # before the first segment, and after the newest
         self._truncated = -1  # the newest segment that reports a truncation
+        self._has_index = has_index
+        self._index: dict[Values | None, _Indexed] = {}  # None: the segments that all readers receive
         limits.add(self)
 
     def __getitem__(self, number: int) -> Segment:
@@ -152,6 +183,8 @@ class Ring:
         if segment.gap is not None and segment.gap.end < segment.gap.start:
             self._truncated = self.head
         self._segments[self.head] = segment
+        if self._has_index:
+            self._add_to_index(segment)
         self.head += 1
         self._bytes += segment.size
         self._records += len(segment.offsets)
@@ -172,10 +205,45 @@ class Ring:
             oldest = self._segments.pop(self.first)
             self.first += 1
             self._rank_before = oldest.rank
+            if self._has_index:
+                self._remove_from_index(oldest)
             self._bytes -= oldest.size
             self._records -= len(oldest.offsets)
             complete_from = self._complete_from
             complete_from[oldest.partition] = max(complete_from[oldest.partition], oldest.next_offset)
+
+    def _add_to_index(self, segment: Segment) -> None:
+        """Index the newest segment, and let it share the objects of its values with the index."""
+        shared: list[Values] = []
+        for values in segment.values or (None,):
+            indexed = self._index.get(values)
+            if indexed is None:
+                indexed = self._index[values] = _Indexed(values, [])
+                self._bytes += indexed.size
+            if not indexed.numbers or indexed.numbers[-1] != self.head:
+                indexed.numbers.append(self.head)
+                self._bytes += INDEX_ENTRY_BYTES
+            if indexed.values is not None:
+                shared.append(indexed.values)
+        segment.values = shared
+
+    def _remove_from_index(self, oldest: Segment) -> None:
+        for values in dict.fromkeys(oldest.values or (None,)):
+            indexed = self._index[values]
+            del indexed.numbers[0]
+            self._bytes -= INDEX_ENTRY_BYTES
+            if not indexed.numbers:
+                del self._index[values]
+                self._bytes -= indexed.size
+
+    def find_selected(self, selector: Selector, first: int, limit: int) -> list[int]:
+        """Return the numbers of the first `limit` segments from `first` on that a reader with this selector receives."""
+        found: set[int] = set()
+        for values in (None, *selector.values):
+            if (indexed := self._index.get(values)) is not None:
+                start = bisect_left(indexed.numbers, first)
+                found.update(indexed.numbers[start : start + limit])
+        return sorted(found)[:limit]
 
     def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
         """Add partitions that start at these offsets."""
@@ -184,6 +252,7 @@ class Ring:
     def restart(self, offsets: Mapping[Partition, int]) -> None:
         """Remove all segments, which must be flushed. From now on, readers can join at these offsets or later."""
         self._segments.clear()
+        self._index.clear()
         self._bytes = self._records = 0
         self.first = self.head
         self._complete_from = dict(offsets)
@@ -241,6 +310,17 @@ class Ring:
     def rank_before(self, number: int) -> int:
         """Return the rank of the position before a segment."""
         return self._segments[number - 1].rank if number > self.first else self._rank_before
+
+
+class _Indexed(NamedTuple):
+    """The segments with a dispatch value, in ascending order. The segments share the object of the value."""
+
+    values: Values | None
+    numbers: list[int]
+
+    @property
+    def size(self) -> int:
+        return INDEX_BYTES + sum(map(sys.getsizeof, self.values or ()))
 
 
 def _weight() -> int:

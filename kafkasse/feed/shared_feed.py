@@ -4,14 +4,16 @@
                                    └────▶ flush() sends to parked clients
 
 A parked client has received everything and needs no greenlet: flush() writes to its socket without waiting. For a thousand
-parked clients, a record is encoded once and sent with a thousand send() calls.
+parked clients, a record is encoded once and sent with a thousand send() calls. If the encoder has dimensions, one lookup
+finds the clients that receive a record; the others cost nothing (subscribers.py).
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gevent.event import Event
@@ -22,7 +24,10 @@ from kafkasse.errors import KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.feed.stats import RouteStats
+from kafkasse.feed.subscribers import Group, NewFrames, Subscribers
+from kafkasse.filter import Selector
 from kafkasse.frame import Encoder
+from kafkasse.frame.encoder import Piece
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.route import Route
@@ -32,6 +37,7 @@ if TYPE_CHECKING:  # a snapshot knows its feed
 
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
 PARKED_CLIENTS_PER_TURN = 32  # a system call each
+RECEIVERS_PER_TURN = 1000  # a list entry each
 
 
 class FeedKey(NamedTuple):
@@ -62,8 +68,8 @@ class FeedPosition(NamedTuple):
         segment: the number of the segment that it needs next.
         places: the place in every partition.
         id_sent: the last event ID that the client received is this position.
-        events: the number of records that the feed has sent to a client that was always parked.
-        bytes: the number of bytes that it has sent to such a client.
+        events: for a parked client, the number of records that its group was sent. Use only the difference of two positions.
+        bytes: the number of bytes that its group was sent.
     """
 
     segment: int
@@ -121,7 +127,7 @@ class SharedFeed:
         self.key = key
         self.ids = ids
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
-        self.ring = Ring(limits, ids.offsets)
+        self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
         self.wire = key.encoder.wire
         self.has_sparse_ids = key.encoder.sparse_ids
         self.readers = 0
@@ -131,6 +137,7 @@ class SharedFeed:
         self.ended = False
         self.snapshot: Snapshot | None = None
         self._encoder = key.encoder
+        self._has_dimensions = key.encoder.dimensions is not None
         self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
@@ -138,7 +145,9 @@ class SharedFeed:
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
-        self._unsent: dict[ParkedClient, None] = {}  # have not received the frames that flush() is sending
+        self._subscribers = Subscribers()  # the parked clients by selector
+        self._unsent: dict[ParkedClient, Group] = {}  # have not received the frames that flush() is sending
+        self._sending: Group | None = None  # receives frames now; groups are sent to one after another
         self._unsent_bytes = 0  # of the segments that flush() has not sent
         self._flushed = FeedPosition(0, self.places(ids), True)  # of the parked clients
         self._before_flush = self._flushed  # of the parked clients in `_unsent`
@@ -213,18 +222,7 @@ class SharedFeed:
             end = piece.end
             self._moved[batch.partition] = None
             if piece.frames:
-                self._add(
-                    Segment(
-                        batch.partition,
-                        piece.next_offset,
-                        b"".join(piece.frames),
-                        array("q", piece.offsets),
-                        array("q", [-1 if each is None else each for each in piece.timestamps]),
-                        self._moves(),
-                        piece.ends_at_position,
-                        leader_epoch=batch.leader_epoch,
-                    )
-                )
+                self._add(self._segment(batch, piece))
             else:  # all records were filtered out; the next event or heartbeat sends the new position
                 self._flushed = self._flushed._replace(id_sent=False)
 
@@ -232,6 +230,21 @@ class SharedFeed:
         timestamp = batch.records[0].timestamp if batch.records else None
         if timestamp is not None and timestamp >= 0:
             self.stats.delay_s = max(self.stats.delay_s, time.time() - timestamp / 1000)
+
+    def _segment(self, batch: Batch, piece: Piece) -> Segment:
+        return Segment(
+            batch.partition,
+            piece.next_offset,
+            b"".join(piece.frames),
+            array("q", piece.offsets),
+            array("q", [-1 if each is None else each for each in piece.timestamps]),
+            self._moves(),
+            # With dimensions, most clients do not receive the last frame.
+            piece.ends_at_position and not self._has_dimensions,
+            leader_epoch=batch.leader_epoch,
+            values=piece.values,
+            ends=array("I", accumulate(map(len, piece.frames))) if self._has_dimensions else (),
+        )
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
@@ -275,7 +288,7 @@ class SharedFeed:
 
     def _add(self, segment: Segment) -> None:
         self.ring.append(segment)
-        self._unsent_bytes += len(segment.data)
+        self._unsent_bytes += segment.size
         if self.ring.is_full or self._unsent_bytes >= MAX_FLUSH_BYTES:
             self.flush()
 
@@ -288,51 +301,79 @@ class SharedFeed:
             self._flush()
 
     def _flush(self) -> None:
-        ring = self.ring
-        if ring.flushed < ring.head:
-            data, events = [], 0
-            places = dict(self._flushed.places)
-            for number in range(ring.flushed, ring.head):
-                segment = ring[number]
-                data.append(segment.data)
-                events += len(segment.offsets)
-                places.update(segment.moves)
-            position = FeedPosition(ring.head, places, segment.ends_at_position and not self._moved)
-            self._unsent_bytes = 0
-            self._send_to_parked(b"".join(data), position, events)
-            ring.evict()
+        if self.ring.flushed < self.ring.head:
+            self._send_frames()
+            self.ring.evict()
             self._notify()
-        elif self.heartbeat_is_due:
-            if self._flushed.id_sent or not (position_event := self.wire.position(self.ids.render())):
-                self._send_to_parked(self.wire.heartbeat, self._flushed)
-            else:
-                self._send_to_parked(position_event, FeedPosition(ring.head, self.places(self.ids), True))
+        if self.heartbeat_is_due:
+            self._send_heartbeat()
+
+    def _send_frames(self) -> None:
+        """Send the frames that are new since the last flush."""
+        ring = self.ring
+        segments = [ring[number] for number in range(ring.flushed, ring.head)]
+        places = dict(self._flushed.places)
+        for segment in segments:
+            places.update(segment.moves)
+        position = FeedPosition(ring.head, places, segments[-1].ends_at_position and not self._moved)
+        self._unsent_bytes = 0
+        if not self._has_dimensions:
+            self._heartbeat_at = time.monotonic() + self._heartbeat_s
+            frames = b"".join([segment.data for segment in segments]), sum([len(each.offsets) for each in segments])
+            self._send_to_parked(lambda group: frames, self._subscribers.groups, position)
+            return
+        new = NewFrames(segments, self._subscribers)
+        size = 0
+        # Other greenlets may run between two pieces. No client can be parked meanwhile, because none has these frames.
+        for piece_size in new.find_receivers():
+            if (size := size + piece_size) >= RECEIVERS_PER_TURN:
+                take_turn(urgent=True)
+                size = 0
+        self._send_to_parked(new.frames_for, new.receivers, position)
+
+    def _send_heartbeat(self) -> None:
+        self._heartbeat_at = time.monotonic() + self._heartbeat_s
+        has_flushed_all = self.ring.flushed == self.ring.head  # otherwise, another greenlet has appended frames
+        position = self.position if has_flushed_all else self._flushed
+        ids = self.ids if has_flushed_all else self.ids_at(position.places)
+        data = b"" if self._flushed.id_sent else self.wire.position(ids.render())
+        position = position._replace(id_sent=True) if data else self._flushed
+        data = data or self.wire.heartbeat
+        self._send_to_parked(lambda group: (data, 0), self._subscribers.groups, position)
 
     @property
     def heartbeat_is_due(self) -> bool:
         """Whether flush() would send a heartbeat if there were no new frames."""
         return time.monotonic() >= self._heartbeat_at
 
-    def _send_to_parked(self, data: bytes, position: FeedPosition, events: int = 0) -> None:
-        """Send to all parked clients, in groups. Afterwards, they are at `position`. `events` records are in `data`."""
-        self._heartbeat_at = time.monotonic() + self._heartbeat_s
-        before = self._flushed
-        position = position._replace(events=before.events + events, bytes=before.bytes + len(data))
-        self._before_flush, self._flushed = before, position
+    def _send_to_parked(
+        self, frames_for: Callable[[Group], tuple[bytes, int]], groups: Iterable[Group], position: FeedPosition
+    ) -> None:
+        """Send to the parked clients of these groups. Afterwards, all parked clients are at `position`.
+
+        Args:
+            frames_for: returns the bytes for a group, and the number of records in them.
+            groups: the groups that receive bytes.
+            position: the position after the bytes.
+        """
+        self._before_flush, self._flushed = self._flushed, position
         self.ring.flushed = position.segment
-        self._unsent = {client: None for client, stopped_at in self._parked.items() if stopped_at is None}
-        chunk: bytes | None = None
+        self._unsent = {client: group for group in groups for client in group.clients if self._parked[client] is None}
+        self._sending = None
         while self._unsent:
             take_turn(urgent=True)
-            count = min(PARKED_CLIENTS_PER_TURN, len(self._unsent))
-            self.stats.events += count * events
-            self.stats.bytes += count * len(data)
-            for _ in range(count):
-                client, _ = self._unsent.popitem()
-                chunk = client.to_chunk(data) if chunk is None else chunk
+            for _ in range(min(PARKED_CLIENTS_PER_TURN, len(self._unsent))):
+                client, group = self._unsent.popitem()
+                if group is not self._sending:
+                    self._sending = group
+                    data, events = frames_for(group)
+                    group.count(events, len(data))
+                    chunk = client.to_chunk(data)
+                self.stats.events += events
+                self.stats.bytes += len(data)
                 if not client.try_send(chunk):
                     # The client keeps the rest of this chunk, so it must not receive later chunks until its greenlet runs.
-                    self._parked[client] = position
+                    self._parked[client] = position._replace(events=group.events, bytes=group.bytes)
 
     def fail(self, error: KafkasseError | None) -> None:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
@@ -371,19 +412,32 @@ class SharedFeed:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""
         return segment == self.ring.head == self.ring.flushed and self.is_open
 
-    def park(self, client: ParkedClient) -> None:
-        """Send frames to this client from now on. It must have received everything up to the head of the ring."""
+    def park(self, client: ParkedClient, selector: Selector | None = None) -> None:
+        """Send frames to this client from now on. It must have received everything up to the head of the ring.
+
+        Args:
+            client: the client.
+            selector: with dimensions, the records that the client receives.
+        """
         self._parked[client] = None
+        self._subscribers.add(client, selector)
 
-    def parked_at(self, client: ParkedClient) -> FeedPosition:
+    def parked_at(self, client: ParkedClient, selector: Selector | None = None) -> FeedPosition:
         """Return the position of a parked client, which includes the bytes that the client keeps unsent."""
-        return self._before_flush if client in self._unsent else self._parked[client] or self._flushed
+        if (stopped_at := self._parked[client]) is not None:
+            return stopped_at
+        group = self._subscribers.group(selector)
+        if client not in self._unsent:
+            return self._flushed._replace(events=group.events, bytes=group.bytes)
+        events, sent_bytes = group.before if group is self._sending else (group.events, group.bytes)
+        return self._before_flush._replace(events=events, bytes=sent_bytes)
 
-    def unpark(self, client: ParkedClient) -> FeedPosition:
+    def unpark(self, client: ParkedClient, selector: Selector | None = None) -> FeedPosition:
         """Stop sending to this client. Return its position."""
-        position = self.parked_at(client)
+        position = self.parked_at(client, selector)
         self._unsent.pop(client, None)
         del self._parked[client]
+        self._subscribers.remove(client, selector)
         return position
 
     @property

@@ -6,8 +6,8 @@ A feed calls it once for each record, however many clients read the feed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkasse.errors import FilterError
 from kafkasse.frame import hooks
@@ -19,6 +19,10 @@ from kafkasse.frame.record_view import RecordView
 from kafkasse.frame.wire import ServerSentEvents, Wire
 from kafkasse.log import Batch, Partition, Record
 from kafkasse.position import IdTemplate, IdWriter
+
+if TYPE_CHECKING:  # filters know the records of this package
+    from kafkasse.filter import Dimensions, Selector
+    from kafkasse.filter.dimensions import Values
 
 MAX_PIECE_RECORDS = 64
 MAX_PIECE_BYTES = 65_536  # of frames and of values that are not sent; a piece exceeds it by at most one record
@@ -33,6 +37,7 @@ class Piece(NamedTuple):
         timestamps: for each frame, the timestamp of its record; may be empty if the event IDs contain no timestamps.
         end: the index in the batch of the first record after the piece.
         next_offset: the offset after the piece.
+        values: for each frame, the dispatch values of its record; empty if the encoder has no dimensions.
     """
 
     frames: list[bytes]
@@ -40,6 +45,7 @@ class Piece(NamedTuple):
     timestamps: list[int | None]
     end: int
     next_offset: int
+    values: Sequence[Values] = ()
 
     @property
     def ends_at_position(self) -> bool:
@@ -62,7 +68,7 @@ class Encoder:
 
     A record passes these stages, each of which is optional:
 
-        decoder ─▶ filter ─▶ deserializer and filterer (hooks) ─▶ projection ─▶ format ─▶ wire
+        decoder ─▶ dimensions ─▶ filter ─▶ deserializer and filterer (hooks) ─▶ projection ─▶ format ─▶ wire
 
     Args:
         format: a name from FORMATS.
@@ -70,6 +76,7 @@ class Encoder:
         decoder: returns a record's value in JSON types, for values that are not JSON. The format then contains JSON. If it
             raises DeserializationError, the record is skipped.
         filter: decides which records are sent.
+        dimensions: decides which clients receive a record. A record without a value in a dimension is not sent.
         projection: removes members from the value.
         deserializer: returns the message for a record, instead of reading the record's value as JSON. If it raises an
             exception or returns None, the record is skipped.
@@ -77,7 +84,7 @@ class Encoder:
             stream ends, because the server cannot know whether the client may see the record.
         on_skipped: called with the topic, partition, offset and reason of each record that cannot be deserialized.
         sparse_ids: only the last frame of a piece has an ID, which saves bytes. A client whose connection breaks within a
-            piece receives the piece again.
+            piece receives the piece again. Ignored with dimensions, because a client may not receive the last frame.
     """
 
     def __init__(
@@ -91,16 +98,18 @@ class Encoder:
         decoder: Callable[[RecordView], Any] | None = None,
         filter: RecordFilter | None = None,
         projection: Projection | None = None,
+        dimensions: Dimensions | None = None,
     ) -> None:
         self.wire = wire or ServerSentEvents()
         self._decoder = decoder
         self._filter = filter
+        self.dimensions = dimensions or None
         self._projection = projection
         self._format = FORMATS[format]
         self._deserializer = deserializer
         self._filterer = filterer
         self._on_skipped = on_skipped
-        self.sparse_ids = sparse_ids
+        self.sparse_ids = sparse_ids and not dimensions
         # Hooks and decoders may wait for I/O.
         self.has_hooks = deserializer is not None or filterer is not None or decoder is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
@@ -108,27 +117,31 @@ class Encoder:
         self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
-        """Return the event name and body of a record, or None if the record is not sent.
+        """Return the event name and body of a record, or None if the record is not sent. Ignores the dimensions.
 
         Raises:
             FilterError: the filterer raised an exception.
         """
+        return self._encode(RecordView(topic, partition, record, self._decoder))
+
+    def _encode(self, view: RecordView) -> tuple[str, bytes] | None:
         try:
-            payload = self._payload(topic, partition, record)
+            payload = self._payload(view)
         except DeserializationError as error:
-            self._on_skipped(topic, partition, record.offset, str(error))
+            self._on_skipped(view.topic, view.partition, view.offset, str(error))
             return None
         if payload is None:
             return None
         return payload.event, self.wire.body(payload)
 
-    def encode_piece(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
+    def encode_piece(self, batch: Batch, start: int, ids: IdWriter, selector: Selector | None = None) -> Piece:
         """Encode the next piece of a batch. A piece is so small that this takes about a millisecond.
 
         Args:
             batch: the batch.
             start: the index of the first record of the piece.
             ids: the stream's IDs at the position before the piece. This method moves them to the position after the piece.
+            selector: with dimensions, encode only the records that it selects. None: encode the records of all clients.
 
         Raises:
             FilterError: the filterer raised an exception for the first record of the piece. `ids` is unchanged. If the
@@ -136,24 +149,49 @@ class Encoder:
         """
         id_template = ids.split_at_offset(batch.partition, batch.leader_epoch)
         piece = (
-            self._encode_with_template(batch, start, id_template)
+            self._encode_with_template(batch, start, id_template, selector)
             if id_template is not None
-            else self._encode_without_template(batch, start, ids)
+            else self._encode_without_template(batch, start, ids, selector)
         )
         ids.set(batch.partition, piece.next_offset, leader_epoch=batch.leader_epoch)
         return piece
 
-    def _encode_with_template(self, batch: Batch, start: int, id_template: IdTemplate) -> Piece:
+    def _values(self, view: RecordView, selector: Selector | None) -> Values | None:
+        """Return the dispatch values of a record, or None if no client of this piece receives the record."""
+        if self.dimensions is None:
+            return ()
+        values = self.dimensions.values(view)
+        return values if selector is None or selector.selects(values) else None
+
+    def _encode_selected(self, view: RecordView, selector: Selector | None) -> tuple[Values, tuple[str, bytes]] | None:
+        """Return the dispatch values, event name and body of a record, or None if the record is not sent."""
+        values = self._values(view, selector)
+        encoded = None if values is None else self._encode(view)
+        return None if values is None or encoded is None else (values, encoded)
+
+    def _encode_with_template(
+        self, batch: Batch, start: int, id_template: IdTemplate, selector: Selector | None
+    ) -> Piece:
         partition = batch.partition
         id_prefix, format_offset, id_suffix = id_template
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
+        has_dimensions = self.dimensions is not None
         frames: list[bytes] = []
         offsets: list[int] = []
+        piece_values: list[Values] = []
+        values: Values = ()
         end, size = start, 0
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
             if size >= MAX_PIECE_BYTES:
                 break
+            if has_dimensions:
+                view = RecordView(*partition, record, self._decoder)
+                selected = self._values(view, selector)
+                if selected is None:
+                    end, size = end + 1, size + len(record.value or b"")
+                    continue
+                values = selected
             offset, value, key, timestamp = record.offset, record.value, record.key, record.timestamp
             has_timestamp = timestamp is not None and timestamp >= 0
             if (
@@ -172,7 +210,9 @@ class Encoder:
                     frame = template_with_id % (value[:-1], offset, timestamp, key_json, next_offset)
             else:
                 try:
-                    encoded = self.encode(partition.topic, partition.partition, record)
+                    if not has_dimensions:
+                        view = RecordView(*partition, record, self._decoder)
+                    encoded = self._encode(view)
                 except FilterError:
                     if end == start:
                         raise
@@ -186,25 +226,27 @@ class Encoder:
             end, size = end + 1, size + len(frame)
             frames.append(frame)
             offsets.append(offset)
+            if has_dimensions:
+                piece_values.append(values)
         if self.sparse_ids and frames:
             last_id = f"{id_prefix}{format_offset(offsets[-1] + 1)}{id_suffix}"
             frames[-1] = self.wire.with_id(frames[-1], last_id)
-        return Piece(frames, offsets, [], end, _next_offset(batch, end))
+        return Piece(frames, offsets, [], end, _next_offset(batch, end), piece_values)
 
-    def _encode_without_template(self, batch: Batch, start: int, ids: IdWriter) -> Piece:
+    def _encode_without_template(self, batch: Batch, start: int, ids: IdWriter, selector: Selector | None) -> Piece:
         """Encode a piece for which split_at_offset() returned None, such as one whose IDs contain timestamps.
 
         Hooks may switch greenlets. All records are therefore encoded before `ids` changes: other greenlets must not see a
         position whose records have not been returned.
         """
         partition = batch.partition
-        encoded: list[tuple[str, bytes] | None] = []
+        encoded: list[tuple[Values, tuple[str, bytes]] | None] = []
         size, id_size = 0, len(ids.render())
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
             if size >= MAX_PIECE_BYTES:
                 break
             try:
-                encoded.append(self.encode(partition.topic, partition.partition, record))
+                encoded.append(self._encode_selected(RecordView(*partition, record, self._decoder), selector))
             except FilterError:
                 if not encoded:
                     raise
@@ -214,21 +256,24 @@ class Encoder:
         frames: list[bytes] = []
         offsets: list[int] = []
         timestamps: list[int | None] = []
+        values: list[Values] = []
         last_id = ""
         for record, each in zip(batch.records[start:end], encoded, strict=True):
             ids.set(partition, record.offset + 1, record.timestamp, batch.leader_epoch)
             if each is not None:
-                last_id, (event, body) = ids.render(), each
+                last_id, (selected, (event, body)) = ids.render(), each
                 frames.append(self.wire.frame(event, "" if self.sparse_ids else last_id, body))
                 offsets.append(record.offset)
                 timestamps.append(record.timestamp)
+                if self.dimensions is not None:
+                    values.append(selected)
         if self.sparse_ids and frames:
             frames[-1] = self.wire.with_id(frames[-1], last_id)
-        return Piece(frames, offsets, timestamps, end, _next_offset(batch, end))
+        return Piece(frames, offsets, timestamps, end, _next_offset(batch, end), values)
 
-    def _payload(self, topic: str, partition: int, record: Record) -> Payload | None:
+    def _payload(self, view: RecordView) -> Payload | None:
         """Return the payload of a record, or None if a filter rejects it."""
-        view = RecordView(topic, partition, record, self._decoder)
+        topic, partition, record = view.topic, view.partition, view.record
         if self._filter is not None and not self._filter.matches(view):
             return None
         if self._deserializer is None and self._filterer is None:

@@ -34,7 +34,7 @@ from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
 from kafkasse.metrics import Metrics
-from kafkasse.route import Route
+from kafkasse.route import Route, StartAt
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
@@ -209,7 +209,7 @@ class StreamService:
                 return self._stream_response(route, parsed, ())
             encoder = self._encoder(route, parsed.wire, selection)
             types = self.problem_types()
-            reader = feeds.open(route, position, found, encoder, parsed.since, address)
+            reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
         except BaseException:
             leave()
             raise
@@ -323,7 +323,9 @@ class StreamService:
         def on_failure(view: RecordView, reason: str) -> None:
             self._filter_failures.add(route.name, view.topic, view.partition, view.offset, reason)
 
-        return route.where.select(parameters, visitor.claims, query, on_failure).undispatched()
+        selection = route.where.select(parameters, visitor.claims, query, on_failure)
+        # A snapshot contains the rows of all clients of its feed.
+        return selection.undispatched() if route.start is StartAt.SNAPSHOT else selection
 
     def _matching(self, route: Route, feeds: Feeds) -> list[str]:
         """Return the existing topics that match the route's patterns. A topic may be deleted after it was listed."""
@@ -344,6 +346,7 @@ class StreamService:
                 self._skipped.add,
                 sparse_ids=sparse,
                 filter=selection.filter,
+                dimensions=selection.dimensions,
                 projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
             )
         return encoder

@@ -247,6 +247,8 @@ class World:
         for tail in self.tails:
             turn(tail)
             tail._check_topics()
+            for backlog in list(tail.backlogs.values()):
+                backlog.join()
         self.is_turning = False
 
     def heartbeat(self, number: int) -> None:

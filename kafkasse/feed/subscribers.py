@@ -1,0 +1,133 @@
+"""The parked clients of a feed, and which of them receive a record. This module does no I/O.
+
+    dispatch values of a record ─▶ groups ─▶ parked clients
+
+Clients with equal selectors form a group: they receive the same bytes. Without dimensions, all clients are one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from kafkasse.feed.ring import Segment
+from kafkasse.filter import Selector
+from kafkasse.filter.dimensions import Values
+
+if TYPE_CHECKING:
+    from kafkasse.feed.shared_feed import ParkedClient
+
+
+class Group:
+    """The parked clients with one selector.
+
+    Attributes:
+        clients: the clients, as the keys of a dict.
+        events: the number of records that a client has received that was in the group all the time.
+        bytes: the number of bytes that such a client has received.
+        before: `events` and `bytes` before the last flush with frames for the group.
+    """
+
+    __slots__ = ("before", "bytes", "clients", "events")
+
+    def __init__(self) -> None:
+        self.clients: dict[ParkedClient, None] = {}
+        self.events = self.bytes = 0
+        self.before = (0, 0)
+
+    def count(self, events: int, count: int) -> None:
+        """Count the records and bytes of a flush."""
+        self.before = self.events, self.bytes
+        self.events += events
+        self.bytes += count
+
+
+class Subscribers:
+    """The groups of a feed, and an index of their selectors."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Selector | None, Group] = {}
+        self._by_values: dict[Values, dict[Group, None]] = {}
+
+    def add(self, client: ParkedClient, selector: Selector | None) -> None:
+        """Add a client."""
+        group = self._groups.get(selector)
+        if group is None:
+            group = self._groups[selector] = Group()
+            for values in selector.values if selector is not None else ():
+                self._by_values.setdefault(values, {})[group] = None
+        group.clients[client] = None
+
+    def remove(self, client: ParkedClient, selector: Selector | None) -> None:
+        """Remove a client that was added with this selector."""
+        group = self._groups[selector]
+        del group.clients[client]
+        if group.clients:
+            return
+        del self._groups[selector]
+        for values in selector.values if selector is not None else ():
+            groups = self._by_values[values]
+            del groups[group]
+            if not groups:
+                del self._by_values[values]
+
+    def group(self, selector: Selector | None) -> Group:
+        """Return the group of the clients that were added with this selector."""
+        return self._groups[selector]
+
+    @property
+    def groups(self) -> Collection[Group]:
+        """All groups."""
+        return self._groups.values()
+
+    def groups_of(self, values: Values) -> Collection[Group]:
+        """Return the groups that receive a record with these dispatch values."""
+        return self._by_values.get(values, ())
+
+
+class NewFrames:
+    """Frames that are distributed by their dispatch values.
+
+    Args:
+        segments: the segments with the frames, in order.
+        subscribers: frames that no subscriber receives are left out.
+    """
+
+    def __init__(self, segments: Iterable[Segment], subscribers: Subscribers) -> None:
+        self._subscribers = subscribers
+        self._frames: list[bytes] = []
+        # The indexes in `_frames` by dispatch values. None: all subscribers receive the frame.
+        self._indexes: dict[Values | None, list[int]] = {}
+        self._values_of: dict[
+            Group, list[Values | None]
+        ] = {}  # the dispatch values of the frames that a group receives
+        for segment in segments:
+            if not segment.values:
+                self._add(None, segment.data)
+            for index, values in enumerate(segment.values):
+                if values in self._indexes or subscribers.groups_of(values):
+                    self._add(values, segment.frame(index))
+
+    def _add(self, values: Values | None, frame: bytes) -> None:
+        self._indexes.setdefault(values, []).append(len(self._frames))
+        self._frames.append(frame)
+
+    def find_receivers(self) -> Iterator[int]:
+        """Find the groups that receive frames, in pieces. Yields the size of each piece."""
+        for values in self._indexes:
+            groups = self._subscribers.groups if values is None else self._subscribers.groups_of(values)
+            for group in list(groups):
+                self._values_of.setdefault(group, []).append(values)
+            yield len(groups)
+
+    @property
+    def receivers(self) -> Iterable[Group]:
+        """The groups that receive frames."""
+        return self._values_of
+
+    def frames_for(self, group: Group) -> tuple[bytes, int]:
+        """Return the frames that a group receives, in order, and the number of their records."""
+        indexes = [self._indexes[values] for values in self._values_of[group]]
+        in_order = indexes[0] if len(indexes) == 1 else sorted(chain.from_iterable(indexes))
+        return b"".join([self._frames[index] for index in in_order]), len(in_order) - len(self._indexes.get(None, ()))
