@@ -15,6 +15,7 @@ from contextlib import suppress  # noqa: E402
 
 MAX_DESCRIPTORS = 65_536
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+LOG_FORMATS = ("text", "json")
 
 
 def number(variable: str, default: int, lowest: int, highest: int) -> int:
@@ -27,16 +28,17 @@ def number(variable: str, default: int, lowest: int, highest: int) -> int:
     )
 
 
-def log_level() -> str:
-    """Return gunicorn's log level, or end the process with a one-line error message."""
-    text = (os.environ.get("KAFKASSE_LOG_LEVEL") or "info").lower()
-    if text in LOG_LEVELS:
+def choice(variable: str, values: tuple[str, ...], default: str) -> str:
+    """Return the word in an environment variable, or end the process with a one-line error message."""
+    text = (os.environ.get(variable) or default).lower()
+    if text in values:
         return text
-    levels = ", ".join(LOG_LEVELS)
-    raise SystemExit(f"KAFKASSE_LOG_LEVEL must be one of {levels}, not {text[:60]!r}. Example: KAFKASSE_LOG_LEVEL=info")
+    raise SystemExit(f"{variable} must be one of {', '.join(values)}, not {text[:60]!r}. Example: {variable}={default}")
 
 
-bind = os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}"
+bind = [os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}"]
+if operations_bind := os.environ.get("KAFKASSE_OPERATIONS_BIND"):  # a second address, for /-/metrics and /-/streams
+    bind.append(operations_bind)
 # gunicorn itself reads WEB_CONCURRENCY before this file, and fails with a traceback if it is not a number.
 workers = number("WEB_CONCURRENCY", 1, 1, 1_000)
 worker_class = "kafkasse.server.worker.Worker"
@@ -51,7 +53,10 @@ http_parser = "python"  # with another parser, the limits would differ from thos
 forwarder_headers = ""  # by default, a proxy on this machine may forward a client's SCRIPT_NAME, which changes the path
 control_socket_disable = True  # gunicorn would open a socket in the home directory, which may not exist on a PaaS
 accesslog = os.environ.get("KAFKASSE_ACCESS_LOG") or None
-loglevel = log_level()
+access_log_format = '%(h)s %(l)s %(u)s %(t)s "%(r)s" %(s)s %(b)s "%(f)s" "%(a)s" %({x-request-id}o)s'
+loglevel = choice("KAFKASSE_LOG_LEVEL", LOG_LEVELS, "info")
+choice("KAFKASSE_LOG_FORMAT", LOG_FORMATS, "text")  # read by the logger
+logger_class = "kafkasse.server.logger.Logger"
 
 # Each stream takes a file descriptor, and the usual soft limit is 1,024. Above that limit, new clients would wait without
 # any response instead of receiving status 503.
@@ -65,3 +70,33 @@ if 0 <= _soft < _limit:
 # appear only at the level debug. Use that level to find out why a broker cannot be reached.
 logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] [%(process)d] [%(levelname)s] %(name)s: %(message)s")
 logging.getLogger("kafka").propagate = loglevel == "debug"
+logging.getLogger("kafkasse").setLevel(loglevel.upper())  # a line for each stream that ends, at the level info
+
+
+def on_starting(server):
+    """Create the directory for the metrics and sockets of the workers. gunicorn calls this in the master."""
+    from kafkasse.errors import ConfigurationError
+    from kafkasse.server import runtime
+
+    if operations_bind and operations_bind not in server.cfg.bind:
+        raise SystemExit(
+            "gunicorn's option --bind overrides KAFKASSE_OPERATIONS_BIND. Set KAFKASSE_BIND instead of --bind."
+        )
+    try:
+        runtime.start()
+    except (ConfigurationError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+def child_exit(server, worker):
+    """Remove the gauges and the socket of a worker that has exited or was killed."""
+    from kafkasse.server import runtime
+
+    runtime.worker_exited(worker.pid)
+
+
+def on_exit(server):
+    """Remove the directory."""
+    from kafkasse.server import runtime
+
+    runtime.stop()

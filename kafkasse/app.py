@@ -13,8 +13,10 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.log import Log
-from kafkasse.web.blueprint import StreamService, streams_blueprint
+from kafkasse.telemetry import request_id
+from kafkasse.web.blueprint import StreamService, add_request_id, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.operations import add_operations
 from kafkasse.web.pages import pages
 from kafkasse.web.registry import StreamRegistry
 
@@ -60,7 +62,7 @@ def open_kafka_log(config: Config) -> Log:
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
-    """Create a Flask app that serves /{topics}, the named routes, /-/health, /-/metrics and, if configured, the demo pages.
+    """Create a Flask app that serves /{topics}, the named routes, /-/health, the demo's pages, and endpoints for operators.
 
     Raises:
         ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.
@@ -73,9 +75,10 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
         app.register_blueprint(pages())
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
     app.add_url_rule("/-/health", "health", lambda: health(service))
-    app.add_url_rule("/-/metrics", "metrics", lambda: metrics(service))
+    add_operations(app, service)
     app.register_error_handler(HTTPException, lambda error: as_problem(service, error))
     app.after_request(add_missing_headers)
+    app.after_request(add_request_id)
     return app
 
 
@@ -92,11 +95,6 @@ def health(service: StreamService) -> Response:
     return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
 
 
-def metrics(service: StreamService) -> Response:
-    """Return the counters of this worker process for Prometheus."""
-    return Response(service.metrics.render(), content_type="text/plain; version=0.0.4")
-
-
 def as_problem(service: StreamService, error: HTTPException) -> Any:
     """Convert one of Flask's own errors, such as 404 for an unknown path, to the JSON body of kafkasse's errors."""
     if too_many := service.throttle():
@@ -105,9 +103,11 @@ def as_problem(service: StreamService, error: HTTPException) -> Any:
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
     detail = error.description or error.name
     if error_class := FLASK_ERRORS.get(response.status_code):
+        name = error_class.__name__
         problem = error_class(detail).problem(service.problem_types())
     else:
         name, status = type(error).__name__, response.status_code
         problem = KafkasseError(detail, type="about:blank", title=error.name, status=status, name=name).problem()
-    response.data = json.dumps(problem)
+    service.observer.metrics.count("requests_refused", status=str(response.status_code), error=name)
+    response.data = json.dumps(problem | {"request_id": request_id.request_id(request.environ)})
     return response

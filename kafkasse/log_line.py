@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 MAX_CHARS = 300
 
 
@@ -11,3 +14,16 @@ def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
     if shown.isprintable():
         return shown
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+
+
+class Fields(dict[str, Any]):
+    """The argument of a log message that consists of named values. As JSON, each of them is a member of the log line."""
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_value(value)}" for name, value in self.items())
+
+
+def _value(value: Any) -> str:
+    """Return a value as text, in quotes if it contains spaces, quotes or equals signs, so that it cannot imitate a field."""
+    text = one_line(str(value))
+    return text if text.isascii() and not set(text) & set(' "=\\') and text else json.dumps(text)

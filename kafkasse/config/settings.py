@@ -58,6 +58,7 @@ class WebSettings:
     position_events: bool
     cors_origins: tuple[str, ...]
     cors_credentials: bool
+    operations_access: str
     pages: bool
     catalog: bool | None
 

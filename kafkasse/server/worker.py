@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -30,8 +32,10 @@ from gunicorn.workers.ggevent import GeventWorker
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.event_loop import take_turn
 from kafkasse.log_line import one_line
+from kafkasse.server import control, runtime
+from kafkasse.telemetry.request_id import HEADER, new_id
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
-from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
+from kafkasse.web.registry import ENVIRON_KEY, OPERATIONS_KEY, StreamRegistry
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
@@ -123,6 +127,21 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self.log.atoms_wrapper_class = _Atoms
         self.streams = StreamRegistry()
         self._listeners: list[_Listener] = []
+        self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
+        self._control: Any = None
+
+    def patch(self) -> None:
+        """Find the listener for operators, after gevent has patched all listeners."""
+        super().patch()
+        address = os.environ.get("KAFKASSE_OPERATIONS_BIND")
+        if not address:
+            return
+        addresses = list(self.cfg.address)
+        wanted = util.parse_address(address)
+        if wanted not in addresses or len(addresses) != len(self.sockets):
+            self.log.error("This server does not listen at KAFKASSE_OPERATIONS_BIND, so operators cannot use it.")
+            return
+        self._operations_name = self.sockets[addresses.index(wanted)].getsockname()
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams take over their sockets."""
@@ -138,6 +157,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Handle one request, then yield to other greenlets, because the next request may have been pipelined."""
         take_turn()  # a hundred clients may connect at once
         sock.settimeout(self.write_timeout_s)
+        req.is_for_operators = self._operations_name is not None and listener_name == self._operations_name
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
@@ -155,12 +175,22 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def run(self) -> None:
         """Serve until stopped, then wait until all streams have ended. gunicorn waits only for those with a greenlet."""
+        if (folder := runtime.folder()) is not None:
+            self._serve_control(folder)
         super().run()
         self._begin_stop()
         while len(self.streams) and time.monotonic() < self._close_streams_at:
             self.notify()
             gevent.sleep(STOP_CHECK_INTERVAL_S)
         self.streams.close_all()
+        if self._control is not None:
+            self._control.close()
+
+    def _serve_control(self, folder: Path) -> None:
+        try:
+            self._control = control.serve(runtime.socket_path(folder, os.getpid()), self.streams)
+        except OSError as error:  # for example because the path is too long for a Unix socket
+            self.log.warning("Operators cannot list the streams of this worker: %s", error)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Handle SIGTERM: accept no more connections, end the open streams, then stop."""
@@ -193,6 +223,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         def wrapped(environ: dict[str, Any], start_response: Any) -> Any:
             began_at = datetime.now()
             environ[ENVIRON_KEY] = self.streams
+            environ[OPERATIONS_KEY] = start_response.__self__.req.is_for_operators
             body = app(environ, start_response)
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
@@ -263,9 +294,11 @@ def _origin(client: Any, exc: Exception) -> str | None:
 
 
 def _error_response(error: KafkasseError, cors_headers: Mapping[str, str]) -> str:
-    body = json.dumps(error.problem()) + "\n"
+    request_id = new_id()
+    body = json.dumps(error.problem() | {"request_id": request_id}) + "\n"
     headers = {
         "Connection": "close",
+        HEADER: request_id,
         "Content-Type": "application/problem+json",
         "Content-Length": str(len(body)),
         **DEFAULT_HEADERS,

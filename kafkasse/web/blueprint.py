@@ -33,15 +33,16 @@ from kafkasse.filter import Selection, parse_query
 from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
-from kafkasse.metrics import Metrics
 from kafkasse.route import Route, StartAt
+from kafkasse.telemetry import request_id
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier
 from kafkasse.web.limits import StreamLimits
-from kafkasse.web.registry import StreamRegistry
+from kafkasse.web.observer import Observer
+from kafkasse.web.registry import ENVIRON_KEY, StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
@@ -84,8 +85,15 @@ def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str, ca
             methods=METHODS,
             provide_automatic_options=False,
         )
+    blueprint.after_request(add_request_id)
     blueprint.record_once(lambda state: state.app.extensions.setdefault("kafkasse", {}).update({name: service}))
     return blueprint
+
+
+def add_request_id(response: Response) -> Response:
+    """Add the request's ID to a response."""
+    response.headers[request_id.HEADER] = request_id.request_id(request.environ)
+    return response
 
 
 class StreamService:
@@ -93,7 +101,7 @@ class StreamService:
 
     Attributes:
         config: settings and hooks.
-        metrics: the counters of this blueprint.
+        observer: the metrics and log lines of this blueprint.
         registry: the open streams, unless the worker provides its own registry.
         catalog: describes the streams.
     """
@@ -101,9 +109,9 @@ class StreamService:
     def __init__(self, config: Config, open_log: Callable[[], Log], name: str, catalog: bool = False) -> None:
         self.config = config
         self.catalog = Catalog(self, catalog)
-        self.metrics = Metrics()
-        self._skipped = SkippedRecords(self.metrics, config.hooks.logger)
-        self._filter_failures = FilterFailures(self.metrics, config.hooks.logger)
+        self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
+        self._skipped = SkippedRecords(self.observer.metrics, config.hooks.logger)
+        self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: Feeds | None = None
@@ -214,16 +222,17 @@ class StreamService:
             leave()
             raise
         self._call_handler("ready", list(found))
-        self.metrics.count("streams_opened")
+        info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name)
+        self.observer.opened(info)
 
-        def on_close() -> None:
+        def on_close(end: StreamEnd) -> None:
             leave()
-            self.metrics.count("streams_closed")
+            self.observer.closed(info, end)
             self._call_handler("disconnected", list(found))
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        stream = Stream(reader, parsed.wire, web, registry, client, on_close, logger, types, visitor.expires_at)
+        stream = Stream(reader, parsed.wire, web, registry, client, on_close, logger, types, visitor.expires_at, info)
         self._revocations.add(stream, visitor)
         return self._stream_response(route, parsed, stream)
 
@@ -241,7 +250,7 @@ class StreamService:
 
     def reject(self, error: KafkasseError) -> Any:
         """Return the response to a request that gets no stream."""
-        self.metrics.count("requests_refused", status=str(error.status))
+        self.observer.rejected(error)
         if error.status >= 500:
             self._call_handler("event.error", error)
         # The Kafka adapter has logged the errors that kafka-python caused.
@@ -249,7 +258,7 @@ class StreamService:
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
         if (response := self._response_of_hook(error)) is not None:
             return response
-        problem = error.problem(self.problem_types())
+        problem = error.problem(self.problem_types()) | {"request_id": request_id.request_id(request.environ)}
         body = json.dumps(problem, ensure_ascii=False) + "\n"
         headers = error.headers | {"Link": f'<{problem["type"]}>; rel="help"'}
         response = Response(body, error.status, headers, content_type="application/problem+json")
@@ -291,6 +300,7 @@ class StreamService:
         with self._feeds_lock:
             if self._feeds is None:
                 self._feeds = Feeds(self._open_log(), self.config.feed)
+                self.observer.observe(self._feeds, has_worker=ENVIRON_KEY in request.environ)
             return self._feeds
 
     def _enter(self, route: Route, address: str) -> Callable[[], None]:

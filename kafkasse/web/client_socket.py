@@ -94,6 +94,10 @@ class ClientGone(Exception):
     """The client has closed its connection, has accepted no byte within the write timeout, or has vanished."""
 
 
+class ClientStalled(ClientGone):
+    """The client has accepted no byte within the write timeout."""
+
+
 class ClientSocket:
     """One client's socket, which receives a chunked response. Implements feed.ParkedClient.
 
@@ -228,4 +232,4 @@ class ClientSocket:
                 if still_queued < queued:
                     queued, accepted_at = still_queued, now
                 elif now - accepted_at >= self._write_timeout_s:
-                    raise ClientGone(str(error)) from None
+                    raise ClientStalled(str(error)) from None

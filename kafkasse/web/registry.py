@@ -1,22 +1,86 @@
-"""The open streams of a process, and how they end when the process stops."""
+"""The open streams of a process: what operators see of them, and how they end when the process stops or an operator asks."""
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Mapping
-from typing import Any, Protocol
+import time
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from gevent import spawn_later
 
 ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WSGI environ
+OPERATIONS_KEY = "kafkasse.operations"  # true if the request arrived at the address for operators
 DRAIN_S = 1.0
+_numbers = count(1)
+
+
+class EndReason(Enum):
+    """Why a stream ended, as it appears in logs and metrics."""
+
+    CLIENT_LEFT = "client_left"
+    WRITE_TIMEOUT = "write_timeout"  # the client accepted no bytes
+    MAX_AGE = "max_age"
+    ACCESS_EXPIRED = "access_expired"  # the visitor must be identified again
+    ACCESS_REVOKED = "access_revoked"
+    SERVER_STOPPING = "server_stopping"
+    OPERATOR = "operator"  # an operator ended it
+    RECONNECT = "reconnect"  # the client must reconnect for another reason, such as a recreated topic
+    ERROR = "error"
+
+
+class StreamInfo(NamedTuple):
+    """What is known about a stream when it opens.
+
+    Attributes:
+        id: identifies the stream among those of all workers of a machine: the process ID and a number.
+        request_id: the ID of the request.
+        route: the name of the route.
+        client: the address of the client.
+        visitor: the name of the visitor; "" if it is unknown.
+        opened_at: when the stream was opened, in seconds since the epoch.
+    """
+
+    id: str
+    request_id: str
+    route: str
+    client: str
+    visitor: str
+    opened_at: float
+
+    @classmethod
+    def new(cls, request_id: str = "", route: str = "", client: str = "", visitor: str = "") -> StreamInfo:
+        """Return the description of a stream that opens now."""
+        return cls(f"{os.getpid()}-{next(_numbers)}", request_id, route, client, visitor, time.time())
+
+
+class StreamEnd(NamedTuple):
+    """How a stream ended.
+
+    Attributes:
+        reason: why.
+        error: the class of the error that ended it, or "".
+        events: the number of records that the client was sent.
+        bytes: the number of bytes that the client was sent.
+    """
+
+    reason: EndReason
+    error: str
+    events: int
+    bytes: int
 
 
 class OpenStream(Protocol):
     """The methods of a stream that the registry calls; see kafkasse/web/stream.py."""
 
-    def end(self) -> None: ...
+    @property
+    def info(self) -> StreamInfo: ...
+    def status(self) -> dict[str, Any]: ...
+    def end(self, reason: EndReason = EndReason.RECONNECT) -> None: ...
     def close(self) -> None: ...
 
 
@@ -49,7 +113,7 @@ class StreamRegistry:
         """Add an open stream. If the process is stopping, the stream ends at once."""
         self._open.add(stream)
         if self.stopping:
-            stream.end()
+            stream.end(EndReason.SERVER_STOPPING)
 
     def discard(self, stream: OpenStream) -> None:
         """Remove a stream that has ended."""
@@ -63,7 +127,20 @@ class StreamRegistry:
         """
         self.stopping = True
         for stream in list(self._open):
-            spawn_later(random.uniform(0, within_s), stream.end)  # noqa: S311 - not for secrets
+            spawn_later(random.uniform(0, within_s), stream.end, EndReason.SERVER_STOPPING)  # noqa: S311 - not for secrets
+
+    def statuses(self) -> Iterator[dict[str, Any]]:
+        """Yield a description of each open stream. The caller may switch greenlets meanwhile."""
+        for stream in list(self._open):
+            yield stream.status()
+
+    def end(self, stream_id: str) -> bool:
+        """End the stream with this ID. Return whether there is one."""
+        for stream in list(self._open):
+            if stream.info.id == stream_id:
+                stream.end(EndReason.OPERATOR)
+                return True
+        return False
 
     def close_all(self) -> None:
         """Close the streams that are still open, because the process exits."""

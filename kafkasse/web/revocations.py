@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import gevent
 
 from kafkasse.access import Guards, Visitor
+from kafkasse.web.registry import EndReason
 from kafkasse.web.stream import Stream
 
 CHECK_INTERVAL_S = 1.0
@@ -45,4 +46,4 @@ class Revocations:
     def _end_revoked(self) -> None:
         for stream, visitor in list(self._visitors.items()):
             if not self._guards.is_current(visitor):
-                stream.end()
+                stream.end(EndReason.ACCESS_REVOKED)

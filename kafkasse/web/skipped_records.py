@@ -11,7 +11,7 @@ from collections import Counter
 from gevent import spawn_later
 
 from kafkasse.log_line import one_line
-from kafkasse.metrics import Metrics
+from kafkasse.telemetry.metrics import Metrics
 
 INTERVAL_S = 10.0
 

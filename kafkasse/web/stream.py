@@ -28,12 +28,13 @@ from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
-from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, SilenceDetector
-from kafkasse.web.registry import StreamRegistry
+from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, ClientStalled, SilenceDetector
+from kafkasse.web.registry import EndReason, StreamEnd, StreamInfo, StreamRegistry
 
 MAX_AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
 MAX_INPUT_BYTES = 65_536  # from one client; after that, we notice only by a failed write that the client has left
+UNEXPECTED_ERROR = "UnexpectedError"  # in metrics and logs, in place of a class of errors.py
 _READABLE = 1  # libev's constant
 _NO_INPUT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -54,6 +55,8 @@ class Stream:
         logger: receives unexpected errors.
         problem_types: what the `type` of an error starts with; see KafkasseError.problem().
         expires_at: when the visitor must be identified again, in seconds since the epoch.
+        info: what operators see of the stream.
+        on_open: called once, when the first bytes have been sent.
     """
 
     __slots__ = (
@@ -62,9 +65,13 @@ class Stream:
         "_client",
         "_closed",
         "_deadline",
+        "_deadline_reason",
+        "_end_reason",
+        "_error",
         "_input_left",
         "_logger",
         "_on_close",
+        "_on_open",
         "_on_served",
         "_problem_types",
         "_reader",
@@ -75,6 +82,7 @@ class Stream:
         "_timer",
         "_watcher",
         "_wire",
+        "info",
     )
 
     def __init__(
@@ -84,12 +92,18 @@ class Stream:
         settings: WebSettings,
         registry: StreamRegistry,
         client: socket.socket | None,
-        on_close: Callable[[], object],
+        on_close: Callable[[StreamEnd], object],
         logger: logging.Logger,
         problem_types: str = URN,
         expires_at: float = float("inf"),
+        info: StreamInfo | None = None,
+        on_open: Callable[[], object] = lambda: None,
     ) -> None:
         self._closed = False
+        self.info = info or StreamInfo.new()
+        self._end_reason: EndReason | None = None
+        self._error = ""
+        self._on_open = on_open
         self._reader = reader
         self._wire = wire
         self._settings = settings
@@ -97,7 +111,10 @@ class Stream:
         self._on_close = on_close
         self._logger = logger
         self._problem_types = problem_types
-        self._deadline = min(_deadline(settings.max_stream_age_s), time.monotonic() + expires_at - time.time())
+        self._deadline = _deadline(settings.max_stream_age_s)
+        self._deadline_reason = EndReason.MAX_AGE
+        if (expires := time.monotonic() + expires_at - time.time()) < self._deadline:
+            self._deadline, self._deadline_reason = expires, EndReason.ACCESS_EXPIRED
         self._client = client
         self._input_left = MAX_INPUT_BYTES
         self._socket: ClientSocket | None = None  # set by serve()
@@ -116,7 +133,9 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from filter(None, self._generate())
+            for data in filter(None, self._generate()):
+                self._reader.count_bytes(len(data))
+                yield data
         finally:
             self.close()
 
@@ -142,12 +161,26 @@ class Stream:
         self._on_served = on_end
         if self._deadline != float("inf"):
             self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
-            self._timer.start(self.end)
+            self._timer.start(self.end, self._deadline_reason)
         self._send(self._socket, start)
 
-    def end(self) -> None:
+    def end(self, reason: EndReason = EndReason.RECONNECT) -> None:
         """End the stream soon: send the last event ID and a reconnection time. Never waits."""
+        self._end_reason = self._end_reason or reason
         self._stop(StopReason.ENDED)
+
+    def status(self) -> dict[str, Any]:
+        """Return what operators see of the stream now."""
+        reader, info = self._reader, self.info
+        events, sent_bytes = reader.totals()
+        return {
+            **info._asdict(),
+            "age_s": round(time.time() - info.opened_at, 1),
+            "state": reader.state.name.lower(),
+            "events": events,
+            "bytes": sent_bytes,
+            "lag_records": reader.lag(),
+        }
 
     def close(self) -> None:
         """Release everything. May be called twice, and before the stream was iterated."""
@@ -166,11 +199,18 @@ class Stream:
         try:
             self._reader.close()
         finally:
-            self._on_close()
+            self._on_close(StreamEnd(self._reason(), self._error, *self._reader.totals()))
             if self._on_served is not None:
                 self._on_served()
             # Break the reference cycle, so that memory does not wait for the garbage collector.
             self._chunks, self._socket = iter(()), None
+
+    def _reason(self) -> EndReason:
+        if self._error:
+            return EndReason.ERROR
+        if self._reader.stop_reason is StopReason.ENDED:
+            return self._end_reason or EndReason.RECONNECT
+        return self._end_reason if self._end_reason is EndReason.WRITE_TIMEOUT else EndReason.CLIENT_LEFT
 
     # The body.
 
@@ -182,6 +222,7 @@ class Stream:
             opening += self._reader.begin()
             yield opening
             opening = b""
+            self._on_open()
             yield from self._frames()
             if self._reader.stop_reason is StopReason.ENDED:
                 yield self._wire.retry(self._retry_ms()) + self._reader.id_if_moved()
@@ -193,7 +234,7 @@ class Stream:
         heartbeat_at = time.monotonic() + heartbeat_s
         while reader.stop_reason is None:
             if time.monotonic() >= self._deadline:
-                self.end()
+                self.end(self._deadline_reason)
                 continue
             if self._socket is not None and reader.can_park:
                 # If there is an ID to send, check again afterwards: new records may arrive while it is written.
@@ -212,6 +253,7 @@ class Stream:
 
     def _error_frame(self, error: BaseException) -> bytes:
         """Return the last event of a stream that failed, and log the failure unless it is the client's or Kafka's."""
+        self._error = type(error).__name__ if isinstance(error, KafkasseError) else UNEXPECTED_ERROR
         if isinstance(error, FilterError):
             self._log_filter_error(error)
         elif not isinstance(error, KafkasseError):
@@ -251,6 +293,7 @@ class Stream:
                     client.parked = True
                     return
                 if data:  # an empty chunk would end the response
+                    self._reader.count_bytes(len(data))
                     take_turn()  # a client that reads fast must not occupy the event loop
                     if start is None:
                         client.send_chunk(data)
@@ -258,8 +301,9 @@ class Stream:
                         client.send_all(start(data))
                         start = None
             client.send_all(LAST_CHUNK)
-        except ClientGone:
-            pass
+        except ClientGone as error:
+            if isinstance(error, ClientStalled):
+                self._end_reason = EndReason.WRITE_TIMEOUT
         except Exception as error:  # noqa: BLE001 - logged; park() failed, because _generate() raises no exception
             to_chunk = client.to_chunk if start is None else start
             with suppress(ClientGone):

@@ -57,7 +57,8 @@ def stack() -> Iterator[ExitStack]:
 def bad_requests(port: int) -> int:
     """Return how many requests the server has answered with 400."""
     lines = fetch(port, "/-/metrics").body.decode().splitlines()
-    return sum(int(line.split()[-1]) for line in lines if 'requests_refused_total{status="400"}' in line)
+    refused = (line for line in lines if line.startswith("kafkasse_requests_refused_total") and 'status="400"' in line)
+    return sum(int(float(line.split()[-1])) for line in refused)
 
 
 # Slow clients.

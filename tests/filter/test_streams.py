@@ -227,4 +227,4 @@ def test_an_expression_without_a_result_is_counted_and_logged(
         each.getMessage() for each in caplog.records
     ]
     service = client.application.extensions["kafkasse"]["kafkasse"]
-    assert 1 == service.metrics.value("filter_failures", route="orders")
+    assert 1 == service.observer.metrics.value("filter_failures", route="orders")

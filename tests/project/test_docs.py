@@ -116,7 +116,7 @@ class TestHooks:
         response.close()
 
         messages = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
-        assert ["opened", "Skipped countries/0 offset 1", "ended"] == messages
+        assert ["opened", "Skipped countries/0 offset 1", "A stream ended", "ended"] == messages
 
 
 def test_the_app_in_the_readme_streams_from_kafka(

@@ -37,7 +37,7 @@ def large_values(count: int = RECORDS) -> Iterator[bytes]:
 
 def metric(server: Server, name: str) -> int:
     lines = fetch(server.port, "/-/metrics").body.decode().splitlines()
-    return sum(int(line.split()[-1]) for line in lines if line.startswith(f"kafkasse_{name}"))
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f"kafkasse_{name}"))
 
 
 def streams_open(server: Server) -> int:

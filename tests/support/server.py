@@ -35,9 +35,14 @@ class Server:
     def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
-        environment.setdefault("KAFKASSE_PUBLIC", "true")
+        for name, value in (
+            ("KAFKASSE_PUBLIC", "true"),
+            ("KAFKASSE_OPERATIONS_ACCESS", "public"),
+            ("KAFKASSE_BIND", "127.0.0.1:0"),
+        ):
+            environment.setdefault(name, value)
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        words = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "--bind", "127.0.0.1:0", app]
+        words = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", app]
         self.log = ""
         self._process = subprocess.Popen(
             words, cwd=ROOT, env=inherited | environment, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -57,6 +62,10 @@ class Server:
     def terminate(self) -> None:
         """Send SIGTERM, as a platform does before it removes the machine."""
         self._process.send_signal(signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Send SIGHUP, so that gunicorn replaces all workers."""
+        self._process.send_signal(signal.SIGHUP)
 
     def wait(self) -> int:
         """Wait until gunicorn exits, and return its exit code."""

@@ -36,14 +36,16 @@ class Peer:
 
     def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
         server_end, self.socket = gevent_socket.socketpair()
-        self.left = Event()
+        self.left = left = Event()
         for end in (server_end, self.socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         reader = feeds.open(Route("topics", "/{topics}", None), of_topics(["t"]), log.describe(["t"]), encoder)
         settings = Config(write_timeout_s=20, heartbeat_s=60).web
         logger = logging.getLogger()
-        self.stream = Stream(reader, ServerSentEvents(), settings, StreamRegistry(), server_end, self.left.set, logger)
+        self.stream = Stream(
+            reader, ServerSentEvents(), settings, StreamRegistry(), server_end, lambda end: left.set(), logger
+        )
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 
@@ -139,7 +141,7 @@ def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: li
     """A worker that exits closes all streams, even those that have just been woken; a hook may let other greenlets run."""
     stream = peers[0].stream
     on_close = stream._on_close
-    stream._on_close = lambda: (gevent.sleep(0.01), on_close())
+    stream._on_close = lambda end: (gevent.sleep(0.01), on_close(end))
     failures: list[object] = []
 
     with mock.patch.object(gevent.get_hub(), "handle_error", lambda *error: failures.append(error)):

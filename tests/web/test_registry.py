@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from kafkasse.web.registry import ENVIRON_KEY, StreamRegistry
+from kafkasse.web.registry import ENVIRON_KEY, EndReason, StreamInfo, StreamRegistry
 
 
 class Stream:
@@ -13,9 +13,10 @@ class Stream:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.info = StreamInfo.new()
 
-    def end(self) -> None:
-        self.calls.append("end")
+    def end(self, reason: EndReason) -> None:
+        self.calls.append(reason.value)
 
     def close(self) -> None:
         self.calls.append("close")
@@ -57,7 +58,7 @@ def test_drain_ends_every_stream_and_those_that_open_later(registry: StreamRegis
     gevent.sleep(0.01)
 
     assert registry.stopping
-    assert [["end"], ["end"]] == [before.calls, after.calls]
+    assert [["server_stopping"], ["server_stopping"]] == [before.calls, after.calls]
 
 
 def test_close_all_closes_the_streams_that_have_not_ended(registry: StreamRegistry) -> None:
@@ -68,3 +69,14 @@ def test_close_all_closes_the_streams_that_have_not_ended(registry: StreamRegist
     registry.close_all()
 
     assert ["close"] == stream.calls
+
+
+def test_ends_one_stream_by_its_id(registry: StreamRegistry) -> None:
+    """An ID that no stream has is not an error: the stream may just have ended."""
+    first, second = Stream(), Stream()
+    registry.add(first)
+    registry.add(second)
+
+    assert registry.end(second.info.id)
+    assert not registry.end("1-999999")
+    assert [[], ["operator"]] == [first.calls, second.calls]

@@ -7,7 +7,7 @@ import logging
 import gevent
 import pytest
 
-from kafkasse.metrics import Metrics
+from kafkasse.telemetry.metrics import Metrics
 from kafkasse.web.skipped_records import SkippedRecords
 
 INTERVAL_S = 0.05

@@ -24,7 +24,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
-from kafkasse.web.registry import StreamRegistry
+from kafkasse.web.registry import StreamEnd, StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.support.sse import read_events, without_positions
 from tests.support.waiting import wait_until
@@ -61,8 +61,9 @@ class World:
         self.stream = Stream(reader, wire, config.web, self.registry, client, self._end, logging.getLogger())
         return self.stream
 
-    def _end(self) -> None:
+    def _end(self, end: StreamEnd) -> None:
         self.ended += 1
+        self.end = end
 
 
 @pytest.fixture

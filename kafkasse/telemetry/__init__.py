@@ -1,0 +1,10 @@
+"""What operators see of a process: metrics, log lines, request IDs and traces. This package imports neither Flask nor Kafka.
+
+metrics      all metrics of kafkasse, in prometheus_client's own registry or its multiprocess files
+sampler      copies the totals of the feeds to the metrics at intervals
+stalls       measures how long the event loop is blocked
+multiprocess the directory of the multiprocess files: dead workers, and reading the files of all workers
+request_id   the ID of a request
+log_format   the lines of the log, as text or JSON
+traces       OpenTelemetry spans, if the process uses OpenTelemetry
+"""

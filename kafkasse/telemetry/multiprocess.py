@@ -1,0 +1,63 @@
+"""The directory with the metrics of all workers, which prometheus_client calls its multiprocess mode.
+
+Each worker writes its own files. When a worker has died, the master removes its gauges and adds its counters to a file for
+all dead workers. Otherwise, the number of files would grow with each restart of a worker. A lock keeps a worker from reading
+the files meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+LOCK = "lock"
+DEAD = "dead"  # in place of the process ID
+SUMMED = ("counter", "histogram", "summary")  # types of metrics whose values outlive their worker
+
+
+def render() -> bytes:
+    """Return the metrics of all workers in Prometheus's text format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    folder = Path(os.environ[VARIABLE])
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    with _locked(folder, fcntl.LOCK_SH):
+        return generate_latest(registry)
+
+
+def mark_dead(pid: int) -> None:
+    """Remove the gauges of a worker that has died, and add its counters to those of the other dead workers."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    folder = Path(os.environ[VARIABLE])
+    with _locked(folder, fcntl.LOCK_EX):
+        mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+        for kind in SUMMED:
+            file = folder / f"{kind}_{pid}.db"
+            if file.exists():
+                _add(file, folder / f"{kind}_{DEAD}.db")
+                file.unlink()
+
+
+def _add(source: Path, target: Path) -> None:
+    from prometheus_client.mmap_dict import MmapedDict
+
+    total = MmapedDict(str(target))  # type: ignore[no-untyped-call]
+    try:
+        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(source)):  # type: ignore[no-untyped-call]
+            total.write_value(key, total.read_value(key)[0] + value, 0.0)  # type: ignore[no-untyped-call]
+    finally:
+        total.close()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _locked(folder: Path, mode: int) -> Iterator[None]:
+    with (folder / LOCK).open("a") as lock:
+        fcntl.flock(lock, mode)
+        yield

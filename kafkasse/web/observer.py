@@ -1,0 +1,80 @@
+"""Counts and logs what happens to the requests and streams of one blueprint. It decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from kafkasse.errors import KafkasseError
+from kafkasse.feed import Feeds
+from kafkasse.log_line import Fields
+from kafkasse.telemetry.metrics import Metrics
+from kafkasse.telemetry.sampler import Sampler
+from kafkasse.telemetry.stalls import watch_stalls
+from kafkasse.web.registry import StreamEnd, StreamInfo
+
+
+class Observer:
+    """The metrics and log lines of one blueprint.
+
+    Args:
+        routes: the names of the routes.
+        logger: receives a line when a stream ends.
+
+    Attributes:
+        metrics: the metrics of this blueprint, or of the whole process.
+    """
+
+    def __init__(self, routes: Iterable[str], logger: logging.Logger) -> None:
+        self.metrics = Metrics()
+        self.metrics.prepare(routes)
+        self._logger = logger
+        self._sampler: Sampler | None = None
+
+    def observe(self, feeds: Feeds, has_worker: bool) -> None:
+        """Copy the totals of these feeds at intervals. With our worker, also measure how long the event loop is blocked."""
+        self._sampler = Sampler(feeds, self.metrics)
+        self._sampler.start()
+        if has_worker:
+            watch_stalls(lambda took_s: self.metrics.observe("event_loop_stall_seconds", took_s))
+
+    def render(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        if self._sampler is not None:
+            self._sampler.sample()
+        return self.metrics.render()
+
+    def rejected(self, error: KafkasseError) -> None:
+        """Count a request that gets no stream."""
+        self.metrics.count("requests_refused", status=str(error.status), error=type(error).__name__)
+
+    def opened(self, info: StreamInfo) -> None:
+        """Count a stream that has opened."""
+        self.metrics.count("streams_opened", route=info.route)
+        self.metrics.count("streams_open", route=info.route)
+
+    def closed(self, info: StreamInfo, end: StreamEnd) -> None:
+        """Count and log a stream that has ended."""
+        self.metrics.count("streams_open", -1, route=info.route)
+        self.metrics.count("streams_closed", route=info.route, reason=end.reason.value)
+        if end.error:
+            self.metrics.count("stream_errors", route=info.route, error=end.error)
+        self._logger.info("A stream ended: %s", Fields(_log_fields(info, end)))
+
+
+def _log_fields(info: StreamInfo, end: StreamEnd) -> dict[str, Any]:
+    fields = {
+        "stream_id": info.id,
+        "request_id": info.request_id,
+        "route": info.route,
+        "client": info.client,
+        "visitor": info.visitor,
+        "duration_s": round(time.time() - info.opened_at, 3),
+        "events": end.events,
+        "bytes": end.bytes,
+        "reason": end.reason.value,
+        "error": end.error,
+    }
+    return {name: value for name, value in fields.items() if value != ""}

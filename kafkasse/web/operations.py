@@ -1,0 +1,63 @@
+"""The endpoints for operators: /-/metrics and /-/streams. They are not public.
+
+They are served at the address KAFKASSE_OPERATIONS_BIND, or to the visitors that operations_access names. To everyone else,
+they do not exist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from flask import Flask, Response, abort, request
+
+from kafkasse.server import control, runtime
+from kafkasse.web.blueprint import StreamService
+from kafkasse.web.registry import OPERATIONS_KEY, StreamRegistry
+
+
+def add_operations(app: Flask, service: StreamService) -> None:
+    """Add the endpoints to an app."""
+
+    def guarded(view: Callable[..., Response]) -> Callable[..., Response]:
+        @wraps(view)
+        def check(**arguments: str) -> Response:
+            if not (request.environ.get(OPERATIONS_KEY) or service.config.web.operations_access == "public"):
+                abort(404)
+            return view(service, **arguments)
+
+        return check
+
+    app.add_url_rule("/-/metrics", "metrics", guarded(metrics))
+    app.add_url_rule("/-/streams", "streams", guarded(list_streams))
+    app.add_url_rule("/-/streams/<stream_id>", "end_stream", guarded(end_stream), methods=["DELETE"])
+
+
+def metrics(service: StreamService) -> Response:
+    """Return the metrics of all workers for Prometheus."""
+    return Response(service.observer.render(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def list_streams(service: StreamService) -> Response:
+    """Return the open streams of all workers."""
+    if sockets := runtime.worker_sockets():
+        return _json({"streams": control.list_streams(sockets)})
+    return _json({"streams": list(_own(service).statuses())})
+
+
+def end_stream(service: StreamService, stream_id: str) -> Response:
+    """End a stream of any worker. Its client receives its last event ID and may reconnect."""
+    sockets = runtime.worker_sockets()
+    if not (control.end_stream(sockets, stream_id) if sockets else _own(service).end(stream_id)):
+        abort(404, "There is no open stream with this ID. It may have ended.")
+    return Response(status=204)
+
+
+def _own(service: StreamService) -> StreamRegistry:
+    return StreamRegistry.of(request.environ, service.registry)
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value) + "\n", content_type="application/json")
