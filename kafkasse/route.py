@@ -51,7 +51,6 @@ class Route:
         fields: the paths of the members of the value that clients receive. Empty: all.
         redact: the paths of the members of the value that clients do not receive.
         heartbeat_s: the interval of the heartbeats. None: that of the server.
-        description: what the stream contains, in words.
         access: the visitors who may read the route; empty if everyone may.
         cors_origins: the origins whose pages may read the route, or *.
         cors_credentials: whether these pages may send cookies.
@@ -72,7 +71,6 @@ class Route:
     fields: tuple[str, ...] = ()
     redact: tuple[str, ...] = ()
     heartbeat_s: float | None = None
-    description: str = ""
     access: tuple[Grant, ...] = ()
     cors_origins: tuple[str, ...] = ()
     cors_credentials: bool = False

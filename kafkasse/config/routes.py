@@ -47,7 +47,6 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         fields=tuple(given.get("fields", ())),
         redact=tuple(given.get("redact", ())),
         heartbeat_s=given.get("heartbeat_s"),
-        description=given.get("description", ""),
         access=grants(given.get("access", settings.access)),
         cors_origins=tuple(given.get("cors_origins", settings.cors_origins)),
         cors_credentials=given.get("cors_credentials", settings.cors_credentials),
