@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Flask, Response, request
@@ -29,7 +29,7 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 
     Args:
         config: settings and hooks; loaded from the environment if omitted.
-        log: the log to read, such as a memory_log.MemoryLog; if omitted, the Kafka cluster that `config` names.
+        log: the log to read, such as a memory_log.MemoryLog, instead of the Kafka cluster of the setting `kafka`.
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:
@@ -43,12 +43,15 @@ def _blueprint(config: Config, log: Log | None, name: str, catalog: bool) -> Blu
     config.check_servable()
     if log is None and is_module_patched("socket"):
         import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
-    open_log = (lambda: log) if log is not None else partial(open_kafka_log, config)
+
+    def open_log(cluster: str) -> Log:
+        return log if log is not None and not cluster else open_kafka_log(config, cluster)
+
     return streams_blueprint(config, open_log, name, catalog)
 
 
-def open_kafka_log(config: Config) -> Log:
-    """Open the Kafka cluster that `config` names.
+def open_kafka_log(config: Config, cluster: str = "") -> Log:
+    """Open a Kafka cluster: one of the setting `clusters`, or "" for that of the setting `kafka`.
 
     kafka-python is not imported at the top, because it hangs if it is imported before gevent patches the standard library.
 
@@ -58,7 +61,8 @@ def open_kafka_log(config: Config) -> Log:
     from kafkasse.kafka.log import KafkaLog, check_patched
 
     check_patched()
-    return KafkaLog(config.kafka, config.kafka_settings())
+    settings = replace(config.kafka, topic_prefix=config.topic_prefix(cluster))
+    return KafkaLog(settings, config.kafka_settings(cluster))
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:

@@ -50,6 +50,7 @@ class Route:
         compact_ids: whether event IDs have the compact form. None: only if the JSON form would be long.
         fields: the paths of the members of the value that clients receive. Empty: all.
         redact: the paths of the members of the value that clients do not receive.
+        cluster: the cluster that has the topics; "" for the cluster of the setting `kafka`.
         heartbeat_s: the interval of the heartbeats. None: that of the server.
         access: the visitors who may read the route; empty if everyone may.
         cors_origins: the origins whose pages may read the route, or *.
@@ -70,6 +71,7 @@ class Route:
     compact_ids: bool | None = None
     fields: tuple[str, ...] = ()
     redact: tuple[str, ...] = ()
+    cluster: str = ""
     heartbeat_s: float | None = None
     access: tuple[Grant, ...] = ()
     cors_origins: tuple[str, ...] = ()

@@ -37,25 +37,34 @@ def command(file: Path | None) -> None:
     """
     config = Config.load(os.environ, file)
     config.check_servable()
-    existing = _topics(config)
-    problems = [problem for route in config.routes for problem in _report(config, route, existing)]
+    problems: list[str] = []
+    for cluster in ("", *config.kafka.clusters):
+        routes = [route for route in config.routes if route.cluster == cluster and (route.topics or route.allowed)]
+        if not cluster and not routes:
+            continue  # all routes read from other clusters
+        try:
+            existing = _topics(config, cluster)
+        except CommandError as error:
+            problems.append(f"clusters.{cluster}: {error}" if cluster else str(error))
+        else:
+            problems += (problem for route in routes for problem in _report(config, route, existing))
     if problems:
         raise CommandError("\n".join(problems))
     click.echo("The configuration is valid, Kafka answers, and every configured topic exists.")
 
 
-def _topics(config: Config) -> Partitions:
-    """Return the topics of the cluster that start with topic_prefix, without the prefix."""
+def _topics(config: Config, cluster: str) -> Partitions:
+    """Return the topics of a cluster that start with topic_prefix, without the prefix."""
     from kafkasse.kafka.client import Client  # here, because importing kafka-python takes longer than most checks
     from kafkasse.kafka.errors import translate_errors
 
-    settings = config.kafka_settings()
+    settings = config.kafka_settings(cluster)
     client = Client(settings, config.kafka.kafka_timeout_s)
     with closing(client), _reasons(), translate_errors():
         found = client.metadata(None)
     servers = settings["bootstrap_servers"]
     click.echo(f"Kafka at {servers if isinstance(servers, str) else ', '.join(servers)}")
-    prefix = config.kafka.topic_prefix
+    prefix = config.topic_prefix(cluster)
     return {
         name.removeprefix(prefix): len(each.partitions)
         for name, each in found.items()
@@ -86,8 +95,6 @@ def _reasons() -> Iterator[None]:
 
 def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]:
     """Print the topics of a route, and yield its problems."""
-    if route.topics is None and not route.allowed:
-        return
     click.echo(route.path)
     if route.topics is None:
         served = sorted(topic for topic in existing if route.allows(topic))

@@ -134,9 +134,16 @@ class Config:
         own = self.route.routes.get(route.name, {})
         return replace(self.web, **{each.name: own[each.name] for each in fields(WebSettings) if each.name in own})
 
-    def kafka_settings(self) -> dict[str, Any]:
-        """Return the arguments for a kafka-python client. Certificates of Heroku's add-on become a TLS context."""
-        return kafka.client_settings(self.kafka.kafka)
+    def kafka_settings(self, cluster: str = "") -> dict[str, Any]:
+        """Return the arguments for a kafka-python client of a cluster: one of `clusters`, or "" for that of `kafka`.
+
+        Certificates of Heroku's add-on become a TLS context.
+        """
+        return kafka.client_settings(self.kafka.clusters[cluster] if cluster else self.kafka.kafka)
+
+    def topic_prefix(self, cluster: str) -> str:
+        """Return the prefix that the topics have in a cluster."""
+        return "" if cluster else self.kafka.topic_prefix
 
     def source(self, *path: str | int) -> str:
         """Return where a setting comes from, such as `kafkasse.yaml, line 3` for ("routes", "prices", "topics")."""

@@ -36,13 +36,23 @@ def problems(layer: Layer) -> list[str]:
     errors = sorted(_validator().iter_errors(layer.values), key=lambda error: [str(each) for each in error.path])
     found = [sentence for error in errors for sentence in _sentences(error, layer)]
     if not errors:  # the following checks rely on the types
-        found += [
-            _sentence(layer.source(("kafka", name)), f"kafka.{name}", rest)
-            for name, rest in kafka.problems(layer.values["kafka"])
-        ]
+        found += _problems_of_clients(layer)
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
         found += [*_problems_of_filters(layer), *_problems_of_routes(layer)]
     return list(dict.fromkeys(found))
+
+
+def _problems_of_clients(layer: Layer) -> Iterator[str]:
+    """Check the settings of kafka-python's client for each cluster."""
+    for name, rest in kafka.problems(layer.values["kafka"]):
+        yield _sentence(layer.source(("kafka", name)), f"kafka.{name}", rest)
+    for cluster, settings in layer.values["clusters"].items():
+        full_name = f"clusters.{cluster}"
+        if "bootstrap_servers" not in settings:
+            rest = 'needs bootstrap_servers. Example: bootstrap_servers: ["kafka-eu.example:9093"]'
+            yield _sentence(layer.source(("clusters", cluster)), full_name, rest)
+        for name, rest in kafka.problems(settings):
+            yield _sentence(layer.source(("clusters", cluster, name)), f"{full_name}.{name}", rest)
 
 
 @cache
@@ -86,12 +96,13 @@ def _sentences(error: ValidationError, layer: Layer) -> Iterator[str]:
 def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
     *parents, last = path
     source, name = layer.source(path), str(last)
-    setting = {0: "a setting", 1: "a client setting of kafka-python"}.get(len(parents), "a setting of a route")
+    is_client = parents[:1] in (["kafka"], ["clusters"])
+    setting = "a client setting of kafka-python" if is_client else "a setting of a route" if parents else "a setting"
     full_name = _name(path)
-    if parents == ["kafka"] and name in kafka.RESERVED:
+    if is_client and name in kafka.RESERVED:
         return _sentence(source, full_name, "is set by kafkasse itself: remove it.")
     new = names.RENAMED.get(name)
-    if parents != ["kafka"] and new in known:
+    if not is_client and new in known:
         return _sentence(source, full_name, f"was renamed: use {new}.")
     if not parents and name in hooks.NAMES:
         return _sentence(source, full_name, "can be set only in code, because it is a function.")
@@ -149,10 +160,10 @@ def _is_secret(path: SettingPath) -> bool:
     """Return whether the value at `path` may be a secret, to judge by the names in the path.
 
     The settings of a route are never secrets, even if the name of the route contains a word such as token. But a text in
-    place of the whole route, as in `routes: {token: abc}`, may be one. The path in secret_file counts as a secret, because
-    users may put the secret itself in its place.
+    place of the whole route, as in `routes: {token: abc}`, may be one. The names of guards and clusters do not count,
+    either. The path in secret_file counts as a secret, because users may put the secret itself in its place.
     """
-    if path[:1] == ("guards",) and len(path) > 2:
+    if path[:1] in (("guards",), ("clusters",)) and len(path) > 2:
         path = path[2:]
     return any(kafka.is_secret(str(each)) for each in path) and not (path[0] == "routes" and len(path) > 2)
 
@@ -166,8 +177,9 @@ def shown(path: SettingPath, value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list" if value else "an empty list"
     if isinstance(value, str):
-        # A text in place of the mapping `kafka` may contain a password.
-        return "text" if path == ("kafka",) else schemas.shorten(repr(kafka.without_credentials(value)))
+        # A text in place of a mapping of client settings may contain a password.
+        is_client = path == ("kafka",) or (path[:1] == ("clusters",) and len(path) < 3)
+        return "text" if is_client else schemas.shorten(repr(kafka.without_credentials(value)))
     if value is None or isinstance(value, bool | int | float):
         return (
             schemas.shorten(json.dumps(value)) if not isinstance(value, int) or abs(value) < 10**19 else "a huge number"
@@ -233,6 +245,10 @@ def _problems_of_route(route: Mapping[str, Any], general: Mapping[str, Any]) -> 
     """Yield, for each setting of a route that cannot work, its name and the rest of a sentence that starts with the name."""
     if problem := _problem_of_path(route["path"]):
         yield "path", problem
+    if "cluster" in route and route["cluster"] not in general["clusters"]:
+        known = list(general["clusters"])
+        suggestion = names.suggestion(route["cluster"], known) if known else ". There are none."
+        yield "cluster", f"is {shown((), route['cluster'])}, which is not one of the clusters{suggestion}"
     if problem := _problem_of_start(route.get("start", "latest")):
         yield "start", problem
     for limit in ("max_streams", "max_streams_per_client"):

@@ -12,9 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Read by kafkasse.kafka. `kafka` holds the settings of kafka-python's client; its secrets stay out of repr()."""
+    """Read by kafkasse.kafka. repr() omits the settings of kafka-python's client, which can be secrets."""
 
     kafka: Mapping[str, Any] = field(repr=False)
+    clusters: Mapping[str, Mapping[str, Any]] = field(repr=False)
     kafka_timeout_s: float
     topic_prefix: str
     isolation_level: str

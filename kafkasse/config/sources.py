@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from kafkasse import schemas
 from kafkasse.config import kafka, names
 
 SCHEMA = "config"
-NO_VARIABLES = ("kafka", "guards", "routes")  # settings that an environment variable cannot hold
+NO_VARIABLES = ("kafka", "clusters", "guards", "routes")  # settings that an environment variable cannot hold
 SettingPath = tuple[str | int, ...]
 
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -71,9 +71,14 @@ class Layer:
         self.values.setdefault("kafka", {})[name] = value
         self.sources["kafka", name] = source
 
+    def put_cluster(self, cluster: str, name: str, value: Any, source: Source) -> None:
+        """Set a setting of kafka-python's client for one of the other clusters."""
+        self.values.setdefault("clusters", {}).setdefault(cluster, {})[name] = value
+        self.sources["clusters", cluster, name] = source
+
 
 def merged(*layers: Layer) -> Layer:
-    """Combine layers; later layers win. The settings of `kafka` are combined one by one."""
+    """Combine layers; later layers win. The settings of `kafka` and of each of the `clusters` are combined one by one."""
     whole = Layer(_defaults())
     for layer in layers:
         whole.problems += layer.problems
@@ -82,6 +87,8 @@ def merged(*layers: Layer) -> Layer:
                 continue  # keep the invalid value, so that a later source does not hide the mistake
             if name == "kafka" and isinstance(value, Mapping | None):
                 _merge_kafka(whole, layer)
+            elif name == "clusters" and isinstance(value, Mapping) and isinstance(whole.values[name], Mapping):
+                _merge_clusters(whole, layer)
             else:
                 whole.sources = {path: source for path, source in whole.sources.items() if path[0] != name}
                 whole.values[name] = value
@@ -95,6 +102,15 @@ def _merge_kafka(whole: Layer, layer: Layer) -> None:
         whole.sources["kafka", name] = layer.source(("kafka", name))
 
 
+def _merge_clusters(whole: Layer, layer: Layer) -> None:
+    clusters = dict(whole.values["clusters"])
+    for name, settings in layer.values["clusters"].items():
+        can_merge = isinstance(settings, Mapping) and isinstance(clusters.get(name), Mapping)
+        clusters[name] = {**clusters[name], **settings} if can_merge else settings
+    whole.values["clusters"] = clusters
+    whole.sources |= {path: source for path, source in layer.sources.items() if path[0] == "clusters"}
+
+
 def _defaults() -> dict[str, Any]:
     return {name: setting["default"] for name, setting in schemas.read(SCHEMA)["properties"].items()}
 
@@ -103,9 +119,20 @@ def arguments(values: Mapping[str, Any]) -> Layer:
     """Return the settings that are arguments of Config() or Config.load()."""
     layer = Layer(dict(values))
     layer.sources = {(name,): Source("argument", f"the argument {name}") for name in values}
-    if isinstance(settings := values.get("kafka"), Mapping):
-        layer.sources |= {("kafka", name): Source("argument", f"the argument kafka[{name!r}]") for name in settings}
+    for path, settings in _clients(values):
+        argument = path[0] + "".join(f"[{each!r}]" for each in path[1:])
+        layer.sources |= {(*path, name): Source("argument", f"the argument {argument}[{name!r}]") for name in settings}
     return layer
+
+
+def _clients(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of each mapping of client settings: `kafka` and each of the `clusters`."""
+    if isinstance(values.get("kafka"), Mapping):
+        yield ("kafka",), values["kafka"]
+    if isinstance(clusters := values.get("clusters"), Mapping):
+        for name, settings in clusters.items():
+            if isinstance(settings, Mapping):
+                yield ("clusters", str(name)), settings
 
 
 # A YAML file.
@@ -209,6 +236,8 @@ def environment(environ: Mapping[str, str]) -> Layer:
         source = Source("variable", variable)
         if name in properties and name not in NO_VARIABLES:
             layer.put(name, _value(text, properties[name]), source)
+        elif setting := _setting_of_cluster(name, client_properties):
+            layer.put_cluster(*setting, _value(text, client_properties[setting[1]]), source)
         elif variable.startswith(names.KAFKA_PREFIX):
             client_name = variable.removeprefix(names.KAFKA_PREFIX).lower()
             layer.put_kafka(client_name, _value(text, client_properties.get(client_name, {})), source)
@@ -220,6 +249,14 @@ def environment(environ: Mapping[str, str]) -> Layer:
         layer.put_kafka("bootstrap_servers", servers, Source("variable", "KAFKASSE_BOOTSTRAP_SERVERS"))
     _find_code_only(layer)
     return layer
+
+
+def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[str, str] | None:
+    """Return the cluster and the setting of a variable such as KAFKASSE_CLUSTERS_EU_SASL_PLAIN_PASSWORD, or None."""
+    rest = name.removeprefix("clusters_")
+    found = [each for each in client_properties if rest != name and rest.endswith(f"_{each}") and rest != f"_{each}"]
+    setting = max(found, key=len, default=None)
+    return (rest.removesuffix(f"_{setting}"), setting) if setting else None
 
 
 def _unknown_variable(variable: str, name: str, properties: Mapping[str, Any]) -> str:
@@ -276,12 +313,11 @@ def _read_heroku(environ: Mapping[str, str], layer: Layer) -> None:
 
 def _find_code_only(layer: Layer) -> None:
     """Reject settings that neither a file nor a variable can hold, because their values are Python objects."""
-    settings = layer.values.get("kafka")
-    if not isinstance(settings, Mapping):
-        return
     properties = schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]
-    for name, value in list(settings.items()):
-        if properties.get(name, {}).get("x-code-only") and not isinstance(value, kafka.PemCertificates):
-            source = layer.source(("kafka", name)).text
-            layer.problems.append(f"{source}: kafka.{name} can be set only in code, because it is a Python object.")
-            del layer.values["kafka"][name]
+    for path, settings in _clients(layer.values):
+        for name, value in list(settings.items()):
+            if properties.get(name, {}).get("x-code-only") and not isinstance(value, kafka.PemCertificates):
+                source = layer.source((*path, name)).text
+                full_name = ".".join(map(names.printable, (*path, name)))
+                layer.problems.append(f"{source}: {full_name} can be set only in code, because it is a Python object.")
+                del settings[name]

@@ -46,6 +46,11 @@ ALL = "all topics"  # the only key of the lookup of topic names
 FEEDS_RETRY_AFTER_S = 5
 
 
+def ring_limits(settings: FeedSettings) -> RingLimits:
+    """Return the limits of the rings of one process."""
+    return RingLimits(settings.max_ring_bytes, settings.max_ring_records, settings.max_total_ring_bytes)
+
+
 class Feeds:
     """The feeds of one log in this process.
 
@@ -53,12 +58,19 @@ class Feeds:
         log: the log to read.
         settings: limits and intervals.
         start_tail: starts the greenlet of a tail. Tests pass a function that does nothing, and call Tail.turn() themselves.
+        limits: the limits of the rings, if the feeds of several logs share them.
 
     Attributes:
         stats: the totals of each route that has had a feed.
     """
 
-    def __init__(self, log: Log, settings: FeedSettings, start_tail: Callable[[Tail], None] = Tail.start) -> None:
+    def __init__(
+        self,
+        log: Log,
+        settings: FeedSettings,
+        start_tail: Callable[[Tail], None] = Tail.start,
+        limits: RingLimits | None = None,
+    ) -> None:
         self.log = log
         self._settings = settings
         self._start_tail = start_tail
@@ -73,9 +85,7 @@ class Feeds:
         self._tail: Tail | None = None
         self.stats: dict[str, RouteStats] = {}
         self._slots = CatchUpSlots(settings.max_catch_ups)
-        self._ring_limits = RingLimits(
-            settings.max_ring_bytes, settings.max_ring_records, settings.max_total_ring_bytes
-        )
+        self._ring_limits = limits or ring_limits(settings)
 
     def describe(self, topics: Iterable[str], max_age_s: float = MAX_DESCRIPTION_AGE_S) -> dict[str, Topic]:
         """Return those of `topics` that exist and that we may read. Cached descriptions may be `max_age_s` seconds old.

@@ -28,6 +28,7 @@ from kafkasse.errors import (
     TooManyRejections,
 )
 from kafkasse.feed import Feeds
+from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.start import resolve
 from kafkasse.filter import Selection, parse_query
 from kafkasse.frame import Encoder, Projection, Wire
@@ -54,12 +55,12 @@ METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ALLOW = {"Allow": "GET, HEAD, OPTIONS"}
 
 
-def streams_blueprint(config: Config, open_log: Callable[[], Log], name: str, catalog: bool) -> Blueprint:
+def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str, catalog: bool) -> Blueprint:
     """Create a blueprint that serves the routes of `config`. Users call kafkasse.blueprint().
 
     Args:
         config: settings and hooks.
-        open_log: opens the log to read. The first request calls it, because importing an app must not connect to Kafka.
+        open_log: opens the log of a cluster. The first request calls it, because importing an app must not connect to Kafka.
         name: the blueprint's name, under which app.extensions["kafkasse"] holds the StreamService.
         catalog: whether the blueprint serves its catalog.
     """
@@ -106,7 +107,7 @@ class StreamService:
         catalog: describes the streams.
     """
 
-    def __init__(self, config: Config, open_log: Callable[[], Log], name: str, catalog: bool = False) -> None:
+    def __init__(self, config: Config, open_log: Callable[[str], Log], name: str, catalog: bool = False) -> None:
         self.config = config
         self.catalog = Catalog(self, catalog)
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
@@ -114,8 +115,9 @@ class StreamService:
         self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
         self.registry = StreamRegistry()
         self._open_log = open_log
-        self._feeds: Feeds | None = None
-        self._feeds_lock = Lock()
+        self._feeds: dict[str, Feeds] = {}  # by cluster
+        self._feeds_locks = {route.cluster: Lock() for route in config.routes}
+        self._ring_limits = ring_limits(config.feed)
         # As long as a feed uses them: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         web = config.web
@@ -202,7 +204,7 @@ class StreamService:
         registry = StreamRegistry.of(request.environ, self.registry)
         if registry.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
-        feeds = self._get_feeds()
+        feeds = self._get_feeds(route.cluster)
         position = route.adapt(parsed.position, self._matching(route, feeds))
         names = position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
@@ -296,12 +298,14 @@ class StreamService:
             name = found.route.name
         return self._cors.get(name, self._cors[OPEN_ROUTE])
 
-    def _get_feeds(self) -> Feeds:
-        with self._feeds_lock:
-            if self._feeds is None:
-                self._feeds = Feeds(self._open_log(), self.config.feed)
-                self.observer.observe(self._feeds, has_worker=ENVIRON_KEY in request.environ)
-            return self._feeds
+    def _get_feeds(self, cluster: str) -> Feeds:
+        """Return the feeds of a cluster. A cluster that cannot be opened does not delay the routes of another one."""
+        with self._feeds_locks[cluster]:
+            if cluster not in self._feeds:
+                feeds = Feeds(self._open_log(cluster), self.config.feed, limits=self._ring_limits)
+                self._feeds[cluster] = feeds
+                self.observer.observe(feeds, has_worker=ENVIRON_KEY in request.environ)
+            return self._feeds[cluster]
 
     def _enter(self, route: Route, address: str) -> Callable[[], None]:
         """Count a new stream. Return a function that undoes this.

@@ -31,19 +31,20 @@ class Observer:
         self.metrics = Metrics()
         self.metrics.prepare(routes)
         self._logger = logger
-        self._sampler: Sampler | None = None
+        self._samplers: list[Sampler] = []  # one for each cluster
 
     def observe(self, feeds: Feeds, has_worker: bool) -> None:
         """Copy the totals of these feeds at intervals. With our worker, also measure how long the event loop is blocked."""
-        self._sampler = Sampler(feeds, self.metrics)
-        self._sampler.start()
-        if has_worker:
+        sampler = Sampler(feeds, self.metrics)
+        sampler.start()
+        if has_worker and not self._samplers:
             watch_stalls(lambda took_s: self.metrics.observe("event_loop_stall_seconds", took_s))
+        self._samplers.append(sampler)
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        if self._sampler is not None:
-            self._sampler.sample()
+        for sampler in self._samplers:
+            sampler.sample()
         return self.metrics.render()
 
     def rejected(self, error: KafkasseError) -> None:

@@ -48,6 +48,26 @@ def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_na
     assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
 
 
+def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
+    """A cluster that does not answer is a problem. The topics of the other clusters are listed anyway."""
+    cluster.create(fresh_name)
+    servers = broker.bootstrap_servers
+
+    done = check(
+        kafka_timeout_s=1,
+        public=True,
+        clusters={"eu": {"bootstrap_servers": "127.0.0.1:1"}, "us": {"bootstrap_servers": servers}},
+        routes={
+            "eu": {"path": "/eu", "topics": [fresh_name], "cluster": "eu"},
+            "us": {"path": "/us", "topics": [fresh_name], "cluster": "us"},
+        },
+    )
+
+    assert 1 == done.returncode
+    assert [f"Kafka at {servers}", "/us", f"  {fresh_name}  1 partition"] == done.stdout.splitlines()
+    assert done.stderr.startswith("kafkasse check: clusters.eu: Kafka is unavailable.")
+
+
 def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fresh_name: str) -> None:
     """A missing topic is a problem, with the line of the file. A pattern without a match is not: topics may come later."""
     cluster.create(fresh_name)

@@ -61,7 +61,7 @@ def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
 def test_the_schema_and_the_typed_objects_agree_on_types(settings_class: type) -> None:
     """The type of each attribute is that of the schema."""
     for name, attribute in typing.get_type_hints(settings_class).items():
-        if name not in ("kafka", "guards", "access", "routes"):  # they contain mappings
+        if name not in ("kafka", "clusters", "guards", "access", "routes"):  # they contain mappings
             types = SETTINGS[name].get("type", "string")
             expected = [JSON_TYPES[each] for each in ([types] if isinstance(types, str) else types)]
             assert set(expected) == set(typing.get_args(attribute) if len(expected) > 1 else [attribute]), name
@@ -113,6 +113,38 @@ def test_the_settings_of_kafka_are_merged_one_by_one(write: Callable[[str], Path
     kafka = Config.load(environ, file, kafka={"client_id": "code"}).kafka_settings()
 
     assert {"bootstrap_servers": "environ:1", "client_id": "code", "ssl_check_hostname": False} == kafka
+
+
+def test_the_settings_of_each_cluster_are_merged_one_by_one(write: Callable[[str], Path]) -> None:
+    """A variable can add a password to a cluster of the file, and the names of clusters may contain underscores."""
+    file = write("clusters: {eu_west: {bootstrap_servers: 'a:1', client_id: x}, us: {bootstrap_servers: 'b:1'}}")
+    environ = {"KAFKASSE_CLUSTERS_EU_WEST_SSL_PASSWORD": "secret", "KAFKASSE_CLUSTERS_US_CLIENT_ID": "y"}
+
+    config = Config.load(environ, file, clusters={"eu_west": {"client_id": "code"}})
+
+    assert {"bootstrap_servers": "a:1", "client_id": "code", "ssl_password": "secret"} == config.kafka_settings(
+        "eu_west"
+    )
+    assert {"bootstrap_servers": "b:1", "client_id": "y"} == config.kafka_settings("us")
+    sources = {
+        name: (value, source) for name, value, source in config.effective() if name.startswith("clusters.eu_west")
+    }
+    assert {
+        "clusters.eu_west.bootstrap_servers": ("a:1", f"{file}, line 1"),
+        "clusters.eu_west.client_id": ("code", "the argument clusters['eu_west']['client_id']"),
+        "clusters.eu_west.ssl_password": ("********", "KAFKASSE_CLUSTERS_EU_WEST_SSL_PASSWORD"),
+    } == sources
+
+
+def test_topic_prefix_applies_to_one_cluster() -> None:
+    """The topics of other clusters have no prefix."""
+    clusters = {"eu": {"bootstrap_servers": "a:1"}}
+    routes = {"a": {"path": "/a", "topics": ["t"]}, "b": {"path": "/b", "topics": ["t"], "cluster": "eu"}}
+
+    config = Config(topic_prefix="shop.", clusters=clusters, routes=routes)
+
+    assert ["shop.", "", "shop."] == [route.topic_prefix for route in config.routes]
+    assert ["shop.", "", "shop."] == [config.topic_prefix(route.cluster) for route in config.routes]
 
 
 def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:

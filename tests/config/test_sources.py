@@ -68,6 +68,7 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
         ("KAFKASSE_ALOWED_TOPICS", "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?"),
         ("KAFKASSE_BNID", "KAFKASSE_BNID is not a setting: did you mean KAFKASSE_BIND?"),
         ("KAFKASSE_XYZZY", "KAFKASSE_XYZZY is not a setting. See docs/configuration.md for all settings."),
+        ("KAFKASSE_CLUSTERS", "KAFKASSE_CLUSTERS is not a setting: clusters can be set only in a file or in code."),
         ("KAFKASSE_ROUTES", "KAFKASSE_ROUTES is not a setting: routes can be set only in a file or in code."),
         (
             "KAFKASSE_KAFKA_SSL_CAFIEL",
