@@ -20,6 +20,7 @@
     ├── Unavailable                503   temporary; has Retry-After
     │   ├── KafkaUnavailable       503
     │   ├── AccessUnavailable      503   a token cannot be checked now
+    │   ├── RegistryUnavailable    503   the schema registry does not answer, or rejects our requests
     │   ├── ServerFull             503
     │   └── ServerStopping         503
     ├── TopicGone                  410   the topic was deleted while a client was reading it
@@ -306,6 +307,13 @@ class AccessUnavailable(Unavailable):
     name = "AccessUnavailableError"
     cause = "The server cannot check tokens, for example because the keys of their issuer are unavailable."
     fix = "Wait as long as `Retry-After` says, then retry. The server's log has the reason."
+
+
+class RegistryUnavailable(Unavailable):
+    title = "Schema registry unavailable"
+    name = "RegistryUnavailableError"
+    cause = "The server cannot read the schemas of the records, because the schema registry is unavailable."
+    fix = "Wait as long as `Retry-After` says, then reconnect. The server's log has the reason."
 
 
 class ServerFull(Unavailable):

@@ -46,6 +46,8 @@ class Route:
         start: where a client without an event ID starts, unless `start_time_ms` is set.
         start_time_ms: the time at which such a client starts, in milliseconds since the epoch. A negative number is relative
             to the time at which the stream opens.
+        decoder: how values become JSON: `json`, if they are JSON, or `registry`, with their schemas in the registry.
+        validate_values: whether values are validated against their JSON Schema in the registry.
         id_type: what event IDs contain.
         compact_ids: whether event IDs have the compact form. None: only if the JSON form would be long.
         fields: the paths of the members of the value that clients receive. Empty: all.
@@ -67,6 +69,8 @@ class Route:
     format: str = "kafkasse"
     start: StartAt = StartAt.LATEST
     start_time_ms: int | None = None
+    decoder: str = "json"
+    validate_values: bool = False
     id_type: IdType = IdType.OFFSET
     compact_ids: bool | None = None
     fields: tuple[str, ...] = ()

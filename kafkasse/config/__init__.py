@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kafkasse.config import check, hooks, kafka, sources
 from kafkasse.config.hooks import Hooks
 from kafkasse.config.names import FILE_VARIABLE
-from kafkasse.config.settings import AccessSettings, FeedSettings, KafkaSettings, RouteSettings, WebSettings
+from kafkasse.config.settings import (
+    AccessSettings,
+    FeedSettings,
+    KafkaSettings,
+    RouteSettings,
+    SchemaRegistrySettings,
+    WebSettings,
+)
 from kafkasse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -113,6 +120,12 @@ class Config:
         from kafkasse.config.routes import routes
 
         return routes(self.route)
+
+    @property
+    def schema_registry(self) -> SchemaRegistrySettings | None:
+        """The settings of the schema registry, or None if there is none."""
+        given = self.route.schema_registry
+        return None if given is None else SchemaRegistrySettings(**given)
 
     def check_servable(self) -> None:
         """Check that there is something to serve, and that the configuration says who may read it.

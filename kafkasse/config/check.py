@@ -38,7 +38,7 @@ def problems(layer: Layer) -> list[str]:
     if not errors:  # the following checks rely on the types
         found += _problems_of_clients(layer)
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
-        found += [*_problems_of_filters(layer), *_problems_of_routes(layer)]
+        found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registry(layer)]
     return list(dict.fromkeys(found))
 
 
@@ -98,6 +98,8 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
     source, name = layer.source(path), str(last)
     is_client = parents[:1] in (["kafka"], ["clusters"])
     setting = "a client setting of kafka-python" if is_client else "a setting of a route" if parents else "a setting"
+    if parents == ["schema_registry"]:
+        setting = "a setting of the schema registry"
     full_name = _name(path)
     if is_client and name in kafka.RESERVED:
         return _sentence(source, full_name, "is set by kafkasse itself: remove it.")
@@ -218,6 +220,23 @@ def _as_variable(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _problems_of_registry(layer: Layer) -> Iterator[str]:
+    """Check that a decoder has a registry, and that the login is complete."""
+    registry = layer.values["schema_registry"]
+    if registry is None:
+        routes: list[SettingPath] = [
+            ("routes", name, "decoder")
+            for name, route in layer.values["routes"].items()
+            if route.get("decoder") == "registry"
+        ]
+        for path in [("decoder",), *routes] if layer.values["decoder"] == "registry" else routes:
+            rest = "is registry: set schema_registry too. Example: schema_registry: {url: https://registry.example}"
+            yield _sentence(layer.source(path), _name(path), rest)
+    elif ("username" in registry) != ("password_file" in registry):
+        source = layer.source(("schema_registry",))
+        yield _sentence(source, "schema_registry", "needs both username and password_file, or neither.")
 
 
 def problems_of_access(layer: Layer) -> Iterator[str]:

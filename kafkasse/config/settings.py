@@ -74,11 +74,26 @@ class AccessSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRegistrySettings:
+    """Read by kafkasse.registry."""
+
+    url: str
+    username: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+    timeout_s: float = 5
+    max_wait_s: float = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSettings:
     """Read by kafkasse.config.routes, which creates the routes."""
 
     allowed_topics: tuple[str, ...]
     topic_prefix: str
+    schema_registry: Mapping[str, Any] | None
+    decoder: str
+    validate_values: bool
     id_type: str
     compact_ids: bool | None
     access: tuple[str | Mapping[str, Any], ...]

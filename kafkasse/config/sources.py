@@ -18,7 +18,13 @@ from kafkasse import schemas
 from kafkasse.config import kafka, names
 
 SCHEMA = "config"
-NO_VARIABLES = ("kafka", "clusters", "guards", "routes")  # settings that an environment variable cannot hold
+NO_VARIABLES = (
+    "kafka",
+    "clusters",
+    "guards",
+    "schema_registry",
+    "routes",
+)  # settings that no environment variable can hold
 SettingPath = tuple[str | int, ...]
 
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

@@ -17,7 +17,7 @@ from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.filter import Selector
-from kafkasse.frame import Encoder, Wire
+from kafkasse.frame import DecoderPending, Encoder, Wire
 from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
 
@@ -136,6 +136,8 @@ class CatchUp:
                 break  # another greenlet closed the reader
             try:
                 frames = self._encode_piece()
+            except DecoderPending:
+                break  # the decoder has waited, and the client may need a heartbeat before the next attempt
             except (Exception, gevent.Timeout) as error:  # a filter may let a gevent.Timeout escape
                 if not parts:
                     raise

@@ -26,7 +26,7 @@ from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.subscribers import Group, NewFrames, Subscribers
 from kafkasse.filter import Selector
-from kafkasse.frame import Encoder
+from kafkasse.frame import DecoderPending, Encoder
 from kafkasse.frame.encoder import Piece
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
@@ -216,7 +216,10 @@ class SharedFeed:
         while end != len(batch.records):
             take_turn(urgent=True)
             began_at = time.perf_counter()
-            piece = self._encoder.encode_piece(batch, end or 0, self.ids)
+            try:
+                piece = self._encoder.encode_piece(batch, end or 0, self.ids)
+            except DecoderPending:  # a feed with a decoder has a greenlet of its own, which may wait
+                continue
             self.stats.encode_s += time.perf_counter() - began_at
             self.stats.records += piece.end - (end or 0)
             end = piece.end

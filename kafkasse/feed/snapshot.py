@@ -23,6 +23,7 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.frame import DecoderPending
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
 
@@ -132,7 +133,7 @@ class Snapshot:
                 try:
                     if self._may_read_on():
                         self._complete()
-                except Unavailable:
+                except (Unavailable, DecoderPending):
                     gevent.sleep(UNAVAILABLE_BACKOFF_S)  # the clients that wait receive heartbeats meanwhile
                     continue
                 self._requested.clear()

@@ -12,10 +12,12 @@ from kafkasse.frame.formats import FORMATS, Format, Payload
 from kafkasse.frame.hooks import Deserializer, Filterer, TopicRecord
 from kafkasse.frame.json_text import DeserializationError
 from kafkasse.frame.projection import Projection
+from kafkasse.frame.record_view import DecoderPending
 from kafkasse.frame.wire import JsonLines, ServerSentEvents, Wire, error, gap
 
 __all__ = [
     "FORMATS",
+    "DecoderPending",
     "DeserializationError",
     "Deserializer",
     "Encoder",

@@ -9,13 +9,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kafkasse.errors import FilterError
+from kafkasse.errors import FilterError, RegistryUnavailable
 from kafkasse.frame import hooks
 from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.frame.hooks import Deserializer, Filterer
 from kafkasse.frame.json_text import DeserializationError, dumps
 from kafkasse.frame.projection import Projection
-from kafkasse.frame.record_view import RecordView
+from kafkasse.frame.record_view import DecoderPending, RecordView
 from kafkasse.frame.wire import ServerSentEvents, Wire
 from kafkasse.log import Batch, Partition, Record
 from kafkasse.position import IdTemplate, IdWriter
@@ -82,7 +82,8 @@ class Encoder:
             exception or returns None, the record is skipped.
         filterer: receives the message; the record is sent if it returns a true value. If it raises an exception, the
             stream ends, because the server cannot know whether the client may see the record.
-        on_skipped: called with the topic, partition, offset and reason of each record that cannot be deserialized.
+        on_skipped: called with the topic, partition, offset, reason and kind of reason of each record that cannot be
+            deserialized.
         sparse_ids: only the last frame of a piece has an ID, which saves bytes. A client whose connection breaks within a
             piece receives the piece again. Ignored with dimensions, because a client may not receive the last frame.
     """
@@ -93,7 +94,7 @@ class Encoder:
         wire: Wire | None = None,
         deserializer: Deserializer | None = None,
         filterer: Filterer | None = None,
-        on_skipped: Callable[[str, int, int, str], None] = lambda topic, partition, offset, reason: None,
+        on_skipped: Callable[[str, int, int, str, str], None] = lambda *skipped: None,
         sparse_ids: bool = False,
         decoder: Callable[[RecordView], Any] | None = None,
         filter: RecordFilter | None = None,
@@ -121,6 +122,8 @@ class Encoder:
 
         Raises:
             FilterError: the filterer raised an exception.
+            RegistryUnavailable: the decoder cannot look up the schema of the record.
+            DecoderPending: the decoder waits for I/O. Call again.
         """
         return self._encode(RecordView(topic, partition, record, self._decoder))
 
@@ -128,7 +131,7 @@ class Encoder:
         try:
             payload = self._payload(view)
         except DeserializationError as error:
-            self._on_skipped(view.topic, view.partition, view.offset, str(error))
+            self._on_skipped(view.topic, view.partition, view.offset, str(error), error.kind)
             return None
         if payload is None:
             return None
@@ -144,8 +147,8 @@ class Encoder:
             selector: with dimensions, encode only the records that it selects. None: encode the records of all clients.
 
         Raises:
-            FilterError: the filterer raised an exception for the first record of the piece. `ids` is unchanged. If the
-                filterer raises one for a later record, the piece ends before that record.
+            FilterError, RegistryUnavailable, DecoderPending: see encode(). The error concerns the first record of the
+                piece, and `ids` is unchanged. If it concerns a later record, the piece ends before that record.
         """
         id_template = ids.split_at_offset(batch.partition, batch.leader_epoch)
         piece = (
@@ -213,7 +216,7 @@ class Encoder:
                     if not has_dimensions:
                         view = RecordView(*partition, record, self._decoder)
                     encoded = self._encode(view)
-                except FilterError:
+                except (FilterError, RegistryUnavailable, DecoderPending):
                     if end == start:
                         raise
                     break
@@ -247,7 +250,7 @@ class Encoder:
                 break
             try:
                 encoded.append(self._encode_selected(RecordView(*partition, record, self._decoder), selector))
-            except FilterError:
+            except (FilterError, RegistryUnavailable, DecoderPending):
                 if not encoded:
                     raise
                 break
@@ -303,7 +306,7 @@ class Encoder:
             raise DeserializationError(f"the decoded value is not JSON: {error}") from error
         if self._projection is not None:
             value = self._projection.of_json(value)
-        return _with_value(view, value)
+        return _with_value(view, value, is_decoded=self._decoder is not None)
 
     def _message(self, view: RecordView) -> Any:
         """Return the message that the filterer receives."""
@@ -319,12 +322,12 @@ class Encoder:
         return message
 
 
-def _with_value(view: RecordView, value: bytes) -> Record:
-    """Return the record with another value."""
-    record = view.record
-    return hooks.TopicRecord(
-        view.topic, view.partition, record.offset, record.timestamp, record.key, value, record.headers
-    )
+def _with_value(view: RecordView, value: bytes, is_decoded: bool = False) -> Record:
+    """Return the record with another value. If a decoder has decoded it, the header content-type says that it is JSON."""
+    record, headers = view.record, view.record.headers
+    if is_decoded:
+        headers = [(name, b"application/json" if name == "content-type" else each) for name, each in headers]
+    return hooks.TopicRecord(view.topic, view.partition, record.offset, record.timestamp, record.key, value, headers)
 
 
 def _next_offset(batch: Batch, end: int) -> int:

@@ -38,9 +38,10 @@ def deserialize(deserializer: Deserializer, topic: str, partition: int, record: 
     try:
         message = deserializer(given)
     except Exception as error:
-        raise DeserializationError(f"the deserializer raised {type(error).__name__}: {error}") from error
+        reason = f"the deserializer raised {type(error).__name__}: {error}"
+        raise DeserializationError(reason, "deserializer") from error
     if message is None:
-        raise DeserializationError("the deserializer returned None")
+        raise DeserializationError("the deserializer returned None", "deserializer")
     return message
 
 

@@ -25,7 +25,16 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class DeserializationError(Exception):
-    """The record cannot be sent in the route's format. It is skipped, logged and counted."""
+    """The record cannot be sent in the route's format. It is skipped, logged and counted.
+
+    Args:
+        reason: a sentence for the log.
+        kind: the reason as one word, which a counter has as a label.
+    """
+
+    def __init__(self, reason: str, kind: str = "not_json") -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 def loads(value: bytes) -> Any:

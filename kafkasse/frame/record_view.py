@@ -9,6 +9,10 @@ from kafkasse.frame.json_text import loads
 from kafkasse.log import Record
 
 
+class DecoderPending(Exception):
+    """A decoder waits for I/O, such as the lookup of a schema. Encode the record again; the decoder then waits again."""
+
+
 class RecordView:
     """One record of a topic.
 

@@ -47,7 +47,7 @@ METRICS = {
         Counter, "Records that were encoded for a feed or a client that catches up, sent or not.", ("route",)
     ),
     "encode_seconds": Metric(Counter, "Time that encoding records took.", ("route",)),
-    "records_skipped": Metric(Counter, "Records whose value could not be deserialized.", ("topic",)),
+    "records_skipped": Metric(Counter, "Records whose value could not be deserialized.", ("topic", "reason")),
     "filter_failures": Metric(Counter, "Records for which a filter expression had no result.", ("route",)),
     "catch_ups": Metric(Counter, "Times that a stream opened a cursor of its own to catch up.", ("route",)),
     "joins": Metric(Counter, "Times that a stream that had caught up joined the shared feed.", ("route",)),

@@ -34,6 +34,7 @@ from kafkasse.filter import Selection, parse_query
 from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
+from kafkasse.registry import open_registry
 from kafkasse.route import Route, StartAt
 from kafkasse.telemetry import request_id
 from kafkasse.web import ticket_endpoint
@@ -113,6 +114,7 @@ class StreamService:
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
         self._skipped = SkippedRecords(self.observer.metrics, config.hooks.logger)
         self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
+        self._decoders = _decoders(config)
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
@@ -359,6 +361,7 @@ class StreamService:
                 hooks.filterer,
                 self._skipped.add,
                 sparse_ids=sparse,
+                decoder=self._decoders.get(route.name),
                 filter=selection.filter,
                 dimensions=selection.dimensions,
                 projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
@@ -372,6 +375,22 @@ class StreamService:
                 handler(argument)
             except Exception:
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
+
+
+def _decoders(config: Config) -> dict[str, Callable[[RecordView], Any]]:
+    """Return the decoders of the routes whose values are not JSON, by the name of the route.
+
+    Raises:
+        ConfigurationError: a package that the schema registry needs is not installed.
+    """
+    routes = [route for route in config.routes if route.decoder == "registry"]
+    settings = config.schema_registry
+    if not routes or settings is None:
+        return {}
+    registry = open_registry(settings, config.hooks.logger)
+    from kafkasse.registry.decoder import Decoder  # after the packages have been found
+
+    return {route.name: Decoder(registry, route.validate_values) for route in routes}
 
 
 def _has_foreign_cause(error: BaseException) -> bool:

@@ -42,7 +42,7 @@ class SkippedRecords:
     """The records of one blueprint that cannot be deserialized.
 
     Args:
-        metrics: counts all skipped records, by topic.
+        metrics: counts all skipped records.
         logger: receives at most two lines per topic in each interval.
         interval_s: the length of an interval, which starts at a skipped record.
     """
@@ -51,9 +51,9 @@ class SkippedRecords:
         self._metrics = metrics
         self._log = _Log(logger, interval_s, "Skipped %d more records of %s within %g s.")
 
-    def add(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        """Count a record and, if it is the first of an interval, log it."""
-        self._metrics.count("records_skipped", topic=topic)
+    def add(self, topic: str, partition: int, offset: int, reason: str, kind: str = "not_json") -> None:
+        """Count a record by topic and kind of reason and, if it is the first of an interval, log it."""
+        self._metrics.count("records_skipped", topic=topic, reason=kind)
         self._log.warn(topic, "Skipped %s/%d offset %d: %s", topic, partition, offset, one_line(reason))
 
 

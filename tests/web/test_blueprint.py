@@ -385,7 +385,7 @@ def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest
     assert {"mine"} == {record.name for record in caplog.records}
     assert "t/0 offset 3" in caplog.text
     streams = client.application.extensions["kafkasse"]["kafkasse"]
-    assert 1 == streams.observer.metrics.value("records_skipped", topic="t")
+    assert 1 == streams.observer.metrics.value("records_skipped", topic="t", reason="not_json")
 
 
 def test_the_reason_of_a_skipped_record_is_one_line(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:

@@ -37,7 +37,7 @@ def test_logs_one_record_of_a_topic_and_the_number_of_the_others(
         "Skipped other/0 offset 7: bad",
         "Skipped 999 more records of t within 0.05 s.",
     ] == caplog.messages
-    assert 1000 == metrics.value("records_skipped", topic="t")
+    assert 1000 == metrics.value("records_skipped", topic="t", reason="not_json")
 
 
 def test_logs_the_next_record_after_the_interval(skipped: SkippedRecords, caplog: pytest.LogCaptureFixture) -> None:

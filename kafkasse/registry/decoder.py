@@ -1,0 +1,33 @@
+"""The decoder of a route: from a record to a value in JSON types, with the schema that the record names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafkasse.frame.record_view import RecordView
+from kafkasse.registry.lookup import SchemaRegistry
+from kafkasse.registry.wire_format import split
+
+
+class Decoder:
+    """Decodes the values of records. May wait for the registry.
+
+    Args:
+        registry: looks up the schemas.
+        validate: whether to validate values against their JSON Schema. Avro and Protobuf values always match.
+    """
+
+    def __init__(self, registry: SchemaRegistry, validate: bool) -> None:
+        self._registry = registry
+        self._validate = validate
+
+    def __call__(self, view: RecordView) -> Any:
+        """Return the value of a record.
+
+        Raises:
+            DecoderPending: the lookup of the schema takes longer. Call again.
+            RegistryUnavailable: the registry is not available.
+            DeserializationError: the record has no schema ID, its schema is unknown, or the value does not match it.
+        """
+        schema_id, data = split(view.record)
+        return self._registry.schema(schema_id).decode(data, self._validate)

@@ -1,0 +1,28 @@
+"""A registry, and the objects that read from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from kafkasse.config.settings import SchemaRegistrySettings
+from kafkasse.registry.client import RegistryClient
+from kafkasse.registry.lookup import SchemaRegistry
+from tests.support.registry import Registry
+
+
+@pytest.fixture
+def server() -> Iterator[Registry]:
+    """A registry without schemas."""
+    server = Registry()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def registry(server: Registry) -> SchemaRegistry:
+    """A client of the registry."""
+    settings = SchemaRegistrySettings(url=server.url, timeout_s=5, max_wait_s=1)
+    return SchemaRegistry(RegistryClient(settings), settings.max_wait_s, logging.getLogger("registry"))

@@ -1,0 +1,202 @@
+"""Avro values become JSON types, and hostile data ends in an error after a short time."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import jsonschema
+import pytest
+
+from kafkasse.frame import DeserializationError
+from kafkasse.registry.avro import AvroSchema
+from kafkasse.registry.client import RegisteredSchema
+from tests.support.waiting import longest_turn_s
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+def compiled(schema: Any, references: Sequence[Any] = ()) -> AvroSchema:
+    registered = [RegisteredSchema("AVRO", json.dumps(each), ()) for each in (*references, schema)]
+    return AvroSchema(registered[-1], {str(number): each for number, each in enumerate(registered[:-1])})
+
+
+def encoded(schema: Any, value: Any, references: Sequence[Any] = ()) -> bytes:
+    named: dict[str, Any] = {}
+    for each in references:
+        fastavro.parse_schema(each, named_schemas=named)
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas=named), value)
+    return out.getvalue()
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+
+
+def logical(kind: str, logical_type: str, **rest: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": logical_type, **rest}
+
+
+NOON = datetime(2026, 11, 22, 12, 0, 0, 123000, tzinfo=UTC)
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+VALUES: list[tuple[Any, Any, Any]] = [
+    ("null", None, None),
+    ("boolean", True, True),
+    ("int", -5, -5),
+    ("long", 2**62 + 1, 2**62 + 1),
+    ("double", 0.1, 0.1),
+    ("double", float("nan"), "NaN"),
+    ("float", float("inf"), "Infinity"),
+    ("double", float("-inf"), "-Infinity"),
+    ("string", "ä\u2028", "ä\u2028"),
+    ("bytes", b"\xff\0", "/wA="),
+    (FIXED, b"ab", "YWI="),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+    ({"type": "array", "items": "bytes"}, [b"a"], ["YQ=="]),
+    ({"type": "map", "values": "double"}, {"a": 1.5}, {"a": 1.5}),
+    (["null", "string"], "x", "x"),
+    (record(a=["null", "long"], b={"type": "array", "items": "string"}), {"a": None, "b": []}, {"a": None, "b": []}),
+    (logical("bytes", "decimal", precision=9, scale=2), Decimal("-0.05"), "-0.05"),
+    (logical("bytes", "decimal", precision=9), Decimal(12), "12"),
+    (logical("fixed", "decimal", name="D", size=8, precision=9, scale=2), Decimal("12.50"), "12.50"),
+    (logical("long", "timestamp-millis"), NOON, "2026-11-22T12:00:00.123Z"),
+    (logical("long", "timestamp-micros"), NOON, "2026-11-22T12:00:00.123000Z"),
+    (logical("long", "timestamp-nanos"), -1, "1969-12-31T23:59:59.999999999Z"),
+    (logical("long", "local-timestamp-millis"), NOON.replace(tzinfo=None), "2026-11-22T12:00:00.123"),
+    (logical("long", "timestamp-millis"), 2**62, 2**62),
+    (logical("int", "date"), date(1969, 12, 31), "1969-12-31"),
+    (logical("int", "time-millis"), time(5, 42, 55, 7000), "05:42:55.007"),
+    (logical("long", "time-micros"), time(5, 42, 55, 7), "05:42:55.000007"),
+    (logical("int", "time-millis"), -1, -1),
+    (logical("string", "uuid"), uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+    (logical("fixed", "duration", name="P", size=12), struct.pack("<3I", 1, 2, 3004), "P1M2DT3.004S"),
+    (logical("string", "of-our-own"), "x", "x"),
+    (logical("long", "of-our-own"), 5, 5),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "expected"), VALUES)
+def test_values_become_json_types(schema: Any, value: Any, expected: Any) -> None:
+    """Each type has a JSON form, at the top and inside a record."""
+    inside = {**record(a=schema), "name": "Outer"}
+
+    assert expected == compiled(schema).decode(encoded(schema, value))
+    assert {"a": expected} == compiled(inside).decode(encoded(inside, {"a": value}))
+
+
+@pytest.mark.parametrize(("schema", "value", "expected"), VALUES)
+def test_the_json_schema_matches_the_values(schema: Any, value: Any, expected: Any) -> None:
+    """Numbers that ISO 8601 cannot express are the exception."""
+    described = compiled({**record(a=schema), "name": "Outer"}).json_schema()
+
+    if not (isinstance(schema, dict) and "time" in schema.get("logicalType", "") and isinstance(expected, int)):
+        jsonschema.Draft202012Validator(described).validate({"a": expected})
+
+
+def test_the_json_schema_of_a_recursive_schema_has_references() -> None:
+    """A named type becomes a definition, with its documentation."""
+    assert {
+        "$ref": "#/$defs/Node",
+        "$defs": {
+            "Node": {
+                "type": "object",
+                "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/Node"}]}},
+                "required": ["next"],
+                "description": "A list.",
+            }
+        },
+    } == compiled({**NODE, "doc": "A list."}).json_schema()
+
+
+def test_references_define_named_types() -> None:
+    """A schema may use the types of other schemas, with and without the namespace that both share."""
+    money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
+    order = {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [{"name": "a", "type": "Money"}, {"name": "b", "type": ["null", "shop.Money"]}],
+    }
+    value = {"a": {"cents": 1}, "b": {"cents": 2}}
+
+    assert value == compiled(order, [money]).decode(encoded(order, value, [money]))
+    assert value == compiled(["null", "shop.Order"], [money, order]).decode(b"\2" + encoded(order, value, [money]))
+
+
+def test_a_recursive_value_is_decoded() -> None:
+    """Values of a recursive schema may have some levels."""
+    assert {"next": {"next": None}} == compiled(NODE).decode(b"\2\0")
+
+
+def varint(number: int) -> bytes:
+    number, out = number << 1, b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+ARRAY = {"type": "array", "items": "long"}
+MALFORMED: list[tuple[Any, bytes]] = [
+    ("long", b""),
+    ("long", b"\xff" * 1_000_000),
+    ("string", varint(2**62) + b"abc"),
+    ("string", b"\1abc"),
+    ("string", b"\2\xff"),
+    ("bytes", varint(2**40)),
+    (ARRAY, varint(2**62)),
+    (ARRAY, b"\1" + varint(2**62)),
+    ({"type": "map", "values": "null"}, varint(2**62)),
+    (["null", "long"], varint(7)),
+    (["null", "long"], b"\1"),
+    ({"type": "enum", "name": "E", "symbols": ["A"]}, varint(9)),
+    (logical("bytes", "decimal", precision=9, scale=2), varint(1_000_000) + b"\x7f" * 1_000_000),
+    (NODE, b"\2" * 1_000_000),
+    ({"type": "record", "name": "T", "fields": [{"name": "a", "type": {"type": "array", "items": "T"}}]}, b"\2" * 1_000_000),
+    ({"type": "record", "name": "T", "fields": [{"name": "a", "type": {"type": "map", "values": "T"}}]}, b"\2\0" * 500_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "data"), MALFORMED)
+def test_data_that_is_not_of_the_schema_is_an_error(schema: Any, data: bytes) -> None:
+    """The error does not contain data of the record. The process survives a million levels."""
+    with pytest.raises(DeserializationError, match=r"^the value is not Avro of its schema: \w+$") as caught:
+        compiled(schema).decode(data)
+
+    assert "undecodable" == caught.value.kind
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["null", record(), record(a="null", b=record()), {"type": "fixed", "name": "F", "size": 0}],
+)
+def test_arrays_whose_items_take_up_no_bytes_are_rejected(items: Any) -> None:
+    """Ten bytes could be an array with 2**63 items."""
+    with pytest.raises(ValueError, match="an array whose items take up no bytes"):
+        compiled({"type": "array", "items": items})
+
+
+@pytest.mark.parametrize(
+    ("items", "data"),
+    [
+        ("long", b"\2" * 1_000_000),
+        ({"type": "array", "items": "long"}, b"\0" * 1_000_000),
+        ({"type": "map", "values": "long"}, b"\0" * 1_000_000),
+        ("double", bytes(8) * 125_000),
+        (logical("long", "timestamp-millis"), b"\2" * 200_000),
+        (record(a="bytes"), b"\0" * 200_000),
+    ],
+)
+def test_a_large_value_does_not_stall_the_event_loop(items: Any, data: bytes) -> None:
+    """Other greenlets run while a value of up to a megabyte is decoded."""
+    schema = compiled({"type": "array", "items": items})
+    count = len(data) // 8 if items == "double" else len(data)
+
+    assert longest_turn_s(lambda: schema.decode(varint(count) + data + b"\0")) < 0.05

@@ -1,0 +1,126 @@
+"""JSON Schema: values are JSON, and can be validated within limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kafkasse.frame import DeserializationError
+from kafkasse.registry import json_schema
+from kafkasse.registry.client import RegisteredSchema
+from kafkasse.registry.json_schema import JsonSchema
+from tests.support.waiting import longest_turn_s
+
+
+def compiled(schema: Any, **references: Any) -> JsonSchema:
+    def registered(contents: Any) -> RegisteredSchema:
+        return RegisteredSchema("JSON", json.dumps(contents), ())
+
+    return JsonSchema(
+        registered(schema), {f"{name}.json": registered(contents) for name, contents in references.items()}
+    )
+
+
+def test_a_valid_value() -> None:
+    """The value is returned, whether it is validated or not."""
+    schema = compiled({"type": "object", "required": ["a"]})
+
+    assert {"a": 1.5} == schema.decode(b'{"a":1.5}', validate=True)
+    assert {"b": 1.5} == schema.decode(b'{"b":1.5}')
+
+
+def test_an_invalid_value() -> None:
+    """The error names the place and the keyword, but contains no data of the record."""
+    schema = compiled({"properties": {"a": {"items": {"type": "integer"}}}})
+
+    with pytest.raises(
+        DeserializationError, match=r"^the value does not match its schema: type at \$\.a\[1\]$"
+    ) as caught:
+        schema.decode(b'{"a":[1,"secret"]}', validate=True)
+
+    assert "invalid" == caught.value.kind
+
+
+def test_a_value_that_is_not_json() -> None:
+    with pytest.raises(DeserializationError, match="the value is not JSON"):
+        compiled(True).decode(b"{")
+
+
+@pytest.mark.parametrize("base", [{}, {"$id": "https://shop.example/order.json"}])
+def test_references(base: dict[str, str]) -> None:
+    """A $ref may contain the name of a reference, also if the schema has an ID of its own."""
+    schema = compiled({**base, "items": {"$ref": "money.json"}}, money={"type": "integer"})
+
+    assert [1] == schema.decode(b"[1]", validate=True)
+    with pytest.raises(DeserializationError):
+        schema.decode(b'["1"]', validate=True)
+
+
+def test_an_unknown_reference_is_not_downloaded() -> None:
+    """A $ref that the registry does not list makes the value invalid, and causes no request."""
+    with pytest.raises(DeserializationError, match="a \\$ref of the schema cannot be resolved"):
+        compiled({"$ref": "http://127.0.0.1:9/schema.json"}).decode(b"1", validate=True)
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-07", "2019-09", "2020-12"])
+def test_drafts(draft: str) -> None:
+    """`$schema` chooses the draft. Its keywords have their meaning in that draft."""
+    path = f"{draft}/schema" if draft[0] == "2" else f"{draft}/schema#"
+    host = "https" if draft[0] == "2" else "http"
+    schema = compiled(
+        {"$schema": f"{host}://json-schema.org/{'draft/' if draft[0] == '2' else ''}{path}", "minimum": 1}
+    )
+
+    assert 1 == schema.decode(b"1", validate=True)
+    with pytest.raises(DeserializationError):
+        schema.decode(b"0", validate=True)
+
+
+@pytest.mark.parametrize(
+    ("items", "is_valid"), [([{"a": 1}, {"a": 2}], True), ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], False)]
+)
+def test_unique_items(items: Any, is_valid: bool) -> None:
+    """The order of members does not matter."""
+    schema = compiled({"uniqueItems": True})
+
+    if is_valid:
+        schema.decode(json.dumps(items).encode(), validate=True)
+    else:
+        with pytest.raises(DeserializationError):
+            schema.decode(json.dumps(items).encode(), validate=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"items": {"type": "integer", "minimum": 0}}, list(range(100_000))),
+        ({"uniqueItems": True}, [{"a": number} for number in range(50_000)]),
+        ({"additionalProperties": {"type": "integer"}}, {str(number): 1 for number in range(50_000)}),
+        ({"items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}, list(range(50_000))),
+    ],
+)
+def test_validation_does_not_stall_the_event_loop(schema: Any, value: Any) -> None:
+    """Other greenlets run while a large value is validated."""
+    data = json.dumps(value).encode()
+
+    assert longest_turn_s(lambda: compiled(schema).decode(data, validate=True)) < 0.1
+
+
+def test_validation_has_a_maximum_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alternatives in a recursive schema take a number of steps that is exponential in the depth of the value."""
+    monkeypatch.setattr(json_schema, "MAX_STEPS", 10_000)
+    node = {"items": {"$ref": "#"}}
+    schema = compiled(
+        {"anyOf": [{**node, "required": ["a"], "type": "object"}, {"anyOf": [{**node, "not": {}}, node]}]}
+    )
+
+    with pytest.raises(DeserializationError, match="validation of the value exceeds the limits"):
+        schema.decode(b"[" * 60 + b"]" * 60, validate=True)
+
+
+def test_a_deep_value_with_a_recursive_schema() -> None:
+    """A value with a thousand levels is not valid, instead of an error of the server."""
+    with pytest.raises(DeserializationError, match="validation of the value exceeds the limits"):
+        compiled({"items": {"$ref": "#"}}).decode(b"[" * 900 + b"]" * 900, validate=True)

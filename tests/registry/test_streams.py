@@ -1,0 +1,227 @@
+"""Streams with a decoder: what clients receive, and what happens while the registry fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import Any
+
+import fastavro
+import gevent
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+import kafkasse.registry
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+from kafkasse.memory_log import MemoryLog
+from kafkasse.registry import lookup
+from kafkasse.sse import Event
+from tests.support.registry import Registry, framed
+from tests.support.sse import read_events, without_positions
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "amount", "type": "double"}, {"name": "raw", "type": "bytes"}],
+}
+HEARTBEAT_S = 0.05
+
+
+def avro(schema_id: int, amount: float) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, ORDER, {"amount": amount, "raw": b"\xff"})
+    return framed(schema_id, out.getvalue())
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create("t")
+    return log
+
+
+def client_of(log: MemoryLog, server: Registry, **settings: Any) -> FlaskClient:
+    app = Flask("host")
+    registry = {"url": server.url, "max_wait_s": 1, **settings.pop("registry", {})}
+    config = Config(
+        **{"allowed_topics": ["*"], "public": True, "decoder": "registry", "heartbeat_s": HEARTBEAT_S, **settings},
+        schema_registry=registry,
+    )
+    app.register_blueprint(blueprint(config, log))
+    return app.test_client()
+
+
+def body_of(client: FlaskClient, path: str = "/t?timestamp=0", until: bytes = b"\n\n\n", **headers: str) -> bytes:
+    """Return the body of a stream up to and including `until`, or to its end."""
+    body = b""
+    with client.get(path, headers=headers, buffered=False) as response:
+        assert 200 == response.status_code
+        for chunk in response.response:
+            body += chunk if isinstance(chunk, bytes) else chunk.encode()
+            if until in body:
+                break
+        response.close()
+    return body
+
+
+def events_of(client: FlaskClient, path: str = "/t?timestamp=0", until: str = '"end"') -> list[Event]:
+    return without_positions(read_events(body_of(client, path, until.encode())))
+
+
+def skipped(client: FlaskClient, reason: str) -> int:
+    service = client.application.extensions["kafkasse"]["kafkasse"]
+    return int(service.observer.metrics.value("records_skipped", topic="t", reason=reason))
+
+
+def test_all_kinds_of_schemas_in_one_topic(server: Registry, log: MemoryLog) -> None:
+    """Clients receive JSON, whatever the kind of the schema."""
+    log.append("t", avro(server.register("order", ORDER), 1.5))
+    log.append("t", framed(server.register("text", {"type": "string"}, "JSON"), b'"end"'))
+
+    order, end = events_of(client_of(log, server))
+
+    assert {"amount": 1.5, "raw": "/w=="} == {k: v for k, v in json.loads(order.data).items() if k != "_kafka"}
+    assert '"end"' == end.data
+
+
+def test_cloudevents_in_binary_mode(server: Registry, log: MemoryLog) -> None:
+    """The data of a CloudEvent is the decoded value, and its content type is JSON."""
+    headers = [("ce_type", b"order.created"), ("ce_id", b"5"), ("content-type", b"application/avro")]
+    log.append("t", avro(server.register("t-value", ORDER), 1.5), headers=headers)
+    routes = {"orders": {"path": "/orders", "topics": ["t"], "format": "cloudevents", "start": "earliest"}}
+
+    (event,) = events_of(client_of(log, server, routes=routes), "/orders", "amount")
+
+    found = json.loads(event.data)
+    assert {"amount": 1.5, "raw": "/w=="} == found["data"]
+    assert ("application/json", "order.created", "5") == (found["datacontenttype"], found["type"], found["id"])
+
+
+def test_filters_and_projections_read_the_decoded_value(server: Registry, log: MemoryLog) -> None:
+    """A filter by a field, and `fields`, work on Avro values."""
+    schema_id = server.register("t-value", ORDER)
+    for amount in (1.0, 2.0):
+        log.append("t", avro(schema_id, amount))
+    where = {"path": "/o", "topics": ["t"], "start": "earliest", "where": {"fields": {"amount": 2.0}}}
+    routes = {"o": {**where, "fields": ["amount"], "format": "value"}}
+
+    assert ['{"amount":2.0}'] == [
+        each.data for each in events_of(client_of(log, server, routes=routes), "/o", "amount")
+    ]
+
+
+def test_only_the_routes_that_say_so_decode(server: Registry, log: MemoryLog) -> None:
+    """A route with the decoder json sends the values unchanged."""
+    log.append("t", b'"end"')
+    client = client_of(
+        log, server, decoder="json", routes={"r": {"path": "/r", "topics": ["t"], "decoder": "registry"}}
+    )
+
+    assert ['"end"'] == [each.data for each in events_of(client)]
+    assert [] == server.requests
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"{}", "no_schema_id"),
+        (framed(99, b"\0"), "unknown_schema"),
+        (framed(1, b""), "undecodable"),
+        (framed(2, b"5"), "invalid"),
+    ],
+)
+def test_records_that_cannot_be_decoded_are_counted(
+    server: Registry, log: MemoryLog, value: bytes, reason: str
+) -> None:
+    """They are skipped, and the counter has the reason. The following records are sent."""
+    server.register("order", ORDER)
+    text = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", value)
+    log.append("t", framed(text, b'"end"'))
+    client = client_of(log, server, validate_values=True)
+
+    assert ['"end"'] == [each.data for each in events_of(client)]
+    assert 1 == skipped(client, reason)
+
+
+def test_a_new_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
+    """Its client receives heartbeats, and then the record."""
+    schema_id = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", framed(schema_id, b'"end"'))
+    server.failure = lambda: (500, None)
+    gevent.spawn_later(3, setattr, server, "failure", lambda: None)
+
+    body = body_of(client_of(log, server, registry={"max_wait_s": 30}), until=b'"end"')
+
+    assert body.count(b"\n:") >= 1
+    assert ['"end"'] == [each.data for each in without_positions(read_events(body))]
+
+
+def test_a_stream_ends_with_503_if_the_registry_stays_down(server: Registry, log: MemoryLog) -> None:
+    """A client that resumes at its last ID receives the record later. No record is lost, and none is counted as skipped."""
+    schema_id = server.register("text", {"type": "string"}, "JSON")
+    for value in (b'"a"', b'"end"'):
+        log.append("t", framed(schema_id, value))
+    server.failure = lambda: (500, None)
+    client = client_of(log, server)
+
+    *_, error = read_events(body_of(client))
+    server.failure = lambda: None
+    gevent.sleep(lookup.UNAVAILABLE_FOR_S)
+    resumed = body_of(client, "/t", until=b'"end"', **{"Last-Event-ID": error.id})
+
+    assert ("error", 503) == (error.type, json.loads(error.data)["status"])
+    assert ['"a"', '"end"'] == [each.data for each in without_positions(read_events(resumed))]
+
+
+def test_a_live_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
+    """A record with a new schema waits in the shared feed. Records before it are sent at once."""
+    first = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", framed(first, b'"a"'))
+    client = client_of(log, server, registry={"max_wait_s": 30})
+    reading = gevent.spawn(body_of, client, until=b'"end"')
+    gevent.sleep(0.5)
+    server.failure = lambda: (503, None)
+    second = server.register("number", {"type": "string", "maxLength": 9}, "JSON")
+    log.append("t", framed(first, b'"b"'))
+    log.append("t", framed(second, b'"end"'))
+    gevent.sleep(2.5)
+    server.failure = lambda: None
+
+    events = without_positions(read_events(reading.get(timeout=30)))
+
+    assert ['"a"', '"b"', '"end"'] == [each.data for each in events]
+
+
+def test_a_snapshot_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
+    """A snapshot is complete, even if the registry fails while it is read."""
+    schema_id = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", framed(schema_id, b'"a"'), key=b"a")
+    log.append("t", framed(schema_id, b'"end"'), key=b"b")
+    server.failure = lambda: (500, None)
+    gevent.spawn_later(2, setattr, server, "failure", lambda: None)
+    routes = {"table": {"path": "/table", "topics": ["t"], "start": "snapshot", "format": "value"}}
+
+    events = events_of(client_of(log, server, routes=routes), "/table")
+
+    assert ['"a"', '"end"'] == [each.data for each in events if each.type == "message"]
+
+
+@pytest.mark.parametrize("package", ["requests", "fastavro", "google.protobuf"])
+def test_a_missing_package_is_a_configuration_error(
+    server: Registry, log: MemoryLog, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app does not start, and the error names the extra. Without a decoder, the packages are not needed."""
+    for name in list(sys.modules):
+        if name.startswith("kafkasse.registry."):
+            monkeypatch.delitem(sys.modules, name)
+            monkeypatch.delattr(kafkasse.registry, name.rpartition(".")[2])
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(ConfigurationError, match=rf'needs the package {package}.*pip install "kafkasse\[schemas\]"'):
+        client_of(log, server)
+    client_of(log, server, decoder="json")
