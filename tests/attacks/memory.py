@@ -51,6 +51,6 @@ def growth(load: Load, settings: Mapping[str, Any]) -> int:
         + load.streams * STREAM_BYTES
         + load.stalled * CHUNKS_PER_STALLED_CLIENT * chunk
         + cursors * FETCHES_PER_CURSOR * fetch
-        + load.large_batches * limits["max_decompressed_bytes"]
+        + min(load.large_batches, cursors) * limits["max_decompressed_bytes"]
         + load.partitions * PARTITION_BYTES
     )

@@ -77,6 +77,5 @@ FULL = Sizes(
 SIZES = FULL if os.environ.get("ATTACKS") == "full" else SMALL
 # The attacks that do not have the required outcome in full size yet, with what was measured last.
 NOT_YET = {
-    "test_many_clients_connect_at_once": "garbage collections of 77 to 142 ms with 6,000 clients",
-    "test_a_fleet_returns_to_an_empty_ring": "garbage collections of 98 to 289 ms; 186 of 3,000 clients get 503",
+    "test_a_fleet_returns_to_an_empty_ring": "on a busy machine, one turn of 53 ms with 3,000 clients",
 }
