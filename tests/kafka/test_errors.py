@@ -1,0 +1,31 @@
+"""Errors of kafka-python: clients get a neutral answer, and the log gives the reason and advice."""
+
+from __future__ import annotations
+
+import pytest
+from kafka import errors as kafka_errors
+
+from kafkasse.errors import ConfigurationError
+from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, translate
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (kafka_errors.SaslAuthenticationFailedError("denied"), "Check kafka.sasl_plain_username"),
+        (kafka_errors.UnsupportedSaslMechanismError("denied"), "Check kafka.sasl_mechanism."),
+        (kafka_errors.IllegalSaslStateError("denied"), "The broker's listener may not use SASL."),
+        (kafka_errors.IncompatibleBrokerVersion("denied"), "Check the version of the brokers"),
+    ],
+)
+def test_settings_that_brokers_reject(
+    error: kafka_errors.KafkaError, advice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the log contains the broker's reason, followed by what to check."""
+    found = translate(error)
+
+    assert (ConfigurationError, SETTINGS_DO_NOT_WORK) == (type(found), found.detail)
+    [line] = caplog.messages
+    assert line.startswith("The Kafka settings do not work. ")
+    assert "denied" in line
+    assert advice in line
