@@ -59,6 +59,7 @@ class Route:
         cors_credentials: whether these pages may send cookies.
         where: which records of its topics the route contains.
         client_filters: the filters that clients may set in their queries.
+        listed: whether the catalog shows the route to everyone or to no one. None: to those who may open it.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Route:
     cors_credentials: bool = False
     where: Where = EVERY_RECORD
     client_filters: tuple[str, ...] = ()
+    listed: bool | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:

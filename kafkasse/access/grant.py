@@ -21,6 +21,11 @@ class Grant:
     guard: str
     claims: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
+    def on_any_path(self) -> Grant:
+        """Return this grant without the claims that depend on a path parameter."""
+        claims = tuple((name, values) for name, values in self.claims if not any(map(_is_parameter, values)))
+        return Grant(self.guard, claims)
+
     def admits(self, claims: Mapping[str, Any], parameters: Mapping[str, str]) -> bool:
         """Return whether a visitor with these claims may read the stream with these path parameters."""
         return all(
@@ -41,10 +46,12 @@ def _grant(entry: str | Mapping[str, Any]) -> Grant:
     return Grant(entry["guard"], tuple((name, tuple(map(_text, values))) for name, values in claims.items()))
 
 
+def _is_parameter(value: str) -> bool:
+    return value.startswith("{") and value.endswith("}")
+
+
 def _with_parameter(value: str, parameters: Mapping[str, str]) -> str | None:
-    if value.startswith("{") and value.endswith("}"):
-        return parameters.get(value[1:-1])
-    return value
+    return parameters.get(value[1:-1]) if _is_parameter(value) else value
 
 
 def _values(claims: Mapping[str, Any], name: str) -> set[str]:

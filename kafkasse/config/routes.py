@@ -58,4 +58,5 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         cors_credentials=given.get("cors_credentials", settings.cors_credentials),
         where=Where.parse(given.get("where", {})),
         client_filters=tuple(given.get("client_filters", settings.client_filters)),
+        listed=given.get("listed"),
     )

@@ -1,8 +1,9 @@
 """What a server tells clients about itself: its streams, its errors, and documents for tools. No I/O, and no Flask.
 
-streams   what a client needs to know about each stream, from the routes and their settings
+streams   what a client needs to know about each stream
 events    the JSON Schemas of the events, for each format
 openapi   the streams as an OpenAPI 3.2 document
 asyncapi  the streams as an AsyncAPI 3.0 document
+security  how a client sends its credentials
 problems  docs/errors.md, from the classes in errors.py
 """

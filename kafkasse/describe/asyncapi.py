@@ -8,7 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from kafkasse.describe import events
-from kafkasse.describe.events import Schema, data_schema, shared_schemas
+from kafkasse.describe.events import data_schema, shared_schemas
+from kafkasse.describe.security import Scheme, schemes_of
 from kafkasse.describe.streams import StreamDescription, is_pattern
 
 _KAFKA_BINDING = "0.5.0"
@@ -21,15 +22,14 @@ _KAFKA_SERVER = {
 }
 
 
-def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Schema]) -> dict[str, Any]:
+def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Any]:
     """Return the document without its server `http`, whose address depends on the request.
 
     Args:
         streams: the streams that the reader of the document may know of.
-        guards: the security scheme of each guard, by its name.
+        guards: the security schemes of each guard, by its name.
     """
     keys = _keys(sorted({topic for stream in streams for topic in stream.topics}))
-    used = {name for stream in streams for name in stream.access}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -43,10 +43,12 @@ def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Schema])
         "operations": {
             f"receive_{key}": {"action": "receive", "channel": {"$ref": f"#/channels/{key}"}} for key in keys.values()
         }
-        | {f"send_{stream.name}": _send(stream) for stream in streams},
+        | {f"send_{stream.name}": _send(stream, guards) for stream in streams},
         "components": {
             "schemas": shared_schemas(),
-            "securitySchemes": {name: scheme for name, scheme in guards.items() if name in used},
+            "securitySchemes": {
+                name: _scheme(each) for stream in streams for name, each in schemes_of(stream, guards).items()
+            },
         },
     }
 
@@ -101,7 +103,7 @@ def _message(stream: StreamDescription, event: str) -> dict[str, Any]:
     }
 
 
-def _send(stream: StreamDescription) -> dict[str, Any]:
+def _send(stream: StreamDescription, guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Any]:
     query = {name: {"type": "string"} for name in ("lastEventId", "timestamp", "since", *stream.filters)}
     http = {"method": "GET", "query": {"type": "object", "properties": query}, "bindingVersion": _HTTP_BINDING}
     operation: dict[str, Any] = {
@@ -110,6 +112,11 @@ def _send(stream: StreamDescription) -> dict[str, Any]:
         "summary": "Server-Sent Events (text/event-stream). The server sends them in the response to a GET request.",
         "bindings": {"http": http},
     }
-    if not stream.is_public:
-        operation["security"] = [{"$ref": f"#/components/securitySchemes/{name}"} for name in stream.access]
+    if security := [{"$ref": f"#/components/securitySchemes/{name}"} for name in schemes_of(stream, guards)]:
+        operation["security"] = security
     return operation
+
+
+def _scheme(scheme: Scheme) -> Scheme:
+    """Return a security scheme of OpenAPI as one of AsyncAPI, which has another name for the same type."""
+    return scheme | {"type": "httpApiKey"} if scheme["type"] == "apiKey" else scheme

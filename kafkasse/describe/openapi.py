@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -11,8 +12,10 @@ from kafkasse.config.settings import WebSettings
 from kafkasse.describe import events
 from kafkasse.describe.events import Schema, data_schema, ref, shared_schemas
 from kafkasse.describe.problems import pages
+from kafkasse.describe.security import Scheme, schemes_of
 from kafkasse.describe.streams import StreamDescription
 from kafkasse.errors import KafkasseError
+from kafkasse.filter.language import MAX_CHARS
 
 _ACCESS_STATUSES = (401, 403)  # only of streams that need credentials
 _IN_STREAM = "FilterError"
@@ -29,7 +32,7 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
 
 
 def openapi(
-    streams: Sequence[StreamDescription], root: str, settings: WebSettings, guards: Mapping[str, Schema]
+    streams: Sequence[StreamDescription], root: str, settings: WebSettings, guards: Mapping[str, Mapping[str, Scheme]]
 ) -> dict[str, Any]:
     """Return the document.
 
@@ -37,9 +40,8 @@ def openapi(
         streams: the streams that the reader of the document may know of.
         root: the URL path of the blueprint, without a slash at the end.
         settings: limits.
-        guards: the security scheme of each guard, by its name.
+        guards: the security schemes of each guard, by its name.
     """
-    used = {name for stream in streams for name in stream.access}
     return {
         "openapi": "3.2.0",
         "info": {
@@ -48,7 +50,7 @@ def openapi(
             "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end.",
         },
         "servers": [{"url": root or "/"}],
-        "paths": {stream.path: _path(stream, settings) for stream in streams},
+        "paths": {stream.path: _path(stream, settings, guards) for stream in streams},
         "components": {
             "schemas": shared_schemas(),
             "parameters": _parameters(settings),
@@ -56,18 +58,20 @@ def openapi(
                 "Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}},
             },
             "responses": {str(status): _rejection(errors) for status, errors in _errors().items()},
-            "securitySchemes": {name: scheme for name, scheme in guards.items() if name in used},
+            "securitySchemes": {name: each for stream in streams for name, each in schemes_of(stream, guards).items()},
         },
     }
 
 
-def _path(stream: StreamDescription, settings: WebSettings) -> dict[str, Any]:
+def _path(
+    stream: StreamDescription, settings: WebSettings, guards: Mapping[str, Mapping[str, Scheme]]
+) -> dict[str, Any]:
     own = [_path_parameter(stream, name, settings) for name in stream.parameters]
-    own += [_query(name, description, {"type": "string"}) for name, description in stream.filters.items()]
+    own += [_filter(name, description) for name, description in stream.filters.items()]
     shared = [{"$ref": f"#/components/parameters/{name}"} for name in _parameters(settings)]
     operation = {
         "description": _description(stream),
-        "security": [] if stream.is_public else [{name: []} for name in stream.access],
+        "security": [{name: []} for name in schemes_of(stream, guards)],
         "parameters": own + shared,
     }
     rejections = {
@@ -177,6 +181,18 @@ def _parameters(settings: WebSettings) -> dict[str, Any]:
         "lastEventId": _query("lastEventId", f"{resume} For clients that cannot set headers.", event_id),
         **{name: _query(name, description, schema) for name, (description, schema) in _DEFINITIONS.items()},
     }
+
+
+def _filter(name: str, description: str) -> dict[str, Any]:
+    """Return the parameter of a filter. `header.*` stands for any number of parameters such as `header.type`."""
+    if name == "filter":
+        return _query(name, description, {"type": "string", "maxLength": MAX_CHARS})
+    values = {"type": "array", "items": {"type": "string"}}
+    if not name.endswith(".*"):
+        return _query(name, description, values)
+    prefix = name.removesuffix("*")
+    schema = {"type": "object", "propertyNames": {"pattern": f"^{re.escape(prefix)}."}, "additionalProperties": values}
+    return _query(prefix + "NAME", description, schema) | {"style": "form", "explode": True}
 
 
 def _query(name: str, description: str, schema: Schema) -> dict[str, Any]:

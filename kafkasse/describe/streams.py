@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from kafkasse.access import PUBLIC
 from kafkasse.route import Route
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
 _EVENTS = ("position", "message", "delete", "gap", "error")
 
 
@@ -65,24 +67,38 @@ def is_pattern(topic: str) -> bool:
     return any(each in topic for each in "*?[")
 
 
-def describe(route: Route, settings: Mapping[str, Any]) -> StreamDescription:
-    """Describe a route.
-
-    Args:
-        route: the route.
-        settings: its settings in the configuration; {} for the open route.
-    """
+def describe(route: Route) -> StreamDescription:
+    """Describe a route."""
     return StreamDescription(
         name=route.name,
         path=route.path,
-        description=settings.get("description", ""),
-        topics=route.allowed if route.topics is None else tuple(settings.get("topics", route.topics)),
+        description=route.description,
+        topics=route.allowed if route.topics is None else route.topics,
         is_open=route.topics is None,
         parameters=route.parameters,
         format=route.format,
-        start=str(settings.get("start", route.start.value)),
+        start=_start(route),
         access=tuple(dict.fromkeys(grant.guard for grant in route.access)) or (PUBLIC,),
-        filters={},
-        fields=tuple(settings.get("fields", ())),
+        filters={name: _filter(name) for name in route.client_filters},
+        fields=route.fields,
         events=(*_EVENTS, "base64") if route.format == "value" else _EVENTS,
     )
+
+
+def _start(route: Route) -> str:
+    time_ms = route.start_time_ms
+    if time_ms is None:
+        return route.start.value
+    if time_ms >= 0:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
+    unit_ms, unit = next((ms, unit) for ms, unit in _UNITS if time_ms % ms == 0)
+    return f"{time_ms // unit_ms}{unit}"
+
+
+def _filter(name: str) -> str:
+    """Describe a query parameter: `key`, `header.NAME`, `field.PATH` or `filter`; NAME and PATH may be `*`."""
+    source, _, part = name.partition(".")
+    if source == "filter":
+        return "A CEL expression. Only the records for which it is true."
+    what = {"key": "key", "header": f"header {part}", "field": f"field {part}"}[source].replace(" *", " of this name")
+    return f"Only the records whose {what} has this value. Repeat the parameter for more values."

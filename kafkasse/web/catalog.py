@@ -27,6 +27,7 @@ from kafkasse.config import Config
 from kafkasse.describe.asyncapi import asyncapi
 from kafkasse.describe.openapi import openapi
 from kafkasse.describe.problems import pages
+from kafkasse.describe.security import security_schemes
 from kafkasse.describe.streams import StreamDescription, describe
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
@@ -73,16 +74,17 @@ class Catalog:
 
     def add_rules(self, blueprint: Blueprint) -> None:
         """Add the URLs to a blueprint. The demo's pages, if they are configured, have the URL of the root."""
-        self._add_rule(blueprint, "/-/problems/<problem>", "problem", _problem_page)
+        self._add_rule(blueprint, "/-/problems/<problem>", "-problem", _problem_page)
         if self.is_on:
-            self._add_rule(blueprint, "/-/catalog", "catalog", self._catalog)
-            self._add_rule(blueprint, "/-/openapi.json", "openapi", self._openapi)
-            self._add_rule(blueprint, "/-/asyncapi.json", "asyncapi", self._asyncapi)
+            self._add_rule(blueprint, "/-/catalog", "-catalog", self._catalog)
+            self._add_rule(blueprint, "/-/openapi.json", "-openapi", self._openapi)
+            self._add_rule(blueprint, "/-/asyncapi.json", "-asyncapi", self._asyncapi)
             if not self._service.config.web.pages:
-                self._add_rule(blueprint, "/", "root", self._catalog)
+                self._add_rule(blueprint, "/", "-root", self._catalog)
         self._blueprint = blueprint
         blueprint.record_once(lambda state: setattr(self, "_name", f"{state.name_prefix}.{state.name}".lstrip(".")))
 
+    # A name that starts with a hyphen is not the name of a route.
     def _add_rule(self, blueprint: Blueprint, path: str, endpoint: str, respond: Callable[[], Response]) -> None:
         def view(**_: str) -> Any:
             return self._service.answer(partial(_read_only, respond))
@@ -102,7 +104,7 @@ class Catalog:
     def _find_root(self) -> str:
         # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's pages.
         is_own = current_app.blueprints.get(request.blueprint or "") is self._blueprint
-        endpoint = f"{request.blueprint if is_own else self._name}.problem"
+        endpoint = f"{request.blueprint if is_own else self._name}.-problem"
         (rule,) = current_app.url_map.iter_rules(endpoint)
         # The app may have registered the blueprint at a prefix that contains parameters.
         values = {name: value for name, value in (request.view_args or {}).items() if name in rule.arguments}
@@ -124,31 +126,25 @@ class Catalog:
 
     def _visible(self) -> tuple[Route, ...]:
         """Return the routes that the visitor of the current request may know of."""
-        accepted: dict[Any, bool] = {}  # by access, because checking a credential takes time
+        accepted: dict[tuple[Any, ...], bool] = {}  # by what it depends on, because checking a credential takes time
         routes = []
         for route in self._service.config.routes:
-            settings = self._settings(route)
-            is_listed = settings.get("listed")
+            is_listed = route.listed
             if is_listed is None:
-                if route.access not in accepted:
-                    accepted[route.access] = self._service.may_open(route)
-                is_listed = accepted[route.access]
-            if is_listed and route.topics != () and (route.topics or route.allowed):
+                guards = route.access, route.cors_origins, route.cors_credentials
+                if guards not in accepted:
+                    accepted[guards] = self._service.may_open(route)
+                is_listed = accepted[guards]
+            if is_listed and (route.topics or route.allowed):
                 routes.append(route)
         return tuple(routes)
-
-    def _settings(self, route: Route) -> Any:
-        return self._service.config.route.routes.get(route.name, {}) if route.topics is not None else {}
-
-    def _descriptions(self) -> list[StreamDescription]:
-        return [describe(route, self._settings(route)) for route in self._visible()]
 
     # The responses.
 
     def _catalog(self) -> Response:
         root = self.root
         base = request.host_url.rstrip("/") + root
-        streams = [_as_json(stream, base) for stream in self._descriptions()]
+        streams = [_as_json(describe(route), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
         if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
@@ -170,10 +166,11 @@ class Catalog:
         return _json(text, ASYNCAPI_TYPE)
 
     def _create_document(self, kind: str, root: str, routes: tuple[Route, ...]) -> str:
-        streams = [describe(route, self._settings(route)) for route in routes]
-        guards = {name: {"type": "http", "scheme": "bearer"} for name in self._service.config.access.guards}
+        config = self._service.config
+        streams = list(map(describe, routes))
+        guards = security_schemes(config.access.guards, config.access.tickets)
         if kind == "openapi":
-            return json.dumps(openapi(streams, root, self._service.config.web, guards))
+            return json.dumps(openapi(streams, root, config.web, guards))
         return json.dumps(asyncapi(streams, guards))
 
 

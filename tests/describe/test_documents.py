@@ -23,6 +23,7 @@ from tests.support.server import ROOT
 
 ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").read_text())
 VALUES = (b'{"a": 1}', b'{"_kafka": 1}', b"[1]", b'"text"', b"text", b"\xff", b"a\rb", None)
+GUARDS: dict[str, Any] = {"partners": None, "login": lambda request: None}
 KEYS = (b"key", b"\xff", None)
 
 
@@ -42,7 +43,7 @@ def log() -> MemoryLog:
 
 
 @pytest.fixture
-def app(log: MemoryLog) -> Flask:
+def app(log: MemoryLog, tmp_path: Path) -> Flask:
     """An app with a route for each format, and with a blueprint at a prefix."""
     app = Flask("host")
     routes: dict[str, Any] = {
@@ -56,7 +57,20 @@ def app(log: MemoryLog) -> Flask:
         for name in FORMATS
     }
     routes["table"] = {"path": "/table", "topics": ["t"], "start": "snapshot"}
-    config = Config(routes=routes, public=True, allowed_topics=["t", "events.*", "events_*"], catalog=True)
+    filters = ["key", "header.type", "field.*", "filter"]
+    routes["mine"] = {
+        "path": "/mine/{customer}",
+        "topics": ["t", "t.*"],
+        "start": "-15m",
+        "access": [*GUARDS],
+        "listed": True,
+        "client_filters": filters,
+        "fields": ["a", "b.c"],
+    }
+    (tmp_path / "keys").write_text("")
+    guards = GUARDS | {"partners": {"api_keys": {"file": str(tmp_path / "keys")}, "cookie": "__Host-key"}}
+    topics = ["t", "events.*", "events_*"]
+    config = Config(routes=routes, public=True, allowed_topics=topics, catalog=True, guards=guards, tickets=True)
     app.register_blueprint(blueprint(config, log), url_prefix="/streams")
     return app
 
@@ -75,7 +89,8 @@ def test_the_openapi_document_is_valid(app: Flask) -> None:
 
     assert [] == errors
     assert "3.2.0" == found["openapi"]
-    assert {"/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"} == found["paths"].keys()
+    paths = {"/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/mine/{customer}", "/{topics}"}
+    assert paths == found["paths"].keys()
     assert [{"url": "/streams"}] == found["servers"]
 
 
@@ -117,6 +132,29 @@ def test_the_parser_of_asyncapi_accepts_the_document(app: Flask) -> None:
     done = subprocess.run(["node", folder / "parse.mjs"], input=text, capture_output=True, text=True, check=True)
 
     assert [] == [each for each in json.loads(done.stdout) if each["severity"] <= WARNING]
+
+
+def test_only_guarded_streams_need_credentials(app: Flask) -> None:
+    """A guarded stream lists each way to send credentials, and the errors 401 and 403."""
+    found = document(app, "openapi")
+    guarded, public = (found["paths"][path]["get"] for path in ("/mine/{customer}", "/value"))
+
+    schemes = {name for each in guarded["security"] for name in each}
+    assert (
+        {"partners", "partners_cookie", "login", "ticket"} == schemes == found["components"]["securitySchemes"].keys()
+    )
+    assert [] == public["security"]
+    assert {"401", "403"} == guarded["responses"].keys() - public["responses"].keys()
+
+
+def test_the_parameters_of_a_stream_are_in_the_document(app: Flask) -> None:
+    """Path parameters, client filters and the parameters that all streams have."""
+    parameters = document(app, "openapi")["paths"]["/mine/{customer}"]["get"]["parameters"]
+
+    own = [each["name"] for each in parameters if "name" in each]
+    shared = [each["$ref"].rpartition("/")[2] for each in parameters if "$ref" in each]
+    assert ["customer", "key", "header.type", "field.NAME", "filter"] == own
+    assert ["Last-Event-ID", "lastEventId", "timestamp", "since"] == shared
 
 
 def test_a_broken_document_is_not_valid(app: Flask) -> None:

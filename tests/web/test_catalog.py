@@ -108,6 +108,28 @@ class TestCatalog:
             assert (False, True) == ("/prices" in stranger, "/shown" in stranger)
             assert (True, True) == ("/prices" in visitor, "/shown" in visitor)
 
+    def test_shows_a_stream_that_a_visitor_may_open_for_some_parameter(self, log: MemoryLog) -> None:
+        """A claim that must equal a path parameter does not hide the route. Other claims do."""
+        routes = {
+            name: {
+                "path": f"/{name}/{{customer}}",
+                "topics": ["prices"],
+                "access": [{"guard": "login", "claims": claims}],
+            }
+            for name, claims in {"own": {"id": ["{customer}"]}, "staff": {"role": ["admin"]}}.items()
+        }
+        client = mounted(log, routes=routes, guards={"login": lambda _: Visitor(claims={"id": "7"})})
+
+        assert ["own"] == [each["name"] for each in client.get("/streams/").json["streams"]]
+
+    @pytest.mark.parametrize("name", ["catalog", "openapi", "problem", "root"])
+    def test_a_route_may_have_any_name(self, log: MemoryLog, name: str) -> None:
+        """The name of a route does not conflict with the catalog's own URLs."""
+        client = mounted(log, routes={name: {"path": "/own", "topics": ["prices"]}})
+
+        assert [name] == [each["name"] for each in client.get("/streams/-/catalog").json["streams"]]
+        assert 200 == client.head("/streams/own").status_code
+
     def test_lists_the_topics_that_clients_may_choose(self, log: MemoryLog) -> None:
         """The open route is listed with its topics and patterns, and only if there are any."""
         client = mounted(log, allowed_topics=["prices", "events.*"])
