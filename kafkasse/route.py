@@ -59,6 +59,7 @@ class Route:
         cors_credentials: whether these pages may send cookies.
         where: which records of its topics the route contains.
         client_filters: the filters that clients may set in their queries.
+        description: what the stream contains, in words.
         listed: whether the catalog shows the route to everyone or to no one. None: to those who may open it.
     """
 
@@ -83,6 +84,7 @@ class Route:
     cors_credentials: bool = False
     where: Where = EVERY_RECORD
     client_filters: tuple[str, ...] = ()
+    description: str = ""
     listed: bool | None = None
 
     @property

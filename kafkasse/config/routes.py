@@ -58,5 +58,6 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         cors_credentials=given.get("cors_credentials", settings.cors_credentials),
         where=Where.parse(given.get("where", {})),
         client_filters=tuple(given.get("client_filters", settings.client_filters)),
+        description=given.get("description", ""),
         listed=given.get("listed"),
     )
