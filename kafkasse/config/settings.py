@@ -57,6 +57,7 @@ class WebSettings:
     trusted_proxies: int
     id_frequency: str
     position_events: bool
+    compression: tuple[str, ...]
     cors_origins: tuple[str, ...]
     cors_credentials: bool
     operations_access: str

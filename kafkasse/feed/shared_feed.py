@@ -82,12 +82,20 @@ class FeedPosition(NamedTuple):
 class ParkedClient(Protocol):
     """A client that has received everything. It needs no greenlet while its socket accepts all bytes at once."""
 
-    def to_chunk(self, data: bytes) -> bytes:
-        """Return `data` as it is sent over the socket. The result is the same for all parked clients of a feed."""
+    @property
+    def coding(self) -> str:
+        """The content coding. to_chunk() returns the same for all clients with the same coding."""
         ...
 
-    def try_send(self, chunk: bytes) -> bool:
-        """Send without waiting. If the socket does not accept all bytes, keep the rest, call wake() and return False."""
+    def to_chunk(self, data: bytes) -> bytes:
+        """Return `data` as it is sent over the socket."""
+        ...
+
+    def try_send(self, chunk: bytes, data: bytes) -> bool:
+        """Send a chunk of `data` without waiting.
+
+        If the socket does not accept all bytes, keep the rest, call wake() and return False.
+        """
         ...
 
     def wake(self) -> None:
@@ -371,10 +379,12 @@ class SharedFeed:
                     self._sending = group
                     data, events = frames_for(group)
                     group.count(events, len(data))
-                    chunk = client.to_chunk(data)
+                    chunks: dict[str, bytes] = {}  # by content coding
                 self.stats.events += events
                 self.stats.bytes += len(data)
-                if not client.try_send(chunk):
+                if client.coding not in chunks:
+                    chunks[client.coding] = client.to_chunk(data)
+                if not client.try_send(chunks[client.coding], data):
                     # The client keeps the rest of this chunk, so it must not receive later chunks until its greenlet runs.
                     self._parked[client] = position._replace(events=group.events, bytes=group.bytes)
 

@@ -40,6 +40,7 @@ from kafkasse.route import Route, StartAt
 from kafkasse.telemetry import request_id
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
+from kafkasse.web.compression import Coding, negotiate
 from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier
@@ -216,11 +217,12 @@ class StreamService:
         check_id_size(route, position, found, web)
         address = self._limits.client(request)
         leave = self._enter(route, address)
+        coding = negotiate(request.accept_encodings, web.compression)
         try:
             if request.method == "HEAD":
                 resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
                 leave()
-                return self._stream_response(route, parsed, ())
+                return self._stream_response(route, parsed, (), coding)
             encoder = self._encoder(route, parsed.wire, selection)
             types = self.problem_types()
             reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
@@ -238,13 +240,20 @@ class StreamService:
 
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
-        stream = Stream(reader, parsed.wire, web, registry, client, on_close, logger, types, visitor.expires_at, info)
+        stream = Stream(
+            reader, parsed.wire, web, registry, client, on_close, logger, types, visitor.expires_at, info, coding=coding
+        )
         self._revocations.add(stream, visitor)
-        return self._stream_response(route, parsed, stream)
+        return self._stream_response(route, parsed, stream, coding)
 
-    def _stream_response(self, route: Route, parsed: StreamRequest, body: Any) -> Response:
+    def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
         headers = STREAM_HEADERS | self.catalog.links(route)
-        return Response(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
+        response = Response(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
+        if self.config.web.compression:
+            response.vary.add("Accept-Encoding")
+        if coding.name:
+            response.content_encoding = coding.name
+        return response
 
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""

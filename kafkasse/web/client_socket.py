@@ -21,6 +21,8 @@ from gevent import get_hub, spawn
 from gevent.monkey import get_original
 from gevent.socket import cancel_wait, wait
 
+from kafkasse.web.compression import IDENTITY, Coding
+
 LAST_CHUNK = b"0\r\n\r\n"
 CHECKS_PER_TIMEOUT = 4  # how often per write timeout we check whether the client has accepted bytes
 MAX_UNREAD_BYTES = 65_536
@@ -105,9 +107,11 @@ class ClientSocket:
         client: a connected socket. It is detached, so the caller can no longer use this object.
         write_timeout_s: how long send_all() waits while the client accepts no byte.
         resume: runs in a new greenlet when a parked client is woken.
+        coding: compresses what a feed sends to the client while it is parked.
     """
 
     __slots__ = (
+        "_coding",
         "_is_closed",
         "_is_gone",
         "_resume",
@@ -119,20 +123,37 @@ class ClientSocket:
         "socket",
     )
 
-    def __init__(self, client: socket.socket, write_timeout_s: float, resume: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        write_timeout_s: float,
+        resume: Callable[[], None],
+        coding: Coding = IDENTITY,
+    ) -> None:
         self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
         self.socket.setblocking(False)
         self.parked = False
         self._write_timeout_s = write_timeout_s
         self._resume = resume
+        self._coding = coding
         self._unsent: bytes | memoryview = b""
         self._watcher: Any = None  # while a greenlet waits until the socket is writable
         self._is_closed = False
         self._silence = SilenceDetector(self.socket, write_timeout_s)
         self._is_gone = False  # the client has vanished
 
+    @property
+    def coding(self) -> str:
+        """The content coding. Clients with the same coding receive the same chunks."""
+        return self._coding.name
+
     def to_chunk(self, data: bytes) -> bytes:
-        """Return `data` as a chunk of the response body."""
+        """Return `data`, in the content coding of the response, as a chunk of the body."""
+        return self.frame(self._coding.segment(data))
+
+    @staticmethod
+    def frame(data: bytes) -> bytes:
+        """Return `data` as a chunk of the body."""
         return b"%x\r\n%b\r\n" % (len(data), data)
 
     def send_chunk(self, data: bytes) -> None:
@@ -168,8 +189,12 @@ class ClientSocket:
             except OSError as error:
                 raise ClientGone(str(error)) from None
 
-    def try_send(self, chunk: bytes) -> bool:
-        """Send without waiting. If the socket does not accept all bytes, keep the rest, wake the client and return False."""
+    def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
+        """Send a chunk of `data` without waiting.
+
+        If the socket does not accept all bytes, keep the rest, wake the client and return False.
+        """
+        self._coding.add(data)
         try:
             sent = 0 if self._has_vanished() else self.socket.send(chunk)
         except OSError:

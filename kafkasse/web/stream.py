@@ -29,6 +29,7 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, ClientStalled, SilenceDetector
+from kafkasse.web.compression import IDENTITY, Coding
 from kafkasse.web.registry import EndReason, StreamEnd, StreamInfo, StreamRegistry
 
 MAX_AGE_JITTER = 0.1
@@ -57,6 +58,7 @@ class Stream:
         expires_at: when the visitor must be identified again, in seconds since the epoch.
         info: what operators see of the stream.
         on_open: called once, when the first bytes have been sent.
+        coding: compresses the body.
     """
 
     __slots__ = (
@@ -64,6 +66,7 @@ class Stream:
         "_chunks",
         "_client",
         "_closed",
+        "_coding",
         "_deadline",
         "_deadline_reason",
         "_end_reason",
@@ -98,6 +101,7 @@ class Stream:
         expires_at: float = float("inf"),
         info: StreamInfo | None = None,
         on_open: Callable[[], object] = lambda: None,
+        coding: Coding = IDENTITY,
     ) -> None:
         self._closed = False
         self.info = info or StreamInfo.new()
@@ -111,6 +115,7 @@ class Stream:
         self._on_close = on_close
         self._logger = logger
         self._problem_types = problem_types
+        self._coding = coding
         self._deadline = _deadline(settings.max_stream_age_s)
         self._deadline_reason = EndReason.MAX_AGE
         if (expires := time.monotonic() + expires_at - time.time()) < self._deadline:
@@ -133,7 +138,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for data in filter(None, self._generate()):
+            for data in filter(None, self._body()):
                 self._reader.count_bytes(len(data))
                 yield data
         finally:
@@ -155,9 +160,9 @@ class Stream:
             on_end: called once, when the stream has ended.
         """
         assert self._client is not None  # noqa: S101 - see can_serve
-        self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self._resume)
+        self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self._resume, self._coding)
         self._client = None
-        self._chunks = self._generate()
+        self._chunks = self._body()
         self._on_served = on_end
         if self._deadline != float("inf"):
             self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
@@ -213,6 +218,19 @@ class Stream:
         return self._end_reason if self._end_reason is EndReason.WRITE_TIMEOUT else EndReason.CLIENT_LEFT
 
     # The body.
+
+    def _body(self) -> Iterator[bytes | None]:
+        """Return the parts of the body in its content coding; see _generate()."""
+        return self._generate() if self._coding is IDENTITY else self._compressed()
+
+    def _compressed(self) -> Iterator[bytes | None]:
+        opening = self._coding.opening()
+        for data in self._generate():
+            if data:
+                self._coding.add(data)
+                data, opening = opening + self._coding.segment(data), b""
+            yield data
+        yield self._coding.ending()
 
     def _generate(self) -> Iterator[bytes | None]:
         """Yield the parts of the body, which may be b"", and None whenever the client can be parked."""
@@ -305,9 +323,11 @@ class Stream:
             if isinstance(error, ClientStalled):
                 self._end_reason = EndReason.WRITE_TIMEOUT
         except Exception as error:  # noqa: BLE001 - logged; park() failed, because _generate() raises no exception
-            to_chunk = client.to_chunk if start is None else start
+            to_chunk = client.frame if start is None else start
+            last = self._error_frame(error)
+            self._coding.add(last)
             with suppress(ClientGone):
-                client.send_all(to_chunk(self._error_frame(error)) + LAST_CHUNK)
+                client.send_all(to_chunk(self._coding.segment(last) + self._coding.ending()) + LAST_CHUNK)
         finally:
             if not client.parked:
                 self.close()

@@ -97,10 +97,12 @@ class Client:
         self.parser = Parser()
         self.events: list[Event] = []
 
+    coding = ""
+
     def to_chunk(self, data: bytes) -> bytes:
         return data
 
-    def try_send(self, chunk: bytes) -> bool:
+    def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
         self.events += without_positions(self.parser.receive(chunk))
         return True
 

@@ -64,10 +64,12 @@ class Client:
     room: int | None = None  # how many bytes of the next chunk the socket accepts; None: all
     _received: bytes = b""
 
+    coding = ""
+
     def to_chunk(self, data: bytes) -> bytes:
         return data
 
-    def try_send(self, chunk: bytes) -> bool:
+    def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
         room, self.room = self.room, None
         self.unsent = b"" if room is None else chunk[room:]
         self.receive(chunk[:room])

@@ -369,12 +369,12 @@ def _rest_of_a_write_lost() -> None:
     """A socket accepts only a part of every tenth write, and the rest is forgotten."""
     turns = Counter[str]()
 
-    def try_send(original: Any, self: Any, chunk: bytes) -> bool:
+    def try_send(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
         turns["all"] += 1
         if turns["all"] % 10:
-            return bool(original(self, chunk))
+            return bool(original(self, chunk, data))
         applied["rest_of_a_write_lost"] += 1
-        return bool(original(self, chunk[:-30]))
+        return bool(original(self, chunk[:-30], data))
 
     patch(ClientSocket, "try_send", try_send)
 
@@ -397,12 +397,12 @@ def _write_repeated() -> None:
     """A parked client receives every tenth write twice."""
     turns = Counter[str]()
 
-    def try_send(original: Any, self: Any, chunk: bytes) -> bool:
+    def try_send(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
         turns["all"] += 1
         if turns["all"] % 10:
-            return bool(original(self, chunk))
+            return bool(original(self, chunk, data))
         applied["write_repeated"] += 1
-        return bool(original(self, chunk + chunk))
+        return bool(original(self, chunk + chunk, data))
 
     patch(ClientSocket, "try_send", try_send)
 

@@ -13,10 +13,12 @@ class ParkedClient:
     def __init__(self) -> None:
         self.received = b""
 
+    coding = ""
+
     def to_chunk(self, data: bytes) -> bytes:
         return data
 
-    def try_send(self, chunk: bytes) -> bool:
+    def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
         self.received += chunk
         return True
 

@@ -1,0 +1,141 @@
+"""Compression of streams: a client can decompress each chunk at once, and a chunk does not depend on earlier chunks.
+
+All clients of a feed can therefore receive the same compressed bytes, whenever each of them joined: a thousand clients cost
+one compression. Segments without a common history are larger than those of a compressor for each client, which would cost a
+compression for each client and 256 KiB of memory.
+
+- zstd: the blocks of each segment are a frame of their own. RFC 8878 allows any number of frames. A segment ends with the
+  header of the next frame, because some clients, httpx among them, fail if a frame ends where the data they have read ends.
+- gzip: a segment is a sequence of deflate blocks that ends with an empty block (Z_FULL_FLUSH). Browsers read only one gzip
+  member, so all segments are in one member, whose trailer contains the checksum of everything that the client received.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import zstandard
+from werkzeug.datastructures import Accept
+
+ZSTD_LEVEL = 3
+GZIP_LEVEL = 3
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflate, no name, no time, unknown system
+_LAST_BLOCK = b"\x03\x00"
+_TRAILER = struct.Struct("<II")  # the CRC-32 and the length modulo 2**32
+_LAST_ZSTD_BLOCK = b"\x01\x00\x00"  # without data
+_zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False)
+
+
+def _zstd_blocks(data: bytes) -> bytes:
+    """Return a frame without its last block."""
+    compressor = _zstd.compressobj()
+    return compressor.compress(data) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+
+
+_ZSTD_HEADER = _zstd_blocks(b" ")[: zstandard.frame_header_size(_zstd_blocks(b" "))]
+
+
+class Coding(Protocol):
+    """The content coding of one response.
+
+    Attributes:
+        name: as in Content-Encoding; "" if the response is not compressed.
+    """
+
+    name: str
+
+    def opening(self) -> bytes:
+        """Return the bytes before the first segment."""
+        ...
+
+    def segment(self, data: bytes) -> bytes:
+        """Return `data` as a segment. It is the same for all responses with this coding."""
+        ...
+
+    def add(self, data: bytes) -> None:
+        """Count data that the response contains."""
+        ...
+
+    def ending(self) -> bytes:
+        """Return the bytes after the last segment."""
+        ...
+
+
+class Identity:
+    """No compression."""
+
+    __slots__ = ()
+    name = ""
+
+    def opening(self) -> bytes:
+        return b""
+
+    def segment(self, data: bytes) -> bytes:
+        return data
+
+    def add(self, data: bytes) -> None:
+        pass
+
+    def ending(self) -> bytes:
+        return b""
+
+
+class Zstd(Identity):
+    """Zstandard (RFC 8878)."""
+
+    __slots__ = ()
+    name = "zstd"
+
+    def opening(self) -> bytes:
+        return _ZSTD_HEADER
+
+    def segment(self, data: bytes) -> bytes:
+        return _zstd_blocks(data)[len(_ZSTD_HEADER) :] + _LAST_ZSTD_BLOCK + _ZSTD_HEADER
+
+    def ending(self) -> bytes:
+        return _LAST_ZSTD_BLOCK
+
+
+class Gzip(Identity):
+    """gzip (RFC 1952)."""
+
+    __slots__ = ("_crc", "_size")
+    name = "gzip"
+
+    def __init__(self) -> None:
+        self._crc = self._size = 0
+
+    def opening(self) -> bytes:
+        return _GZIP_HEADER
+
+    def segment(self, data: bytes) -> bytes:
+        compressor = zlib.compressobj(GZIP_LEVEL, wbits=-zlib.MAX_WBITS)
+        return compressor.compress(data) + compressor.flush(zlib.Z_FULL_FLUSH)
+
+    def add(self, data: bytes) -> None:
+        self._crc = zlib.crc32(data, self._crc)
+        self._size += len(data)
+
+    def ending(self) -> bytes:
+        return _LAST_BLOCK + _TRAILER.pack(self._crc, self._size % 2**32)
+
+
+IDENTITY = Identity()
+CODINGS: dict[str, Callable[[], Coding]] = {"zstd": Zstd, "gzip": Gzip}
+
+
+def negotiate(accept: Accept, offered: Sequence[str]) -> Coding:
+    """Return the coding for a request.
+
+    Args:
+        accept: the header Accept-Encoding.
+        offered: names of CODINGS. If the client has no preference, the first is used.
+    """
+    qualities = {name: accept.quality(name) for name in offered}
+    best = max(offered, key=lambda name: qualities[name], default="")
+    if not best or qualities[best] <= 0 or qualities[best] < accept.quality("identity"):
+        return IDENTITY
+    return CODINGS[best]()
