@@ -8,6 +8,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from kafkasse import schemas
+from kafkasse.access import Visitor
 from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
@@ -20,7 +21,7 @@ def app() -> Flask:
     log.create("t")
     log.append("t", b"{")
     log.append("t", b'{"n":1}')
-    return create_app(Config(heartbeat_s=0.05, allowed_topics=["*"], public=True, operations_access="public"), log)
+    return create_app(Config(heartbeat_s=0.05, allowed_topics=["*"], public=True, operations_access=["public"]), log)
 
 
 @pytest.fixture
@@ -158,3 +159,55 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
 
     assert "nosniff" == response.headers["X-Content-Type-Options"]
     assert response.headers["Cache-Control"].startswith(("no-store", "no-cache"))
+
+
+# The endpoints for operators.
+
+
+@pytest.mark.parametrize("path", ["/-/metrics", "/-/streams"])
+def test_the_endpoints_for_operators_are_not_public(path: str) -> None:
+    """By default, they look like any unknown path."""
+    client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
+
+    problem(client.get(path), 404)
+
+
+@pytest.mark.parametrize(("token", "status"), [("", 401), ("staff", 403), ("operator", 200)])
+def test_a_guard_protects_the_endpoints_for_operators(token: str, status: int) -> None:
+    """The streams of the same server may be public."""
+    config = Config(
+        allowed_topics=["*"],
+        public=True,
+        guards={"staff": lambda request: Visitor(name=token, claims={"role": token}) if token else None},
+        operations_access=[{"guard": "staff", "claims": {"role": ["operator"]}}],
+    )
+    client = create_app(config, MemoryLog()).test_client()
+
+    assert [status] * 2 == [client.get(path).status_code for path in ("/-/metrics", "/-/streams")]
+    assert (404 if status == 200 else status) == client.delete("/-/streams/1-999999").status_code
+
+
+def test_lists_and_ends_the_streams_of_a_process(client: FlaskClient) -> None:
+    """Without gunicorn.conf.py, these are the streams of the process that answers."""
+    with client.get("/t?timestamp=0", buffered=False) as stream:
+        chunks = iter(stream.response)
+        next(chunks)
+        (listed,) = client.get("/-/streams").get_json()["streams"]
+
+        assert ("topics", "127.0.0.1", 1) == (
+            listed["route"],
+            listed["client"],
+            client.get("/-/health").json["streams"],
+        )
+        assert 204 == client.delete(f"/-/streams/{listed['id']}").status_code
+        assert b"retry: " in b"".join(chunks)
+
+    problem(client.delete(f"/-/streams/{listed['id']}"), 404)
+
+
+@pytest.mark.parametrize("path", ["/missing", "/a/b/c", "/t?timestamp=x"])
+def test_an_error_contains_the_request_id(client: FlaskClient, path: str) -> None:
+    """The ID is also in the response header."""
+    response = client.get(path, headers={"X-Request-ID": "req-1"})
+
+    assert "req-1" == response.headers["X-Request-ID"] == response.get_json()["request_id"]

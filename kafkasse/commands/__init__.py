@@ -20,6 +20,7 @@ SUMMARIES = {
     "demo": "Try everything: Kafka, Spark and a live web page on this machine.",
     "serve": "Stream topics over HTTP.",
     "check": "Check the configuration and list what would be served.",
+    "streams": "List the open streams of a running server, or end one.",
     "config": "Print the effective settings and their sources.",
     "key": "Create API keys.",
     "cat": "Print a stream in the terminal.",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from kafkasse.access.grant import PUBLIC
 from kafkasse.config import names
 from kafkasse.config.sources import SettingPath
 
@@ -26,6 +27,8 @@ def problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     for path, access in _accesses(values):
         for number, entry in enumerate(access):
             guard = entry if isinstance(entry, str) else entry["guard"]
+            if guard == PUBLIC and path == ("operations_access",):
+                continue
             if guard not in values["guards"]:
                 known = ", ".join(values["guards"]) or "none"
                 yield (
@@ -50,6 +53,7 @@ def undecided(values: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _accesses(values: Mapping[str, Any]) -> Iterator[tuple[SettingPath, list[Any]]]:
     yield ("access",), values["access"]
+    yield ("operations_access",), values["operations_access"]
     for name, route in values["routes"].items():
         if isinstance(route.get("access"), list | tuple):
             yield ("routes", name, "access"), route["access"]

@@ -60,7 +60,6 @@ class WebSettings:
     compression: tuple[str, ...]
     cors_origins: tuple[str, ...]
     cors_credentials: bool
-    operations_access: str
     pages: bool
     catalog: bool | None
 
@@ -70,6 +69,7 @@ class AccessSettings:
     """Read by kafkasse.access. `guards` may contain functions of the application, which repr() does not show."""
 
     guards: Mapping[str, Any] = field(repr=False)
+    operations_access: tuple[str | Mapping[str, Any], ...]
     tickets: bool
     ticket_secret_file: str = field(repr=False)
 

@@ -108,6 +108,7 @@ class StreamService:
         observer: the metrics and log lines of this blueprint.
         registry: the open streams, unless the worker provides its own registry.
         catalog: describes the streams.
+        identifier: identifies the visitors of requests.
     """
 
     def __init__(self, config: Config, open_log: Callable[[str], Log], name: str, catalog: bool = False) -> None:
@@ -129,7 +130,7 @@ class StreamService:
         self._cors = {name: CorsPolicy(each.cors_origins, each.cors_credentials) for name, each in self._routes.items()}
         self._guards = Guards(config.access.guards, config.hooks.logger)
         self._tickets = ticket_endpoint.open_tickets(config, name)
-        self._identifier = Identifier(self._guards, self._tickets)
+        self.identifier = Identifier(self._guards, self._tickets)
         self._revocations = Revocations(self._guards)
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
@@ -341,7 +342,7 @@ class StreamService:
 
     def _identify(self, route: Route, parameters: Mapping[str, str]) -> Visitor:
         """Return the visitor whom the current request identifies to the guards of a route."""
-        return self._identifier.identify(request, route, parameters, self._cors[route.name])
+        return self.identifier.identify(request, route, parameters, self._cors[route.name])
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""

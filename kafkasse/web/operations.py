@@ -1,7 +1,6 @@
 """The endpoints for operators: /-/metrics and /-/streams. They are not public.
 
-They are served at the address KAFKASSE_OPERATIONS_BIND, or to the visitors that operations_access names. To everyone else,
-they do not exist.
+They are served at the address KAFKASSE_OPERATIONS_BIND. At the public address, they exist only if operations_access is set.
 """
 
 from __future__ import annotations
@@ -13,19 +12,32 @@ from typing import Any
 
 from flask import Flask, Response, abort, request
 
+from kafkasse.access import grants
+from kafkasse.access.grant import PUBLIC
+from kafkasse.errors import KafkasseError
+from kafkasse.route import Route
 from kafkasse.server import control, runtime
 from kafkasse.web.blueprint import StreamService
+from kafkasse.web.headers import CorsPolicy
 from kafkasse.web.registry import OPERATIONS_KEY, StreamRegistry
 
 
 def add_operations(app: Flask, service: StreamService) -> None:
     """Add the endpoints to an app."""
+    access = service.config.access.operations_access
+    route = Route("-operations", "/-/", None, access=grants([each for each in access if each != PUBLIC]))
+    policy = CorsPolicy(())  # no page of another origin may use a cookie here
 
-    def guarded(view: Callable[..., Response]) -> Callable[..., Response]:
+    def guarded(view: Callable[..., Response]) -> Callable[..., Any]:
         @wraps(view)
-        def check(**arguments: str) -> Response:
-            if not (request.environ.get(OPERATIONS_KEY) or service.config.web.operations_access == "public"):
-                abort(404)
+        def check(**arguments: str) -> Any:
+            if not request.environ.get(OPERATIONS_KEY) and PUBLIC not in access:
+                if not access:
+                    abort(404)
+                try:
+                    service.identifier.identify(request, route, {}, policy)
+                except KafkasseError as error:
+                    return service.reject(service.throttle() or error)
             return view(service, **arguments)
 
         return check

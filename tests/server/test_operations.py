@@ -124,7 +124,7 @@ def test_the_endpoints_exist_only_at_the_second_address(
 ) -> None:
     """At the public address, they look like any unknown path."""
     operations = tmp_path / "operations.sock"
-    server = start(KAFKASSE_OPERATIONS_ACCESS="none", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
+    server = start(KAFKASSE_OPERATIONS_ACCESS="", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
 
     public = fetch(server.port, path)
 

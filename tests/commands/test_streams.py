@@ -1,0 +1,62 @@
+"""`kafkasse streams`: the list of open streams, and ending one. A real gunicorn serves them; none needs Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkasse.commands import main
+from tests.support.client import Client, fetch
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def server(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server whose private directory the command finds."""
+    monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path))
+    with Server("tests.support.apps:in_memory()", KAFKASSE_RUNTIME_DIR=str(tmp_path), WEB_CONCURRENCY="2") as server:
+        fetch(server.port, "/-/health")  # a worker is ready
+        yield server
+
+
+def test_lists_open_streams_and_ends_one(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list contains the streams of all workers."""
+    clients = [Client(server.port, "/t", **{"X-Request-ID": f"r{number}"}).ready() for number in range(3)]
+
+    assert 0 == main(["streams", "--json"])
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"r0", "r1", "r2"} == {each["request_id"] for each in listed}
+
+    assert 0 == main(["streams", "end", listed[0]["id"]])
+    wait_until(lambda: "reason=operator" in server.log)
+    capsys.readouterr()
+    assert 0 == main(["streams"])
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert ["id", "route", "client"] == header.split()[:3]
+    assert {each["id"] for each in listed[1:]} == {row.split()[0] for row in rows}
+    for client in clients:
+        client.close()
+
+
+def test_a_stream_that_does_not_exist_is_an_error(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the command that lists the IDs."""
+    assert 1 == main(["streams", "end", "1-1"])
+
+    assert "no open stream 1-1; run kafkasse streams" in capsys.readouterr().err
+
+
+def test_without_a_server_it_names_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server may have another directory."""
+    monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path / "none"))
+
+    assert 1 == main(["streams"])
+
+    assert f"no server of this user runs on this machine, or it uses another directory than {tmp_path}" in (
+        capsys.readouterr().err
+    )
