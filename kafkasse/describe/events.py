@@ -103,7 +103,9 @@ def _cloudevent(event: str, value: Schema) -> Schema:
     members = {"specversion": {"const": "1.0"}} | dict.fromkeys(["id", "source", "type", "subject", "time"], text)
     if event == "message":
         members |= {"datacontenttype": text, "data": value, "data_base64": text | {"contentEncoding": "base64"}}
-    return _object(members, ["specversion", "id", "source", "type"])
+    else:
+        members |= {"key": {"type": ["string", "null"]}, "keyencoding": {"const": "base64"}}
+    return _object(members, ["specversion", "id", "source", "type", *(["key"] if event == "delete" else [])])
 
 
 _RECORD_SCHEMAS = {"kafkasse": _kafkasse, "value": _value_alone, "envelope": _envelope, "cloudevents": _cloudevent}

@@ -98,6 +98,10 @@ def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
         attributes["subject"] = record.key.decode()
     headers = {name: value.decode() for name, value in record.headers if value and is_utf8(value)}
     attributes |= {found[1]: value for name, value in headers.items() if (found := _ATTRIBUTE.fullmatch(name))}
+    if record.value is None:
+        # The key of a delete event, even if a header has replaced the subject. Attribute names have no underscores.
+        attributes.pop("keyencoding", None)
+        attributes |= {name.replace("_", ""): text for name, text in _text_member("key", record.key).items()}
     members = [dumps(attributes)[1:-1], *_cloudevent_data(record.value, headers.get("content-type"))]
     return Payload("message" if record.value is not None else "delete", b"{" + b",".join(members) + b"}")
 

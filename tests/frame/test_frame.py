@@ -317,6 +317,23 @@ def test_an_unknown_timestamp_is_null(timestamp: int | None) -> None:
     assert "time" not in json.loads(event(record, "cloudevents").data)
 
 
+@pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
+@pytest.mark.parametrize(("key", "shown"), [(b"FR", "FR"), (b"\xff\x00", "/wA="), (b"", ""), (None, None)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_data_of_a_delete_event_contains_the_key(
+    name: str, key: bytes | None, shown: str | None, wire: Wire
+) -> None:
+    """The client needs no event ID to find the key, even if it is not text, or if a header sets the subject."""
+    deleted = Record(None, key, headers=[("ce_subject", b"x"), ("ce_key", b"y"), ("ce_keyencoding", b"z")])
+
+    body = wire.body(FORMATS[name]("t", 3, deleted))
+
+    data = json.loads(body.removeprefix(b"data: "))
+    found = data["_kafka"] if name == "kafkasse" else data
+    encoding = found.get("keyencoding" if name == "cloudevents" else "key_encoding")
+    assert (shown, "base64" if key == b"\xff\x00" else None) == (found["key"], encoding)
+
+
 def test_a_tombstone_is_a_delete_event() -> None:
     """A record without a value becomes a `delete` event with its key. A record with the JSON value null does not."""
     deleted = {name: event(Record(None, b"FR"), name) for name in FORMATS}
