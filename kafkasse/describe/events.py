@@ -99,8 +99,10 @@ def _envelope(event: str, value: Schema) -> Schema:
 
 
 def _cloudevent(event: str, value: Schema) -> Schema:
-    text = {"type": "string"}
-    members = {"specversion": {"const": "1.0"}} | dict.fromkeys(["id", "source", "type", "subject", "time"], text)
+    text: Schema = {"type": "string"}
+    members: dict[str, Schema] = {"specversion": {"const": "1.0"}} | dict.fromkeys(
+        ["id", "source", "type", "subject", "time"], text
+    )
     if event == "message":
         members |= {"datacontenttype": text, "data": value, "data_base64": text | {"contentEncoding": "base64"}}
     else:
