@@ -25,10 +25,12 @@ from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.frame import Encoder, ServerSentEvents
 from kafkasse.kafka import batches, cursor
 from kafkasse.kafka.broker_node import BrokerNode
+from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.kafka.partition_state import PartitionState
 from kafkasse.position import IdWriter
 from kafkasse.web.client_socket import ClientSocket
+from kafkasse.web.stream import Stream
 
 applied: Counter[str] = Counter()  # how often each mutant applied its fault in this process
 
@@ -407,7 +409,51 @@ def _write_repeated() -> None:
     patch(ClientSocket, "try_send", try_send)
 
 
+def _buffer_shared() -> None:
+    """All connections to Kafka receive into the same buffer."""
+    buffer = bytearray(1 << 24)
+
+    def receive(original: Any, self: Any) -> memoryview:
+        response = original(self)
+        applied["buffer_shared"] += 1
+        buffer[: len(response)] = response
+        return memoryview(buffer)[: len(response)]
+
+    patch(Connection, "_receive", receive)
+
+
+def _chunk_not_sent() -> None:
+    """A stream does not send every third chunk of its reader."""
+    turns = Counter[str]()
+
+    def frames(original: Any, self: Any) -> Iterator[bytes | None]:
+        for data in original(self):
+            turns["all"] += bool(data)
+            if data and turns["all"] % 3 == 0:
+                applied["chunk_not_sent"] += 1
+            else:
+                yield data
+
+    patch(Stream, "_frames", frames)
+
+
+def _opening_without_position() -> None:
+    """The first chunk of a stream lacks the event ID of its start."""
+
+    def generate(original: Any, self: Any) -> Iterator[bytes | None]:
+        body = original(self)
+        opening = next(body)
+        applied["opening_without_position"] += b"event: position" in opening
+        yield opening.partition(b"event: position")[0]
+        yield from body
+
+    patch(Stream, "_generate", generate)
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
+    "buffer_shared": _buffer_shared,
+    "chunk_not_sent": _chunk_not_sent,
+    "opening_without_position": _opening_without_position,
     "cursor_one_too_far": _cursor_too_far,
     "batch_decoded_from_its_start": _decoded_from_the_start,
     "last_of_a_batch_not_decoded": _last_not_decoded,
