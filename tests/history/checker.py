@@ -35,6 +35,7 @@ __all__ = ["Acknowledged", "Bounds", "Connection", "History", "StoredRecord", "l
 MAX_VIOLATIONS_PER_CLIENT = 10  # one fault causes many violations; the first ones identify it
 FOREVER = 2**63
 GAP_MEMBERS = {"topic", "partition", "from", "to", "reason"}
+SNAPSHOT_END = '{"snapshot":"complete"}'  # the data of the position event after the last row of a snapshot
 
 LogVersion = tuple[int, int]  # how often the topic was recreated, how often the partition's log was truncated
 
@@ -522,8 +523,8 @@ class _Client:
         if block.event == "gap" and self._is_sse:
             self._take_gap(gap)
         elif block.event == "position" and self._is_sse and block.id is not None:
-            if block.data != "{}":
-                self._report(f"a position event has data: {_short(block)}")
+            if block.data != ("{}" if self._snapshot is None else SNAPSHOT_END):
+                self._report(f"a position event has the wrong data: {_short(block)}")
         elif block.event and self._snapshot is not None:
             self._snapshot.append(block)
         elif block.event:
