@@ -103,6 +103,14 @@ class Route:
             return self.start_time_ms
         return max(0, time.time_ns() // 1_000_000 + self.start_time_ms)
 
+    def sends(self, path: str) -> bool:
+        """Return whether clients receive the complete field of the value at a path, such as `customer.id`; "": the value."""
+        within = any(f"{path}.".startswith(f"{each}.") for each in self.fields) or not self.fields
+        hidden = (
+            each for each in self.redact if not path or f"{path}.".startswith(f"{each}.") or each.startswith(f"{path}.")
+        )
+        return within and not any(hidden)
+
     def allows(self, topic: str) -> bool:
         """Return whether clients may read `topic` on this route. A pattern never matches an internal topic."""
         return any(self._matches(topic, pattern) for pattern in (self.allowed if self.topics is None else self.topics))

@@ -34,12 +34,18 @@ class ExpressionFailure(Exception):
 
 
 class Expression:
-    """A compiled expression. Expressions that differ only in spaces are equal."""
+    """A compiled expression. Expressions that differ only in spaces are equal.
 
-    __slots__ = ("_members", "_program", "text")
+    Attributes:
+        text: the expression with one space between its tokens.
+        fields: the paths of the fields that it reads, such as `customer.id`; "" if it reads the whole value.
+    """
+
+    __slots__ = ("_members", "_program", "fields", "text")
 
     def __init__(self, checked: Checked, program: Any) -> None:
         self.text = checked.canonical
+        self.fields = frozenset(".".join(path[1:]) for path in checked.paths if path[0] == "value")
         self._program = program
         self._members = _tree(checked.paths)
 

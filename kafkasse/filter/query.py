@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -31,12 +31,18 @@ class Query(NamedTuple):
     expression: Expression | None
 
 
-def parse_query(arguments: Iterable[tuple[str, str]], allowed: Sequence[str]) -> Query:
+def parse_query(
+    arguments: Iterable[tuple[str, str]],
+    allowed: Sequence[str],
+    sends: Callable[[str], bool] = lambda path: True,
+) -> Query:
     """Parse the filters in a query. Parameters with other names are ignored, unless they look like a misspelled filter.
 
     Args:
         arguments: the names and values of the query's parameters, in order.
         allowed: the setting client_filters of the route.
+        sends: whether the route sends the field of the value at a path. A client could otherwise find out the values of
+            redacted fields. A field that `allowed` names, and does not merely match with field.*, can always be used.
 
     Raises:
         InvalidParameter: the route does not allow a filter, its name is misspelled, or its value is too long.
@@ -57,10 +63,20 @@ def parse_query(arguments: Iterable[tuple[str, str]], allowed: Sequence[str]) ->
             if expression is not None:
                 raise InvalidParameter("The query has two expressions: combine them with && or ||.")
             expression = _compile(value)
+            for path in sorted(expression.fields):
+                _check_is_sent(path, sends)
         else:
+            if source == "field" and name not in allowed:
+                _check_is_sent(rest, sends)
             dimension = Dimension(source, rest)  # type: ignore[arg-type]  # checked above
             values[dimension] = values.get(dimension, frozenset()) | {value}
     return Query(values, expression)
+
+
+def _check_is_sent(path: str, sends: Callable[[str], bool]) -> None:
+    if not sends(path):
+        what = f"the field {_shown(path)}" if path else "the whole value"
+        raise InvalidParameter(f"This stream does not contain {what}, so it cannot be filtered by it.")
 
 
 def _compile(text: str) -> Expression:

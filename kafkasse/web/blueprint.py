@@ -346,7 +346,7 @@ class StreamService:
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
-        query = parse_query(request.args.items(multi=True), route.client_filters)
+        query = parse_query(request.args.items(multi=True), route.client_filters, route.sends)
 
         def on_failure(view: RecordView, reason: str) -> None:
             self._filter_failures.add(route.name, view.topic, view.partition, view.offset, reason)

@@ -185,6 +185,34 @@ def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of: Open, que
     assert problem.get("allowed", ["key", "field.id"]) == ["key", "field.id"]
 
 
+@pytest.mark.parametrize(
+    ("query", "route", "status"),
+    [
+        ("filter=value.customer.email=='x'", {"redact": ["customer.email"]}, 400),
+        ("filter=value.customer['email']=='x'", {"redact": ["customer.email"]}, 400),
+        ("filter=value.customer.email.domain=='x'", {"redact": ["customer.email"]}, 400),
+        ("filter=value.customer==null", {"redact": ["customer.email"]}, 400),
+        ("filter=value==null", {"redact": ["customer.email"]}, 400),
+        ("filter=value.items.exists(i,i.price>1)", {"redact": ["items.price"]}, 400),
+        ("filter=value.customer.emails=='x'", {"redact": ["customer.email"]}, 200),
+        ("field.customer.email=x", {"redact": ["customer.email"]}, 400),
+        ("field.customer.id=x", {"fields": ["amount"]}, 400),
+        ("filter=value.customer.id==1", {"fields": ["amount"]}, 400),
+        ("filter=value.customer.id==1", {"fields": ["customer"]}, 200),
+        ("filter=value.customer==null", {"fields": ["customer.id"]}, 400),
+        ("filter=key=='x'", {"fields": ["amount"]}, 200),
+        ("field.n=1", {"client_filters": ["field.n"], "redact": ["n"]}, 200),
+    ],
+)
+def test_a_client_cannot_find_out_the_values_of_redacted_fields(
+    client_of: Open, query: str, route: dict[str, Any], status: int
+) -> None:
+    """A client can filter by the fields that it receives, and by those that the operator names one by one."""
+    client = client_of(**{"client_filters": ["filter", "field.*"], **route})
+
+    assert status == client.head(f"/orders?{query}").status_code
+
+
 def test_clients_with_the_same_filter_share_a_feed(
     log: MemoryLog, client_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
