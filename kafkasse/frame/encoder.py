@@ -6,6 +6,7 @@ A feed calls it once for each record, however many clients read the feed.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # filters know the records of this package
     from kafkasse.filter.dimensions import Values
 
 MAX_PIECE_RECORDS = 64
+MAX_PIECE_S = 0.005  # with a filter, whose cost depends on the record; a piece exceeds it by at most one record
 MAX_PIECE_BYTES = 65_536  # of frames and of values that are not sent; a piece exceeds it by at most one record
 
 
@@ -176,6 +178,7 @@ class Encoder:
         self, batch: Batch, start: int, id_template: IdTemplate, selector: Selector | None
     ) -> Piece:
         partition = batch.partition
+        is_filtered, deadline = self._filter is not None, time.monotonic() + MAX_PIECE_S
         id_prefix, format_offset, id_suffix = id_template
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
@@ -186,7 +189,7 @@ class Encoder:
         values: Values = ()
         end, size = start, 0
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
-            if size >= MAX_PIECE_BYTES:
+            if size >= MAX_PIECE_BYTES or (is_filtered and end > start and time.monotonic() > deadline):
                 break
             if has_dimensions:
                 view = RecordView(*partition, record, self._decoder)
@@ -243,10 +246,11 @@ class Encoder:
         position whose records have not been returned.
         """
         partition = batch.partition
+        is_filtered, deadline = self._filter is not None, time.monotonic() + MAX_PIECE_S
         encoded: list[tuple[Values, tuple[str, bytes]] | None] = []
         size, id_size = 0, len(ids.render())
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
-            if size >= MAX_PIECE_BYTES:
+            if size >= MAX_PIECE_BYTES or (is_filtered and encoded and time.monotonic() > deadline):
                 break
             try:
                 encoded.append(self._encode_selected(RecordView(*partition, record, self._decoder), selector))
