@@ -151,6 +151,7 @@ class _Checker:
     def _check_name(self, token: Token, depth: int) -> int:
         """Check a name and the tokens that belong to it. Return the number of brackets that these tokens open."""
         if self._at and self._token(-1).text == ".":
+            self._check_operand()
             if self._token(1).text == "(":
                 self._check_method(token)
         elif self._token(1).text == "(":
@@ -159,6 +160,12 @@ class _Checker:
         elif token.text not in _LITERALS:
             return self._check_variable(token, depth)
         return 0
+
+    def _check_operand(self) -> None:
+        """Check that something precedes the dot before this name. CEL reads `.value` as another variable than `value`."""
+        before = self._token(-2) if self._at > 1 else Token("", "", 0)
+        if before.text == "in" or not (before.kind in ("name", "string", "number") or before.text in (")", "]", "}")):
+            raise self._error("unexpected '.'", self._token(-1))
 
     def _check_method(self, token: Token) -> None:
         name = token.text
