@@ -103,7 +103,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Flask:
     for topic in ("orders", "audit"):
         log.create(topic)
     monkeypatch.setenv("STREAM_TOKENS", json.dumps({"t-orders": "orders", "t-audit": "audit"}))
-    monkeypatch.setattr("kafkasse.app.open_kafka_log", lambda config: log)
+    monkeypatch.setattr("kafkasse.app.open_kafka_log", lambda config, cluster: log)
     names: dict[str, Flask] = {}
     exec(compile(example, "security.md", "exec"), names)  # noqa: S102 - the example is the test
     return names["app"]
