@@ -74,9 +74,12 @@ logging.getLogger("kafkasse").setLevel(loglevel.upper())  # a line for each stre
 
 
 def on_starting(server):
-    """Create the directory for the metrics and sockets of the workers. gunicorn calls this in the master."""
+    """Create the directory for the metrics and sockets of the workers, and check the configuration at each SIGHUP.
+
+    gunicorn calls this in the master.
+    """
     from kafkasse.errors import ConfigurationError
-    from kafkasse.server import runtime
+    from kafkasse.server import reload, runtime
 
     if operations_bind and operations_bind not in server.cfg.bind:
         raise SystemExit(
@@ -86,6 +89,7 @@ def on_starting(server):
         runtime.start()
     except (ConfigurationError, OSError) as error:
         raise SystemExit(str(error)) from None
+    reload.install(server)
 
 
 def child_exit(server, worker):

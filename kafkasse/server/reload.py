@@ -1,0 +1,102 @@
+"""Reload at SIGHUP: gunicorn's master checks the new configuration before it replaces its workers.
+
+gunicorn starts new workers at once. If they cannot load the app, gunicorn stops, and all streams end. Our master therefore
+loads the app in a child process first. If that fails, the old workers stay, and one log line gives the reason.
+
+All workers read the file as it was at the last successful reload. A worker that replaces a killed one therefore has the
+same configuration as the others, even if the file is being edited.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gevent.monkey import get_original
+from gevent.os import fork_gevent
+
+from kafkasse.config import FILE_VARIABLE, Config, sources
+from kafkasse.errors import ConfigurationError
+from kafkasse.log_line import one_line
+from kafkasse.server import runtime
+
+CHECK_TIMEOUT_S = 30  # the app must be loaded within this time
+MAX_REASON_BYTES = 4_096  # a pipe takes as many bytes at once
+LOADED = b"loaded"
+
+
+def install(arbiter: Any) -> None:
+    """Make gunicorn's master check the configuration at SIGHUP. Call this before the master starts its workers."""
+    _pin_file()
+    arbiter.handle_hup = partial(_handle_hup, arbiter, arbiter.handle_hup)
+
+
+def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
+    """Replace the workers if the app can be loaded with the new configuration."""
+    previous = _pin_file()
+    if reason := _problem(arbiter.app):
+        arbiter.log.error("The configuration was not reloaded; the running one stays in effect. %s", one_line(reason))
+        if previous is not None:
+            sources.pin(*previous)
+    else:
+        replace_workers()
+
+
+def _pin_file() -> tuple[Path, bytes | None] | None:
+    """Pin the current content of the configuration file. Return the file and its previous content, if it was pinned."""
+    if not (name := os.environ.get(FILE_VARIABLE)):
+        return None
+    path = Path(name)
+    try:
+        content = path.read_bytes()
+    except OSError:
+        content = None  # reading the configuration reports the error
+    return path, sources.pin(path, content)
+
+
+def _problem(app: Any) -> str:
+    """Return why the app cannot be loaded, or "" if it can. It is loaded in a child process, as a worker would load it."""
+    reading, writing = os.pipe()
+    child = fork_gevent()
+    if not child:
+        _report(app, writing)
+    os.close(writing)
+    answer = os.read(reading, MAX_REASON_BYTES)
+    os.close(reading)
+    get_original("os", "waitpid")(child, 0)  # gevent's version runs the event loop, which the master does not use
+    runtime.worker_exited(child)
+    if answer == LOADED:
+        return ""
+    return (
+        answer.decode(errors="replace")
+        or f"Loading the app took longer than {CHECK_TIMEOUT_S} s, or ended the process."
+    )
+
+
+def _report(app: Any, writing: int) -> None:
+    """Load the app, write LOADED or the reason why that failed to the pipe, and end the process."""
+    for signal_number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(signal_number, signal.SIG_DFL)
+    signal.alarm(CHECK_TIMEOUT_S)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the master logs the reason
+    try:
+        app.reload()  # gunicorn.conf.py
+        Config.load()
+        app.wsgi()
+        answer = LOADED
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: the child must not continue as a second master
+        answer = _reason(error).encode()[:MAX_REASON_BYTES]
+    os.write(writing, answer)
+    os._exit(0)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, SystemExit) and (cause := error.__cause__ or error.__context__):
+        error = cause
+    if isinstance(error, ConfigurationError):
+        return "; ".join(error.detail.splitlines())
+    return f"The app cannot be loaded: {type(error).__name__}: {error}"

@@ -1,0 +1,142 @@
+"""SIGHUP: a changed file is applied without losing a record, and an invalid file leaves everything as it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+import yaml
+
+from kafkasse.broker import EmbeddedBroker
+from tests.support.client import Client, fetch, numbers
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+RECORDS = 300
+WRITE_INTERVAL_S = 0.02
+
+
+class Reloadable:
+    """A server with a configuration file that a test can change."""
+
+    def __init__(self, file: Path, servers: str, **routes: Any) -> None:
+        self.file = file
+        self._servers = servers
+        self.configure(**routes)
+        self.server = Server(KAFKASSE_CONFIG=str(file))
+
+    def configure(self, **routes: Any) -> None:
+        """Write a file with these routes."""
+        self.file.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": self._servers}, "routes": routes}))
+
+    def reload(self) -> None:
+        """Send SIGHUP, and wait until all workers are new."""
+        before = set(self.server.workers())
+        self.server.reload()
+        wait_until(lambda: len(self.server.workers()) == 1 and not before & set(self.server.workers()))
+
+    def reject(self) -> str:
+        """Send SIGHUP, wait for the log line that says why the file was rejected, and return it."""
+        count = self.server.log.count("not reloaded")
+        self.server.reload()
+        wait_until(lambda: self.server.log.count("not reloaded") > count)
+        return next(line for line in reversed(self.server.log.splitlines()) if "not reloaded" in line)
+
+
+@pytest.fixture
+def topic(cluster: Cluster, fresh_name: str) -> str:
+    return cluster.create(fresh_name)
+
+
+@pytest.fixture
+def world(broker: EmbeddedBroker, tmp_path: Path, topic: str) -> Iterator[Reloadable]:
+    """A server with the route /old."""
+    world = Reloadable(
+        tmp_path / "kafkasse.yaml",
+        broker.bootstrap_servers,
+        old={"path": "/old", "topics": [topic], "start": "earliest"},
+    )
+    with world.server:
+        yield world
+
+
+def test_no_record_is_lost_or_repeated_by_a_reload(world: Reloadable, cluster: Cluster, topic: str) -> None:
+    """A client that reads during a reload resumes with its event ID, and then receives the format of the new file."""
+
+    def write() -> None:
+        for n in range(RECORDS):
+            cluster.send(topic, b'{"n":%d,"secret":1}' % n)
+            gevent.sleep(WRITE_INTERVAL_S)
+
+    writer = gevent.spawn(write)
+    with Client(world.server.port, "/old") as client:
+        events = client.events(5)
+        world.configure(
+            old={"path": "/old", "topics": [topic], "start": "earliest", "redact": ["secret"]},
+            new={"path": "/new/{any}", "topics": [topic]},
+        )
+        world.reload()
+        events += client.rest()
+        last_id = client.last_id
+    assert 0 < len(events) < RECORDS
+
+    with Client(world.server.port, "/old", Last_Event_ID=last_id) as client:
+        resumed = client.events(RECORDS - len(events))
+
+    writer.get()
+    assert list(range(RECORDS)) == numbers(events + resumed)
+    assert {True} == {"secret" in event.data for event in events}
+    assert {False} == {"secret" in event.data for event in resumed}
+    assert 200 == fetch(world.server.port, "/new/1", "HEAD").status
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "routes:\n  old: {path: /old, topcis: [t]}\n",
+            "line 2: routes.old.topcis is not a setting of a route: did you",
+        ),
+        ("routes: [\n", "line 2: this is not valid YAML"),
+        ("heartbeat_s: 4\n", "There is nothing to serve"),
+        (None, "The configuration file"),
+    ],
+)
+def test_an_invalid_file_changes_nothing(
+    world: Reloadable, cluster: Cluster, topic: str, text: str | None, reason: str
+) -> None:
+    """Streams stay open, new clients are served, and so are those of a worker that replaces a killed one.
+
+    One log line gives the reason. After the file was repaired, the next SIGHUP applies it.
+    """
+    server, port = world.server, world.server.port
+    with ExitStack() as clients:
+        client = clients.enter_context(Client(port, "/old")).ready()
+        worker = server.workers()
+        world.file.unlink()
+        if text is not None:
+            world.file.write_text(text)
+
+        line = world.reject()
+
+        assert reason in line
+        assert str(world.file) in line or "nothing to serve" in line
+        assert worker == server.workers()
+        cluster.send(topic, b'{"n":0}')
+        assert [0] == numbers(client.events(1))
+
+    os.kill(worker[0], signal.SIGKILL)
+    wait_until(lambda: server.workers() not in ([], worker))
+    assert [0] == numbers(Client(port, "/old").events(1))
+
+    world.configure(new={"path": "/new", "topics": [topic], "start": "earliest"})
+    world.reload()
+    assert [0] == numbers(Client(port, "/new").events(1))
+    assert 404 == fetch(port, "/old").status
