@@ -166,7 +166,8 @@ class Stream:
         self._on_served = on_end
         if self._deadline != float("inf"):
             self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
-            self._timer.start(self.end, self._deadline_reason)
+            # update: the clock of the event loop may be late, and the timer would fire too early.
+            self._timer.start(self.end, self._deadline_reason, update=True)
         self._send(self._socket, start)
 
     def end(self, reason: EndReason = EndReason.RECONNECT) -> None:

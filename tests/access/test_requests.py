@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,31 @@ def test_the_hosts_error_handlers_do_not_see_401_and_403(client_of: ClientOf, gu
     app.register_blueprint(blueprint(config, MemoryLog()))
 
     assert "UnauthorizedError" == app.test_client().get("/t").json["name"]
+
+
+# The end of access.
+
+
+def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(tmp_path: Path) -> None:
+    """Under a server that iterates over the response, the chunk after the expiry time is the end of the stream."""
+    log = MemoryLog()
+    log.create("t")
+    for n in range(1000):
+        log.append("t", b'{"n":%d}' % n)
+    expires_at = time.time() + 0.5
+    guards = {"session": lambda _: Visitor(expires_at=expires_at)}
+    config = Config(guards=guards, access=["session"], allowed_topics=["t"], max_chunk_bytes=1024)
+    app = Flask("host")
+    app.register_blueprint(blueprint(config, log))
+    response = app.test_client().get("/t?timestamp=0", buffered=False)
+    chunks = iter(response.response)
+    first = [next(chunks), next(chunks)]
+
+    time.sleep(0.6)
+    rest = list(chunks)
+
+    assert b"data: {" in b"".join(first)
+    assert (1, True) == (len(rest), rest[0].startswith(b"retry: "))
 
 
 # Secrets.

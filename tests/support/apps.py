@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import gevent
 from flask import Flask
 
 from kafkasse.app import create_app
@@ -15,6 +17,20 @@ def in_memory() -> Flask:
     """An app that serves the topic `t` from memory, for tests of the server that need no Kafka."""
     log = MemoryLog()
     log.create("t")
+    return create_app(Config.load(), log)
+
+
+def ticking() -> Flask:
+    """An app whose topic `t` receives a record with the next number every 10 ms."""
+    log = MemoryLog()
+    log.create("t")
+
+    def write() -> None:
+        for n in itertools.count():
+            log.append("t", b'{"n":%d}' % n)
+            gevent.sleep(0.01)
+
+    gevent.spawn(write)
     return create_app(Config.load(), log)
 
 

@@ -1,0 +1,170 @@
+"""Guards in a real server: streams end when access ends, all workers share tickets, and logs contain no tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gevent
+import jwt
+import pytest
+import yaml
+
+from kafkasse.access.api_keys import create_key
+from kafkasse.sse import Event
+from tests.support.client import Client, fetch, numbers
+from tests.support.issuer import SECRET, SETTINGS, payload
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
+
+# A stream ends on time. The bound leaves room for a busy test machine.
+MAX_LATE_S = 0.5
+MAX_REVOCATION_S = 3.0
+LIFETIME_S = 3  # of a token
+
+
+class Guarded(NamedTuple):
+    """A server whose topic receives records all the time, and the files of its guards and its access log."""
+
+    server: Server
+    keys: Path
+    access_log: Path
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A server with one worker."""
+    with serve(tmp_path_factory.mktemp("guarded"), 1) as guarded:
+        yield guarded
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A server with two workers. Each has a log of its own."""
+    with serve(tmp_path_factory.mktemp("two"), 2) as guarded:
+        yield guarded
+
+
+@contextmanager
+def serve(folder: Path, workers: int) -> Iterator[Guarded]:
+    secret, keys, file = folder / "jwt-secret", folder / "keys", folder / "kafkasse.yaml"
+    secret.write_bytes(SECRET)
+    keys.write_text("")
+    jwt_settings = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(secret), "leeway_s": 0}
+    settings = {
+        "guards": {"customers": {"jwt": jwt_settings}, "partners": {"api_keys": {"file": str(keys)}}},
+        "access": ["customers", "partners"],
+        "allowed_topics": ["t"],
+        "tickets": True,
+        "max_rejections_per_s": 0,
+    }
+    file.write_text(yaml.safe_dump(settings))
+    environment = {
+        "KAFKASSE_CONFIG": str(file),
+        "KAFKASSE_PUBLIC": "false",
+        "KAFKASSE_ACCESS_LOG": str(folder / "access.log"),
+        "TMPDIR": str(folder),
+        "WEB_CONCURRENCY": str(workers),
+    }
+    with Server("tests.support.apps:ticking()", **environment) as server:
+        wait_until(lambda: server.log.count("Booting worker") == workers)
+        guarded = Guarded(server, keys, folder / "access.log")
+        for _ in range(workers):
+            with connected(guarded, token()) as stream:
+                stream.events(1)
+        yield guarded
+
+
+def connected(guarded: Guarded, given: str, **headers: str) -> Client:
+    """Open a stream with a token."""
+    return Client(guarded.server.port, "/t", **{"Authorization": f"Bearer {given}", **headers})
+
+
+def token(**claims: Any) -> str:
+    return jwt.encode(payload(**claims), SECRET, "HS256")
+
+
+def written_at(event: Event) -> float:
+    """When the record of an event was written, in seconds since the epoch."""
+    return float(json.loads(event.data)["_kafka"]["timestamp"]) / 1000
+
+
+def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
+    """The stream ends politely, the old token gets 401, and a new one resumes without loss or duplicates."""
+    expires_at = int(time.time()) + LIFETIME_S
+    old = token(exp=expires_at)
+    with connected(guarded, old) as stream:
+        events = stream.rest()
+        ended_at = time.time()
+
+    assert expires_at - MAX_LATE_S < written_at(events[-1]) < expires_at + MAX_LATE_S
+    assert expires_at < ended_at < expires_at + MAX_LATE_S
+    assert b"retry: " in bytes(stream.body)[-600:]
+    headers = {"Authorization": f"Bearer {old}", "Last_Event_ID": stream.last_id}
+    assert 401 == fetch(guarded.server.port, "/t", **headers).status
+    with connected(guarded, token(), Last_Event_ID=stream.last_id) as resumed:
+        assert [numbers(events)[-1] + 1] == numbers(resumed.events(1))
+
+
+def test_a_stream_of_a_ticket_ends_with_its_token(guarded: Guarded) -> None:
+    """A ticket does not outlive the token for which it was issued."""
+    expires_at = int(time.time()) + LIFETIME_S
+    issued = fetch(guarded.server.port, "/-/ticket?path=/t", "POST", Authorization=f"Bearer {token(exp=expires_at)}")
+
+    with Client(guarded.server.port, f"/t?ticket={issued.json['ticket']}") as stream:
+        events = stream.rest()
+
+    assert written_at(events[-1]) < expires_at + MAX_LATE_S
+
+
+def test_the_streams_of_a_revoked_key_end(two_workers: Guarded) -> None:
+    """They end politely within MAX_REVOCATION_S in all workers. The streams of other keys continue."""
+    (revoked, revoked_line), (kept, kept_line) = create_key("a"), create_key("b")
+    two_workers.keys.write_text(f"{revoked_line}\n{kept_line}\n")
+    gevent.sleep(1.1)  # the workers check the file once per second
+    with ExitStack() as clients:
+        streams = [clients.enter_context(connected(two_workers, revoked)).ready() for _ in range(6)]
+        other = clients.enter_context(connected(two_workers, kept)).ready()
+
+        two_workers.keys.write_text(f"{kept_line}\n")
+        revoked_at = time.time()
+        last = [stream.rest()[-1] for stream in streams]
+
+        assert other.events(1)
+    assert max(map(written_at, last)) < revoked_at + MAX_REVOCATION_S
+    assert all(b"retry: " in bytes(stream.body)[-600:] for stream in streams)
+    assert 401 == fetch(two_workers.server.port, "/t", Authorization=f"Bearer {revoked}").status
+
+
+def test_a_ticket_works_once_in_all_workers_together(two_workers: Guarded) -> None:
+    """Of many requests at the same time with one ticket, one gets the stream."""
+    for _ in range(5):
+        headers = {"Authorization": f"Bearer {token()}"}
+        issued = fetch(two_workers.server.port, "/-/ticket?path=/t", "POST", **headers).json["ticket"]
+        path = f"/t?ticket={issued}"
+
+        answers = [gevent.spawn(fetch, two_workers.server.port, path, "HEAD") for _ in range(20)]
+
+        assert [200, *[401] * 19] == sorted(each.get().status for each in answers)
+
+
+def test_the_access_log_contains_no_tokens(guarded: Guarded) -> None:
+    """gunicorn logs URLs, so tokens and tickets in them are masked. The rest of the line is unchanged."""
+    given = [token(), create_key("a")[0], "a-secret-without-a-known-form"]
+    for each in given:
+        for name in ("access_token", "ticket", "jwt", "x"):
+            if name != "x" or not each.startswith("a-secret"):
+                fetch(guarded.server.port, f"/t?{name}={each}&kept=1", Authorization=f"Bearer {each}")
+    wait_until(lambda: guarded.access_log.read_text().count("&kept=1") == 11)
+
+    log = guarded.access_log.read_text()
+
+    assert [] == [each for each in given if each in log or each in guarded.server.log]
+    assert re.search(r'"GET /t\?access_token=\*{8}&kept=1 HTTP/1.1" 400', log)
