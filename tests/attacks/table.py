@@ -10,6 +10,7 @@ from tests.attacks.kit import Case
 from tests.attacks.records import FORMATS, OUTCOMES, RECORDS, Hostile
 from tests.attacks.requests import TABLES
 from tests.attacks.sizes import NOT_YET
+from tests.attacks.tokens import TOKENS
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
 MAX_SENT_CHARS = 60
@@ -31,6 +32,7 @@ ANSWERS = {
     "400 InvalidAssignmentError": "the event ID is not a valid position",
     "400 InvalidParameterError": "invalid query parameter or list of topics",
     "400 WebsocketMismatch": "kafkasse has no WebSockets",
+    "401 UnauthorizedError": "the token is missing or not valid",
     "404 TopicNotAvailableError": "the topic does not exist or is not allowed",
     "404 NotFoundError": "no route has this path",
     "405 MethodNotAllowedError": "the URL does not support the method; streams support GET, HEAD and OPTIONS",
@@ -74,6 +76,14 @@ ELSEWHERE = [
     ("Damaged or forged record batches", "records, or an error", "attacks/test_fuzz.py::test_forged_batches"),
     ("Random bytes as a broker's response", "rejected", "kafka/test_fetch_protocol.py::test_survives_random_bytes"),
     ("A random configuration file", "an error of one sentence", "attacks/test_fuzz.py::test_configuration_files"),
+    ("A ticket that was changed, used, or issued for another stream", "401", "attacks/test_guards.py::test_tickets_that_were_changed"),
+    ("One ticket in 20 requests at once, on two workers", "one stream; 19 times 401", "access/test_server.py::test_a_ticket_works_once_in_all_workers_together"),
+    ("A cookie that a page of another origin sends", "403", "attacks/test_guards.py::test_a_page_of_another_origin_cannot_use_the_cookie"),
+    ("A token in a URL", "400; masked in the access log", "access/test_server.py::test_the_access_log_contains_no_tokens"),
+    ("Topics that exist or not, without a token", "identical responses", "attacks/test_guards.py::test_unidentified_visitors_learn_nothing_about_topics"),
+    ("Tokens with unknown key IDs", "the keys are fetched at most every 30 s", "access/test_keys.py::test_an_unknown_key_causes_one_fetch_per_cooldown"),
+    ("A key set that is hostile, endless or slow", "rejected; other clients are not delayed", "access/test_keys.py::test_a_slow_response_does_not_block_the_event_loop"),
+    ("A client that uses its stream after its token expired", "the stream ends at that time", "access/test_server.py::test_no_record_is_sent_after_the_token_expires"),
     ("A password in an invalid configuration", "never shown", "config/test_secrets.py::test_no_file_makes_an_error_quote_a_secret"),
 ]  # fmt: skip
 # An attack, its full size, its outcome in addition to the limits on turns and memory, and its test.
@@ -108,14 +118,24 @@ page have the same limits.
 | --- | --- | --- | --- |"""
 
 
+TOKENS_HEAD = """\
+## Tokens
+
+A guard accepts RS256, ES256 and EdDSA with the keys of one issuer, and API keys. `attacks/test_guards.py::test_hostile_tokens` sends
+each of these tokens in the `Authorization` header of `GET /t`. No token may appear in the log.
+
+| kind | token | answer |
+| --- | --- | --- |"""
+
+
 def render() -> str:
     """Return the whole page."""
     requests = sum(len(cases) for cases in TABLES.values())
     count = (
-        f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, {len(LOADS)} loads, "
-        f"and {len(ELSEWHERE)} other attacks."
+        f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, {sum(map(len, TOKENS.values()))} tokens, "
+        f"{len(LOADS)} loads, and {len(ELSEWHERE)} other attacks."
     )
-    return "\n".join([HEAD, count, "", *_answers(), *_requests(), *_records(), *_loads(), *_others()])
+    return "\n".join([HEAD, count, "", *_answers(), *_requests(), *_records(), *_tokens(), *_loads(), *_others()])
 
 
 def _answers() -> Iterator[str]:
@@ -181,6 +201,15 @@ def _records() -> Iterator[str]:
     yield from (f"| {name} | {' | '.join(outcome)} |" for name, outcome in OUTCOMES.items())
     yield "\n| a record with | sent | type |\n| --- | --- | --- |"
     yield from (f"| {_cell(each.name)} | {_stored(each)} | {types[each.outcome]} |" for each in RECORDS)
+    yield ""
+
+
+def _tokens() -> Iterator[str]:
+    yield TOKENS_HEAD
+    for where, cases in TOKENS.items():
+        for answer in dict.fromkeys(each.answer for each in cases):
+            names = (_cell(each.name) for each in cases if each.answer == answer)
+            yield from (f"| {where} | {name} | {answer} |" for name in names)
     yield ""
 
 

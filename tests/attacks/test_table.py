@@ -15,6 +15,7 @@ from tests.attacks import memory
 from tests.attacks.records import RECORDS
 from tests.attacks.requests import TABLES
 from tests.attacks.table import ANSWERS, LOADS, PAGE, render
+from tests.attacks.tokens import TOKENS
 
 SECURITY = PAGE.with_name("security.md")
 CAPACITY = PAGE.with_name("capacity.md")
@@ -67,6 +68,7 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
 def test_every_answer_is_explained() -> None:
     """The page gives the reason for each answer, and for no others."""
     answers = {answer.partition(" for ")[0] for cases in TABLES.values() for case in cases for answer in case.answers}
+    answers |= {case.answer for cases in TOKENS.values() for case in cases}
 
     assert answers == set(ANSWERS)
 

@@ -38,9 +38,11 @@ def key_set(*kids: str) -> bytes:
 
 
 def token(kid: str = "rsa-1", algorithm: str = "", headers: dict[str, Any] | None = None, **claims: Any) -> str:
-    """Return a token that is valid for a minute, unless `claims` say otherwise. A claim that is None is left out."""
+    """Return a token that is valid for a minute, unless `claims` say otherwise. A claim or a member of the header
+    that is None is left out."""
     default = "RS256" if kid.startswith("rsa") else "ES256" if kid.startswith("ec") else "EdDSA"
-    return jwt.encode(payload(**claims), private_key(kid), algorithm or default, {"kid": kid, **(headers or {})})
+    header = {name: value for name, value in {"kid": kid, **(headers or {})}.items() if value is not None}
+    return jwt.encode(payload(**claims), private_key(kid), algorithm or default, header)
 
 
 def payload(**claims: Any) -> dict[str, Any]:
