@@ -119,7 +119,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Flask:
         ("/streams/orders/orders", None, None, 401),
         ("/streams/orders/orders", "garbage", None, 401),
         ("/streams/orders/unknown", None, None, 401),
-        ("/streams/audit/audit", "t-orders", None, 401),
+        ("/streams/audit/audit", "t-orders", None, 403),
         ("/streams/orders/audit", "t-orders", None, 404),
         ("/streams/orders/orders", "t-orders", '["audit"]', 404),
     ],
