@@ -37,7 +37,7 @@ from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
 from kafkasse.registry import open_registry
 from kafkasse.route import Route, StartAt
-from kafkasse.telemetry import request_id
+from kafkasse.telemetry import request_id, traces
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.compression import Coding, negotiate
@@ -144,9 +144,20 @@ class StreamService:
         """Return the view function of a route."""
 
         def view(topics: str = "", **parameters: str) -> Any:
-            return self.answer(lambda: self.respond(route, topics, parameters))
+            return self.answer(lambda: self._traced_response(route, topics, parameters))
 
         return view
+
+    def _traced_response(self, route: Route, topics: str, parameters: Mapping[str, str]) -> Response:
+        opening = traces.start_opening(route.name, request_id.request_id(request.environ), request.headers.items())
+        try:
+            response = self.respond(route, topics, parameters, opening.end)
+        except Exception as error:
+            opening.fail(type(error).__name__, getattr(error, "status", 500))
+            raise
+        if not isinstance(response.response, Stream):
+            opening.end()
+        return response
 
     def answer(self, respond: Callable[[], Response]) -> Any:
         """Return the response of a function, or the response to the error that it raises."""
@@ -190,13 +201,20 @@ class StreamService:
     def _ticket_target(self) -> ticket_endpoint.Target | None:
         return ticket_endpoint.target(request, self._routes)
 
-    def respond(self, route: Route, topics: str, parameters: Mapping[str, str]) -> Response:
+    def respond(
+        self,
+        route: Route,
+        topics: str,
+        parameters: Mapping[str, str],
+        on_open: Callable[[], object] = lambda: None,
+    ) -> Response:
         """Identify the visitor, parse the request, check its topics, and open its stream.
 
         Args:
             route: the route that the request matched.
             topics: the topics in the path of the open route, separated by commas.
             parameters: the path parameters of the route.
+            on_open: called when the stream's first bytes have been sent.
 
         Raises:
             KafkasseError: the request is rejected. The error has the status of the response.
@@ -242,7 +260,18 @@ class StreamService:
         client = request.environ.get("gunicorn.socket")
         logger = self.config.hooks.logger
         stream = Stream(
-            reader, parsed.wire, web, registry, client, on_close, logger, types, visitor.expires_at, info, coding=coding
+            reader,
+            parsed.wire,
+            web,
+            registry,
+            client,
+            on_close,
+            logger,
+            types,
+            visitor.expires_at,
+            info,
+            on_open,
+            coding,
         )
         self._revocations.add(stream, visitor)
         return self._stream_response(route, parsed, stream, coding)

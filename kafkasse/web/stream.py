@@ -40,6 +40,10 @@ _READABLE = 1  # libev's constant
 _NO_INPUT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+def _nothing() -> None:
+    pass
+
+
 class Stream:
     """The body of a streaming response.
 
@@ -57,7 +61,7 @@ class Stream:
         problem_types: what the `type` of an error starts with; see KafkasseError.problem().
         expires_at: when the visitor must be identified again, in seconds since the epoch.
         info: what operators see of the stream.
-        on_open: called once, when the first bytes have been sent.
+        on_open: called once, when the first bytes have been sent, or when the stream ends before that.
         coding: compresses the body.
     """
 
@@ -100,7 +104,7 @@ class Stream:
         problem_types: str = URN,
         expires_at: float = float("inf"),
         info: StreamInfo | None = None,
-        on_open: Callable[[], object] = lambda: None,
+        on_open: Callable[[], object] = _nothing,
         coding: Coding = IDENTITY,
     ) -> None:
         self._closed = False
@@ -193,6 +197,7 @@ class Stream:
         if self._closed:
             return
         self._closed = True
+        self._report_open()
         self._registry.discard(self)
         for watcher in (self._watcher, self._timer):
             if watcher is not None:
@@ -210,6 +215,10 @@ class Stream:
                 self._on_served()
             # Break the reference cycle, so that memory does not wait for the garbage collector.
             self._chunks, self._socket = iter(()), None
+
+    def _report_open(self) -> None:
+        on_open, self._on_open = self._on_open, _nothing  # a span takes memory
+        on_open()
 
     def _reason(self) -> EndReason:
         if self._error:
@@ -241,7 +250,7 @@ class Stream:
             opening += self._reader.begin()
             yield opening
             opening = b""
-            self._on_open()
+            self._report_open()
             yield from self._frames()
             if self._reader.stop_reason is StopReason.ENDED:
                 yield self._wire.retry(self._retry_ms()) + self._reader.id_if_moved()

@@ -1,0 +1,71 @@
+"""OpenTelemetry: a span for each request of a stream, from the request to the first byte of the response.
+
+The spans exist only if something else in the process uses OpenTelemetry, such as opentelemetry-instrument or the app. Then
+its API has been imported already. Otherwise, this module costs one look into a dict for each stream.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from kafkasse import __version__
+
+API = "opentelemetry.trace"
+SPAN = "kafkasse open stream"
+
+
+class Opening:
+    """The opening of a stream, without a span."""
+
+    def end(self) -> None:
+        """The first byte was sent, or there is no stream. May be called twice."""
+
+    def fail(self, error: str, status: int) -> None:
+        """The request was rejected.
+
+        Args:
+            error: the class of the error.
+            status: the HTTP status.
+        """
+
+
+class _TracedOpening(Opening):
+    """The opening of a stream, with a span."""
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+        self._has_ended = False
+
+    def end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._span.end()
+
+    def fail(self, error: str, status: int) -> None:
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attributes({"error.type": error, "http.response.status_code": status})
+        if status >= 500:  # by OpenTelemetry's conventions, other statuses are not errors of a server
+            self._span.set_status(StatusCode.ERROR)
+        self.end()
+
+
+_UNTRACED = Opening()
+
+
+def start_opening(route: str, request_id: str, headers: Iterable[tuple[str, str]]) -> Opening:
+    """Start a span if this process uses OpenTelemetry. Its parent is the span that the request's headers name, if any."""
+    if API not in sys.modules:
+        return _UNTRACED
+    from opentelemetry import propagate, trace
+
+    carrier = {name.lower(): value for name, value in headers}
+    span = trace.get_tracer("kafkasse", __version__).start_span(
+        SPAN,
+        context=propagate.extract(carrier),
+        kind=trace.SpanKind.SERVER,
+        attributes={"kafkasse.route": route, "kafkasse.request_id": request_id},
+    )
+    return _TracedOpening(span) if span.is_recording() else _UNTRACED

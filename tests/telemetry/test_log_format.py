@@ -1,0 +1,52 @@
+"""The lines of the log, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import pytest
+
+from kafkasse.log_line import Fields
+from kafkasse.telemetry.log_format import formatter
+
+HOSTILE = "eve\r\n[2026-01-01] [1] [INFO] forged\x1b[2J\u2028"
+
+
+def record(message: str, *args: object, **options: object) -> logging.LogRecord:
+    return logging.LogRecord("kafkasse", logging.INFO, "file.py", 1, message, args, None, **options)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_text_from_clients_cannot_add_a_line(log_format: str) -> None:
+    """Line breaks and control characters are escaped in both formats."""
+    line = formatter(log_format).format(record("client: %s", HOSTILE))
+
+    assert line.isprintable()
+    assert "forged" in line
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_value_cannot_imitate_a_field(log_format: str) -> None:
+    """A value with spaces, quotes or equals signs is in quotes."""
+    line = formatter(log_format).format(record("A stream ended: %s", Fields(visitor='eve" reason=operator', events=1)))
+
+    if log_format == "json":
+        assert ('eve" reason=operator', 1) == (json.loads(line)["visitor"], json.loads(line)["events"])
+    else:
+        assert line.endswith(r'A stream ended: visitor="eve\" reason=operator" events=1')
+
+
+def test_json_contains_the_traceback() -> None:
+    """A traceback is one member, so the record stays one line."""
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        failed = logging.LogRecord("a", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
+
+    line = formatter("json").format(failed)
+
+    assert line.isprintable()
+    assert "ValueError" in json.loads(line)["exception"]
+    assert ("error", "failed") == (json.loads(line)["level"], json.loads(line)["message"])

@@ -1,0 +1,69 @@
+"""The metrics of a process: bounded labels, totals of the feeds, and a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import prometheus_client
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds
+from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import of_topics
+from kafkasse.route import Route, StartAt
+from kafkasse.telemetry.metrics import MAX_TOPICS, OTHER_TOPICS, Metrics
+from kafkasse.telemetry.sampler import Sampler
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def feeds() -> Iterator[Feeds]:
+    log = MemoryLog()
+    log.create("t")
+    for number in range(3):
+        log.append("t", b'{"n":%d}' % number)
+    feeds = Feeds(log, Config().feed, lambda tail: None)
+    yield feeds
+    feeds.close()
+
+
+def test_the_number_of_topic_labels_is_limited(metrics: Metrics) -> None:
+    """Clients of the open route choose topics, and a label takes memory forever."""
+    for number in range(MAX_TOPICS + 50):
+        metrics.count("records_skipped", topic=f"t{number}", reason="not_json")
+
+    assert 50 == metrics.value("records_skipped", topic=OTHER_TOPICS)
+    assert MAX_TOPICS + 50 == metrics.value("records_skipped")
+
+
+def test_the_registry_of_a_host_app_is_not_used(metrics: Metrics) -> None:
+    """The app may have metrics with the same names, and exports only its own."""
+    Metrics()
+
+    assert b"kafkasse_" in metrics.render()
+    assert b"kafkasse_" not in prometheus_client.generate_latest()
+
+
+def test_copies_the_totals_of_the_feeds(metrics: Metrics, feeds: Feeds) -> None:
+    """Each copy adds what has happened since the last one."""
+    sampler = Sampler(feeds, metrics)
+    route = Route("r", "/r", ("t",), start=StartAt.EARLIEST)
+    reader = feeds.open(route, of_topics(["t"]), feeds.log.describe(["t"]), Encoder())
+    reader.read(0)
+    sampler.sample()
+    sampler.sample()
+
+    assert (3, 3, 1) == tuple(
+        metrics.value(name, route="r") for name in ("events_sent", "records_encoded", "catch_ups")
+    )
+    assert 1 == metrics.value("stream_states", route="r", state="catching_up")
+    reader.close()
+    sampler.sample()
+    assert 0 == metrics.value("stream_states", route="r")
+    assert 3 == metrics.value("events_sent", route="r")
