@@ -14,7 +14,7 @@ from kafkasse.errors import FilterError, RegistryUnavailable
 from kafkasse.frame import hooks
 from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.frame.hooks import Deserializer, Filterer
-from kafkasse.frame.json_text import DeserializationError, dumps
+from kafkasse.frame.json_text import DeserializationError, dumps, dumps_decoded
 from kafkasse.frame.projection import Projection
 from kafkasse.frame.record_view import DecoderPending, RecordView
 from kafkasse.frame.wire import ServerSentEvents, Wire
@@ -305,7 +305,7 @@ class Encoder:
         if record.value is None or (self._decoder is None and self._projection is None):
             return record
         try:
-            value = record.value if self._decoder is None else dumps(view.value)
+            value = record.value if self._decoder is None else dumps_decoded(view.value)
         except (TypeError, ValueError, RecursionError) as error:
             raise DeserializationError(f"the decoded value is not JSON: {error}") from error
         if self._projection is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafkasse.event_loop import take_turn
 from kafkasse.frame.record_view import RecordView
 from kafkasse.registry.lookup import SchemaRegistry
 from kafkasse.registry.wire_format import split
+
+LARGE_BYTES = 65_536
 
 
 class Decoder:
@@ -30,4 +33,7 @@ class Decoder:
             DeserializationError: the record has no schema ID, its schema is unknown, or the value does not match it.
         """
         schema_id, data = split(view.record)
-        return self._registry.schema(schema_id).decode(data, self._validate)
+        value = self._registry.schema(schema_id).decode(data, self._validate)
+        if len(data) >= LARGE_BYTES:
+            take_turn()  # the encoder will encode the value at once
+        return value

@@ -1,0 +1,70 @@
+"""Hostile values in Avro, Protobuf and JSON Schema: the worker survives, and no turn of its event loop takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+from tests.attacks.conftest import Attacked
+from tests.support.client import Client
+from tests.support.kafka import Cluster
+from tests.support.registry import Registry, framed, proto_file
+
+SIZE = 500_000
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+LONGS = {"type": "array", "items": "long"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+TREE = {"anyOf": [{"type": "string"}, {"items": {"anyOf": [{"$ref": "#"}, {"not": {"$ref": "#"}}]}}]}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    server = Registry()
+    yield server
+    server.close()
+
+
+def varint(number: int) -> bytes:
+    number, out = number << 1, b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def numbers() -> Any:
+    file = proto_file("numbers.proto")
+    field = file.message_type.add(name="Numbers").field
+    field.add(name="n", number=1, type=FieldDescriptorProto.TYPE_INT64, label=FieldDescriptorProto.LABEL_REPEATED)
+    return file
+
+
+OBJECTS = [b'{"a":%d}' % number for number in range(50_000)]
+CASES: dict[str, tuple[str, Any, bytes]] = {
+    "Avro that is nested in itself": ("AVRO", NODE, b"\2" * SIZE),
+    "an Avro array of numbers": ("AVRO", LONGS, varint(SIZE) + b"\2" * SIZE + b"\0"),
+    "an Avro array with 2**62 items": ("AVRO", LONGS, varint(2**62) + b"\2" * SIZE),
+    "an Avro array of empty values": ("AVRO", {"type": "array", "items": "null"}, varint(2**62)),
+    "a decimal with a million digits": ("AVRO", DECIMAL, varint(SIZE) + b"\x7f" * SIZE),
+    "a Protobuf list of numbers": ("PROTOBUF", numbers(), b"\0\x0a\xa0\xc2\x1e" + b"\1" * SIZE),
+    "objects that must be unique": ("JSON", {"uniqueItems": True}, b"[%b]" % b",".join(OBJECTS)),
+    "alternatives in a recursive JSON Schema": ("JSON", TREE, b"[" * 100 + b"]" * 100),
+}  # fmt: skip
+
+
+def test_hostile_values(serve: Callable[..., Attacked], registry: Registry, cluster: Cluster, fresh_name: str) -> None:
+    """The record after the hostile ones is sent, and the worker is the same."""
+    topic = cluster.create(fresh_name, max_message_bytes="2000000")
+    for name, (kind, schema, data) in CASES.items():
+        cluster.send(topic, framed(registry.register(name, schema, kind), data))
+    cluster.send(topic, framed(registry.register("end", {"type": "object"}, "JSON"), b'{"end":true}'))
+    settings = {"decoder": "registry", "validate_values": True, "schema_registry": {"url": registry.url}}
+    server = serve(**settings)
+    worker = server.workers()
+
+    with Client(server.port, f"/{topic}?timestamp=0") as client:
+        client.read_until_text(b'{"end":true')
+
+    assert worker == server.workers()
