@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import catch_up, cold_start, fan_out, idle, opening, report, returning, scaling, servers
+from bench import catch_up, cold_start, fan_out, filtering, idle, opening, report, returning, scaling, servers
 from bench.figures import Figures, merged
 from bench.testbed import QUICK, Scale, Testbed
 
@@ -35,6 +35,7 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "sizes": scaling.sizes,
     "workers": scaling.workers,
     "stalled": scaling.stalled,
+    "filtering": filtering.measure,
 }
 
 ROUNDS = 5

@@ -29,6 +29,8 @@ MAX_PIECE_RECORDS = 64
 MAX_PIECE_S = 0.005  # with a filter, whose cost depends on the record; a piece exceeds it by at most one record
 MAX_PIECE_BYTES = 65_536  # of frames and of values that are not sent; a piece exceeds it by at most one record
 
+_STOPS = (FilterError, RegistryUnavailable, DecoderPending)  # end a piece before the record that causes them
+
 
 class Piece(NamedTuple):
     """Encoded records of one partition.
@@ -116,7 +118,7 @@ class Encoder:
         # Hooks and decoders may wait for I/O.
         self.has_hooks = deserializer is not None or filterer is not None or decoder is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
-        has_stages = self.has_hooks or filter is not None or projection is not None
+        has_stages = self.has_hooks or projection is not None
         self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
@@ -127,13 +129,25 @@ class Encoder:
             RegistryUnavailable: the decoder cannot look up the schema of the record.
             DecoderPending: the decoder waits for I/O. Call again.
         """
-        return self._encode(RecordView(topic, partition, record, self._decoder))
+        view = RecordView(topic, partition, record, self._decoder)
+        return self._encode(view) if self._passes(view) else None
+
+    def _passes(self, view: RecordView) -> bool:
+        """Return whether a record passes the filter. A record that the filter cannot decode is skipped."""
+        try:
+            return self._filter is None or self._filter.matches(view)
+        except DeserializationError as error:
+            self._skip(view, error)
+            return False
+
+    def _skip(self, view: RecordView, error: DeserializationError) -> None:
+        self._on_skipped(view.topic, view.partition, view.offset, str(error), error.kind)
 
     def _encode(self, view: RecordView) -> tuple[str, bytes] | None:
         try:
             payload = self._payload(view)
         except DeserializationError as error:
-            self._on_skipped(view.topic, view.partition, view.offset, str(error), error.kind)
+            self._skip(view, error)
             return None
         if payload is None:
             return None
@@ -163,10 +177,10 @@ class Encoder:
 
     def _values(self, view: RecordView, selector: Selector | None) -> Values | None:
         """Return the dispatch values of a record, or None if no client of this piece receives the record."""
-        if self.dimensions is None:
-            return ()
-        values = self.dimensions.values(view)
-        return values if selector is None or selector.selects(values) else None
+        values = () if self.dimensions is None else self.dimensions.values(view)
+        if values is None or not (self.dimensions is None or selector is None or selector.selects(values)):
+            return None
+        return values if self._passes(view) else None
 
     def _encode_selected(self, view: RecordView, selector: Selector | None) -> tuple[Values, tuple[str, bytes]] | None:
         """Return the dispatch values, event name and body of a record, or None if the record is not sent."""
@@ -183,6 +197,7 @@ class Encoder:
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
         has_dimensions = self.dimensions is not None
+        is_selective = has_dimensions or is_filtered
         frames: list[bytes] = []
         offsets: list[int] = []
         piece_values: list[Values] = []
@@ -191,9 +206,14 @@ class Encoder:
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
             if size >= MAX_PIECE_BYTES or (is_filtered and end > start and time.monotonic() > deadline):
                 break
-            if has_dimensions:
+            if is_selective:
                 view = RecordView(*partition, record, self._decoder)
-                selected = self._values(view, selector)
+                try:
+                    selected = self._values(view, selector)
+                except _STOPS:
+                    if end == start:
+                        raise
+                    break
                 if selected is None:
                     end, size = end + 1, size + len(record.value or b"")
                     continue
@@ -216,10 +236,10 @@ class Encoder:
                     frame = template_with_id % (value[:-1], offset, timestamp, key_json, next_offset)
             else:
                 try:
-                    if not has_dimensions:
+                    if not is_selective:
                         view = RecordView(*partition, record, self._decoder)
                     encoded = self._encode(view)
-                except (FilterError, RegistryUnavailable, DecoderPending):
+                except _STOPS:
                     if end == start:
                         raise
                     break
@@ -254,7 +274,7 @@ class Encoder:
                 break
             try:
                 encoded.append(self._encode_selected(RecordView(*partition, record, self._decoder), selector))
-            except (FilterError, RegistryUnavailable, DecoderPending):
+            except _STOPS:
                 if not encoded:
                     raise
                 break
@@ -279,10 +299,8 @@ class Encoder:
         return Piece(frames, offsets, timestamps, end, _next_offset(batch, end), values)
 
     def _payload(self, view: RecordView) -> Payload | None:
-        """Return the payload of a record, or None if a filter rejects it."""
+        """Return the payload of a record, or None if the filterer rejects it."""
         topic, partition, record = view.topic, view.partition, view.record
-        if self._filter is not None and not self._filter.matches(view):
-            return None
         if self._deserializer is None and self._filterer is None:
             return self._format(topic, partition, self._projected(view))
         message = self._message(view)

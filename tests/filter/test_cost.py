@@ -11,7 +11,7 @@ import pytest
 from kafkasse.filter import ExpressionError, Filter, compile_expression
 from kafkasse.filter.expression import MAX_ITEMS, MAX_TEXT_CHARS, ExpressionFailure
 from kafkasse.filter.language import MAX_ADDITIONS, MAX_CHARS, MAX_DEPTH
-from kafkasse.frame import Encoder
+from kafkasse.frame import DecoderPending, Encoder
 from kafkasse.log import Batch, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
@@ -179,3 +179,21 @@ def test_a_filter_ends_a_piece_early() -> None:
         longest = max(longest, time.thread_time() - before)
 
     assert MAX_TURN_S > longest
+
+
+def test_a_decoder_that_waits_ends_the_piece_before_its_record() -> None:
+    """If a filter needs a value whose schema is being looked up, the records before it are sent."""
+
+    def decode(view: Any) -> Any:
+        if view.offset == 2:
+            raise DecoderPending
+        return {"n": view.offset}
+
+    partition = Partition("t", 0)
+    records = [MemoryRecord(offset, 1, None, b"x") for offset in range(4)]
+    ids = IdWriter({partition: 0}, {"t": ""}, id_type=IdType.OFFSET, compact=False)
+    encoder = Encoder(decoder=decode, filter=Filter.of(expressions=[compile_expression("value.n >= 0")]))
+
+    piece = encoder.encode_piece(Batch(partition, records, 4), 0, ids)
+
+    assert ([0, 1], 2) == (piece.offsets, piece.next_offset)
