@@ -1,0 +1,139 @@
+"""deploy/: alert rules and dashboard use metrics and labels that exist, and docs/operations.md describes each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import Counter, Histogram
+
+from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
+
+FUNCTIONS = {"sum", "max", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
+FROM_PROMETHEUS = {"job", "instance", "le"}
+BRACKETS = {")": "(", "}": "{", "]": "["}
+
+
+def alerts(root: Path) -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((root / "deploy/prometheus/alerts.yaml").read_text())["groups"]
+    return list(group["rules"])
+
+
+def dashboard(root: Path) -> dict[str, Any]:
+    return dict(json.loads((root / "deploy/grafana/kafkasse.json").read_text()))
+
+
+def expressions(root: Path) -> Iterator[str]:
+    yield from (rule["expr"] for rule in alerts(root))
+    for panel in dashboard(root)["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+
+
+def exported() -> dict[str, set[str]]:
+    """Return the labels of each metric, by the name that Prometheus sees."""
+    names: dict[str, set[str]] = {"up": set()}
+    for name, metric in METRICS.items():
+        suffixes = {Counter: ("_total",), Histogram: ("_bucket", "_sum", "_count")}.get(metric.type, ("",))
+        names |= {f"{PREFIX}{name}{suffix}": set(metric.labels) for suffix in suffixes}
+    return names
+
+
+def test_every_expression_uses_metrics_and_labels_that_exist(root: Path) -> None:
+    """A misspelled name gives no data and no error: the alert would never fire."""
+    names = exported()
+    labels = FROM_PROMETHEUS.union(*names.values())
+    for expression in expressions(root):
+        without_text = re.sub(r'"[^"]*"', '""', expression)
+        words = set(re.findall(r"[a-z_]{2,}", re.sub(r"\[[^\]]*\]|\$\w+", "", without_text)))
+        used = {word for word in words if word in names or word.startswith(PREFIX)}
+
+        assert used, expression
+        assert set() == used - names.keys(), expression
+        assert set() == words - used - FUNCTIONS - labels, expression
+        own = FROM_PROMETHEUS.union(*(names[each] for each in used))
+        assert set() == (words & labels) - own, expression
+
+
+def test_the_brackets_of_every_expression_match(root: Path) -> None:
+    """promtool checks the whole syntax where it is installed."""
+    for expression in expressions(root):
+        stack = []
+        for each in re.sub(r'"[^"]*"', "", expression):
+            if each in BRACKETS.values():
+                stack.append(each)
+            elif each in BRACKETS:
+                assert stack.pop() == BRACKETS[each], expression
+        assert not stack, expression
+
+
+def test_every_value_in_an_expression_exists(root: Path) -> None:
+    """Buckets, error classes and states are spelled as kafkasse spells them."""
+    from kafkasse import errors
+    from kafkasse.feed.reader import ReaderState
+    from kafkasse.web.stream import UNEXPECTED_ERROR
+
+    for expression in expressions(root):
+        for name in re.findall(r'error!?=~?"([^"]+)"', expression):
+            for each in name.split("|"):
+                assert each == UNEXPECTED_ERROR or hasattr(errors, each), expression
+        for state in re.findall(r'state="([^"]+)"', expression):
+            assert state in {each.name.lower() for each in ReaderState}
+        for bucket in re.findall(r'le="([^"]+)"', expression):
+            assert float(bucket) in STALL_BUCKETS
+
+
+def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
+    """The section has the cause and the remedy. The docs describe no other alert."""
+    text = (root / "docs/operations.md").read_text()
+
+    assert [rule["alert"] for rule in alerts(root)] == re.findall(r"^### (Kafkasse\w+)$", text, re.MULTILINE)
+    for rule in alerts(root):
+        assert f"docs/operations.md#{rule['alert'].lower()}" == rule["annotations"]["runbook"]
+        assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_every_metric_is_in_the_docs_and_on_the_dashboard(root: Path) -> None:
+    """The table of docs/operations.md has one row for each metric, with its labels."""
+    text = (root / "docs/operations.md").read_text()
+    shown = " ".join(target["expr"] for panel in dashboard(root)["panels"] for target in panel["targets"])
+
+    for name, metric in METRICS.items():
+        suffix = "_total" if metric.type is Counter else ""
+        assert f"| `{PREFIX}{name}{suffix}` | {', '.join(f'`{each}`' for each in metric.labels)} |" in text
+        assert f"{PREFIX}{name}" in shown
+
+
+def test_the_dashboard_can_be_imported(root: Path) -> None:
+    """Grafana needs unique IDs, places that do not overlap, and a data source that the user chooses."""
+    board = dashboard(root)
+    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in board["panels"]]
+
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()
+    assert len(board["panels"]) == len({each["id"] for each in board["panels"]}) == len(set(places))
+    assert {"datasource", "job"} == {each["name"] for each in board["templating"]["list"]}
+    for panel in board["panels"]:
+        assert "${datasource}" == panel["datasource"]["uid"]
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        assert len(panel["targets"]) == len({each["refId"] for each in panel["targets"]})
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
+def test_promtool_accepts_every_expression(root: Path, tmp_path: Path) -> None:
+    """Prometheus itself parses the rules, and the expressions of the dashboard as recording rules."""
+    records = [
+        {"record": f"kafkasse:expression{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
+        for number, expression in enumerate(expressions(root))
+    ]
+    (tmp_path / "board.yaml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": records}]}))
+
+    for file in (root / "deploy/prometheus/alerts.yaml", tmp_path / "board.yaml"):
+        done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=60)
+        assert (0, "") == (done.returncode, done.stderr)
