@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kafkasse.describe import events
-from kafkasse.describe.events import data_schema, shared_schemas
+from kafkasse.describe.events import Schema, data_schema, shared_schemas, value_of
 from kafkasse.describe.security import Scheme, schemes_of
 from kafkasse.describe.streams import StreamDescription, is_pattern
 
@@ -30,6 +30,7 @@ def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[
         guards: the security schemes of each guard, by its name.
     """
     keys = _keys(sorted({topic for stream in streams for topic in stream.topics}))
+    values = {topic: value_of(stream, topic) for stream in streams for topic in stream.schemas}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -38,14 +39,14 @@ def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[
             "description": "kafkasse reads Kafka topics and sends their records as Server-Sent Events.",
         },
         "servers": {"kafka": _KAFKA_SERVER},
-        "channels": {key: _topic(topic) for topic, key in keys.items()}
+        "channels": {key: _topic(topic, values.get(topic, {})) for topic, key in keys.items()}
         | {f"stream_{stream.name}": _stream(stream) for stream in streams},
         "operations": {
             f"receive_{key}": {"action": "receive", "channel": {"$ref": f"#/channels/{key}"}} for key in keys.values()
         }
         | {f"send_{stream.name}": _send(stream, guards) for stream in streams},
         "components": {
-            "schemas": shared_schemas(),
+            "schemas": shared_schemas(streams),
             "securitySchemes": {
                 name: _scheme(each) for stream in streams for name, each in schemes_of(stream, guards).items()
             },
@@ -64,12 +65,13 @@ def _keys(topics: Sequence[str]) -> dict[str, str]:
     return keys
 
 
-def _topic(topic: str) -> dict[str, Any]:
+def _topic(topic: str, value: Schema) -> dict[str, Any]:
     channel: dict[str, Any] = {
         "servers": [{"$ref": "#/servers/kafka"}],
         "messages": {
             "record": {
                 "description": "A record.",
+                "payload": value,
                 "bindings": {"kafka": {"key": {"type": "string"}, "bindingVersion": _KAFKA_BINDING}},
             }
         },

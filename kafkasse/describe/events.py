@@ -5,6 +5,7 @@ A schema refers to another by `#/components/schemas/NAME`, which OpenAPI and Asy
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafkasse import schemas
@@ -28,11 +29,12 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def shared_schemas() -> dict[str, Schema]:
-    """Return the schemas that the events refer to, by name."""
-    return {
-        "LastEventId": _embedded("last-event-id", "LastEventId"),
-        "Problem": _embedded("problem", "Problem"),
+def shared_schemas(streams: Iterable[StreamDescription]) -> dict[str, Schema]:
+    """Return the schemas to which the events of streams refer, by name."""
+    values = {topic: schema for stream in streams for topic, schema in stream.schemas.items()}
+    return {_value_name(topic): _embedded(schema, _value_name(topic)) for topic, schema in values.items()} | {
+        "LastEventId": _embedded(schemas.read("last-event-id"), "LastEventId"),
+        "Problem": _embedded(schemas.read("problem"), "Problem"),
         "Record": _record(),
         "Gap": _gap(),
         "Position": _object(
@@ -54,12 +56,22 @@ def data_schema(stream: StreamDescription, event: str) -> Schema:
 
 def is_json(stream: StreamDescription, event: str) -> bool:
     """Return whether the data of an event is JSON."""
-    return event != "base64" and (event != "message" or stream.format != "value" or stream.schema is not None)
+    return event != "base64" and (event != "message" or stream.format != "value" or bool(_value(stream)))
+
+
+def value_of(stream: StreamDescription, topic: str) -> Schema:
+    """Return the schema of the values of a topic."""
+    return ref(_value_name(topic)) if topic in stream.schemas else {}
+
+
+def _value_name(topic: str) -> str:
+    return f"Value.{topic}"
 
 
 def _value(stream: StreamDescription) -> Schema:
-    if stream.schema is not None:
-        return dict(stream.schema)
+    known = [value_of(stream, topic) for topic in stream.topics]
+    if all(known):
+        return known[0] if len(known) == 1 else {"anyOf": known}
     if stream.fields:
         return {"type": "object", "properties": {name.split(".")[0]: {} for name in stream.fields}}
     return {}
@@ -147,16 +159,23 @@ def _gap() -> Schema:
     )
 
 
-def _embedded(file: str, name: str) -> Schema:
-    """Return one of the project's schemas with references that are correct inside a document."""
-    schema = {key: value for key, value in schemas.read(file).items() if key not in ("$schema", "$id")}
-    embedded: Schema = _moved(schema, f"#/components/schemas/{name}/$defs/")
+def _embedded(schema: Mapping[str, Any], name: str) -> Schema:
+    """Return a schema with references that are correct inside a document, where its name is `name`."""
+    embedded: Schema = _moved(schema, f"#/components/schemas/{name}")
     return embedded
 
 
-def _moved(value: Any, definitions: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _moved(each, definitions) for key, each in value.items()}
+def _moved(value: Any, root: str) -> Any:
+    """Change local references so that they start at `root`. A reference to another document accepts everything."""
     if isinstance(value, list):
-        return [_moved(each, definitions) for each in value]
-    return value.replace("#/$defs/", definitions) if isinstance(value, str) else value
+        return [_moved(each, root) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {key: _moved(each, root) for key, each in value.items() if key not in ("$schema", "$id")}
+    reference = moved.get("$ref")
+    if isinstance(reference, str):
+        if reference == "#" or reference.startswith("#/"):
+            moved["$ref"] = root + reference[1:]
+        else:
+            del moved["$ref"]
+    return moved

@@ -52,7 +52,7 @@ def openapi(
         "servers": [{"url": root or "/"}],
         "paths": {stream.path: _path(stream, settings, guards) for stream in streams},
         "components": {
-            "schemas": shared_schemas(),
+            "schemas": shared_schemas(streams),
             "parameters": _parameters(settings),
             "headers": {
                 "Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}},

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from kafkasse.access import PUBLIC
@@ -33,7 +34,7 @@ class StreamDescription:
         filters: the query parameters that select records, with a description of each.
         fields: the members of the value that a client receives; () for all.
         events: the types of the events.
-        schema: the JSON Schema of the value, or None if it is unknown.
+        schemas: the JSON Schemas of the values, by topic, as far as they are known.
     """
 
     name: str
@@ -48,7 +49,7 @@ class StreamDescription:
     filters: Mapping[str, str]
     fields: tuple[str, ...]
     events: tuple[str, ...]
-    schema: Mapping[str, Any] | None = None
+    schemas: Mapping[str, Mapping[str, Any]]
 
     @property
     def is_public(self) -> bool:
@@ -67,8 +68,13 @@ def is_pattern(topic: str) -> bool:
     return any(each in topic for each in "*?[")
 
 
-def describe(route: Route) -> StreamDescription:
-    """Describe a route."""
+def describe(route: Route, schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> StreamDescription:
+    """Describe a route.
+
+    Args:
+        route: the route.
+        schemas: the JSON Schemas of the values of its topics, as far as they are known.
+    """
     return StreamDescription(
         name=route.name,
         path=route.path,
@@ -82,6 +88,7 @@ def describe(route: Route) -> StreamDescription:
         filters={name: _filter(name) for name in route.client_filters},
         fields=route.fields,
         events=(*_EVENTS, "base64") if route.format == "value" else _EVENTS,
+        schemas=schemas,
     )
 
 

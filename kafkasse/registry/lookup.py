@@ -136,6 +136,21 @@ class SchemaRegistry:
             self._lookups.move_to_end(schema_id)
         return lookup.schema
 
+    def latest(self, subject: str) -> Schema | None:
+        """Return the newest schema of a subject, or None if it has none that is valid. Waits for the registry.
+
+        Raises:
+            RegistryUnavailable: the registry does not answer, or rejects our requests.
+        """
+        try:
+            with self._requests:
+                return self._compile(subject, lambda format: self._client.version(subject, "latest", format))
+        except (NotFound, DeserializationError):
+            return None
+        except (TemporaryFailure, Misconfigured) as error:
+            self._log("The documents lack the schemas of the registry: %s", error)
+            raise RegistryUnavailable(UNAVAILABLE) from error
+
     def _start(self, schema_id: SchemaId) -> _Lookup:
         lookup = self._lookups[schema_id] = _Lookup()
         while len(self._lookups) > MAX_SCHEMAS:
@@ -170,7 +185,7 @@ class SchemaRegistry:
         while True:
             try:
                 with self._requests:
-                    return self._load(schema_id)
+                    return self._compile(schema_id, lambda format: self._client.schema(schema_id, format))
             except TemporaryFailure as error:
                 self._log("The schema registry is not available; streams wait for it: %s", error)
                 if time.monotonic() >= deadline:
@@ -187,11 +202,12 @@ class SchemaRegistry:
     def _unknown_attempts(self) -> int:
         return UNKNOWN_ATTEMPTS if time.monotonic() >= self._retry_unknown_at else 1
 
-    def _load(self, schema_id: SchemaId) -> Schema:
-        found = self._client.schema(schema_id)
+    def _compile(self, name: SchemaId | str, load: Callable[[str], RegisteredSchema]) -> Schema:
+        """Return a schema with those to which it refers. `load` requests it in a format of the registry."""
+        found = load("")
         format = "serialized" if found.type == "PROTOBUF" else ""
         if format:
-            found = self._client.schema(schema_id, format)
+            found = load(format)
         if found.type not in COMPILERS:
             raise DeserializationError(f"schemas of the type {found.type} are not supported", "invalid_schema")
         references: References = {}
@@ -199,7 +215,7 @@ class SchemaRegistry:
         try:
             return COMPILERS[found.type](found, references)
         except Exception as error:  # the libraries raise many types of exceptions for schemas that are not valid
-            reason = f"the schema {schema_id} cannot be used: {type(error).__name__}: {error}"
+            reason = f"the schema {name} cannot be used: {type(error).__name__}: {error}"
             raise DeserializationError(one_line(reason), "invalid_schema") from error
 
     def _add_references(self, schema: RegisteredSchema, format: str, found: References) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from sys import intern
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from flask import Blueprint, Response, make_response, request
@@ -52,6 +52,10 @@ from kafkasse.web.revocations import Revocations
 from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
 from kafkasse.web.stream import Stream
 from kafkasse.web.throttle import RejectionThrottle
+from kafkasse.web.value_schemas import ValueSchemas
+
+if TYPE_CHECKING:  # its packages are optional
+    from kafkasse.registry.lookup import SchemaRegistry
 
 # The methods that we reject are listed too, because Flask's own 405 response does not have our JSON body.
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
@@ -113,11 +117,12 @@ class StreamService:
 
     def __init__(self, config: Config, open_log: Callable[[str], Log], name: str, catalog: bool = False) -> None:
         self.config = config
-        self.catalog = Catalog(self, catalog)
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
         self._skipped = SkippedRecords(self.observer.metrics, config.hooks.logger)
         self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
-        self._decoders = _decoders(config)
+        schema_registry = _schema_registry(config)
+        self._decoders = _decoders(config, schema_registry)
+        self.catalog = Catalog(self, catalog, ValueSchemas(schema_registry))
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
@@ -418,20 +423,27 @@ class StreamService:
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
 
 
-def _decoders(config: Config) -> dict[str, Callable[[RecordView], Any]]:
-    """Return the decoders of the routes whose values are not JSON, by the name of the route.
+def _schema_registry(config: Config) -> SchemaRegistry | None:
+    """Return the schema registry, or None if no route uses it.
 
     Raises:
         ConfigurationError: a package that the schema registry needs is not installed.
     """
-    routes = [route for route in config.routes if route.decoder == "registry"]
     settings = config.schema_registry
-    if not routes or settings is None:
-        return {}
-    registry = open_registry(settings, config.hooks.logger)
-    from kafkasse.registry.decoder import Decoder  # after the packages have been found
+    if settings is None or not any(route.decoder == "registry" for route in config.routes):
+        return None
+    return open_registry(settings, config.hooks.logger)
 
-    return {route.name: Decoder(registry, route.validate_values) for route in routes}
+
+def _decoders(config: Config, registry: SchemaRegistry | None) -> dict[str, Callable[[RecordView], Any]]:
+    """Return the decoders of the routes whose values are not JSON, by the name of the route."""
+    if registry is None:
+        return {}
+    from kafkasse.registry.decoder import Decoder  # its packages are optional
+
+    return {
+        route.name: Decoder(registry, route.validate_values) for route in config.routes if route.decoder == "registry"
+    }
 
 
 def _has_foreign_cause(error: BaseException) -> bool:

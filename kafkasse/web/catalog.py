@@ -32,6 +32,7 @@ from kafkasse.describe.streams import StreamDescription, describe
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
 from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "catalog"
 OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
@@ -63,10 +64,12 @@ class Catalog:
     Args:
         service: identifies visitors, and reports errors.
         is_on: serve the catalog and its documents. If not, only the pages of errors are served.
+        schemas: the schemas of the topics' values.
     """
 
-    def __init__(self, service: Service, is_on: bool) -> None:
+    def __init__(self, service: Service, is_on: bool, schemas: ValueSchemas) -> None:
         self.is_on = is_on
+        self._schemas = schemas
         self._service = service
         self._document = lru_cache(MAX_DOCUMENTS)(self._create_document)
         self._blueprint: Blueprint | None = None
@@ -155,19 +158,23 @@ class Catalog:
         return response
 
     def _openapi(self) -> Response:
-        return _json(self._document("openapi", self.root, self._visible()), OPENAPI_TYPE)
+        return _json(self._current_document("openapi", self.root), OPENAPI_TYPE)
 
     def _asyncapi(self) -> Response:
         server = {"host": request.host, "protocol": request.scheme, "pathname": self.root or "/"}
         # A client may send any Host header, so the address of the server is not part of the text in the cache.
-        text = self._document("asyncapi", "", self._visible()).replace(
-            _SERVERS, f'{_SERVERS}"http": {json.dumps(server)}, '
-        )
+        text = self._current_document("asyncapi", "").replace(_SERVERS, f'{_SERVERS}"http": {json.dumps(server)}, ')
         return _json(text, ASYNCAPI_TYPE)
 
-    def _create_document(self, kind: str, root: str, routes: tuple[Route, ...]) -> str:
+    def _current_document(self, kind: str, root: str) -> str:
+        routes = self._visible()
+        for route in routes:
+            self._schemas.of(route)  # may change the version
+        return self._document(kind, root, routes, self._schemas.version)
+
+    def _create_document(self, kind: str, root: str, routes: tuple[Route, ...], version: int) -> str:
         config = self._service.config
-        streams = list(map(describe, routes))
+        streams = [describe(route, self._schemas.of(route)) for route in routes]
         guards = security_schemes(config.access.guards, config.access.tickets)
         if kind == "openapi":
             return json.dumps(openapi(streams, root, config.web, guards))

@@ -19,6 +19,8 @@ from kafkasse.config import Config
 from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
 from kafkasse.sse import Parser
+from kafkasse.web import value_schemas
+from tests.support.registry import Registry as FakeRegistry
 from tests.support.server import ROOT
 
 ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").read_text())
@@ -155,6 +157,84 @@ def test_the_parameters_of_a_stream_are_in_the_document(app: Flask) -> None:
     shared = [each["$ref"].rpartition("/")[2] for each in parameters if "$ref" in each]
     assert ["customer", "key", "header.type", "field.NAME", "filter"] == own
     assert ["Last-Event-ID", "lastEventId", "timestamp", "since"] == shared
+
+
+class TestSchemas:
+    """The schemas of the topics' values, from a schema registry."""
+
+    @pytest.fixture
+    def registry(self) -> Iterator[FakeRegistry]:
+        registry = FakeRegistry()
+        yield registry
+        registry.close()
+
+    @pytest.fixture
+    def app(self, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> Flask:
+        """An app with routes over topics with an Avro schema, a JSON Schema with references, and no schema."""
+        monkeypatch.setattr(value_schemas, "REFRESH_S", 0.0)
+        monkeypatch.setattr(value_schemas, "RETRY_S", 0.0)
+        avro = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "double"}]}
+        node = {
+            "$id": "https://x.example/node",
+            "properties": {"next": {"$ref": "#"}, "size": {"$ref": "#/definitions/s"}},
+        }
+        registry.register("shop.orders-value", avro)
+        registry.register("shop.nodes-value", node | {"definitions": {"s": {"type": "integer"}}}, "JSON")
+        routes = {
+            name: {"path": f"/{name}", "topics": topics, "format": "value"}
+            for name, topics in {"orders": ["orders"], "both": ["orders", "nodes"], "other": ["other"]}.items()
+        }
+        app = Flask("host")
+        settings = {"decoder": "registry", "schema_registry": {"url": registry.url}, "topic_prefix": "shop."}
+        config = Config(public=True, catalog=True, routes=routes, **settings)
+        app.register_blueprint(blueprint(config, MemoryLog()), url_prefix="/streams")
+        return app
+
+    def test_the_documents_contain_them(self, app: Flask) -> None:
+        """The newest schema of each topic describes its values. The documents are valid with it."""
+        openapi, asyncapi = document(app, "openapi"), document(app, "asyncapi")
+
+        assert "amount" in str(openapi["components"]["schemas"]["Value.orders"])
+        assert {"$ref": "#/components/schemas/Value.nodes"} == asyncapi["channels"]["topic_nodes"]["messages"][
+            "record"
+        ]["payload"]
+        validator = import_module("openapi_spec_validator")
+        assert [] == list(validator.OpenAPIV32SpecValidator(openapi).iter_errors())
+        assert [] == list(Draft7Validator(ASYNCAPI).iter_errors(asyncapi))
+        for found in (openapi, asyncapi):
+            assert all(resolve(found, each) is not None for each in references(found))
+
+    @pytest.mark.parametrize(
+        ("path", "value", "valid"),
+        [("orders", {"amount": 1}, True), ("orders", {"amount": []}, False), ("other", {"amount": []}, True)],
+    )
+    def test_values_match_them(self, app: Flask, path: str, value: object, valid: bool) -> None:
+        """A value in an event must match the schema of its topic. Without a schema, every value matches."""
+        found = document(app, "openapi")
+        schema = found["paths"][f"/{path}"]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
+
+        assert valid == is_valid(found, schema, value)
+
+    def test_a_new_version_changes_the_documents(self, app: Flask, registry: FakeRegistry) -> None:
+        """The next refresh replaces the schema in the cached documents."""
+        before = document(app, "openapi")
+        registry.register("shop.orders-value", {"type": "record", "name": "Order", "fields": []})
+
+        after = document(app, "openapi")
+
+        assert "amount" in str(before["components"]["schemas"]["Value.orders"])
+        assert "amount" not in str(after["components"]["schemas"]["Value.orders"])
+
+    def test_the_documents_do_not_need_the_registry(self, app: Flask, registry: FakeRegistry) -> None:
+        """If the registry fails, the documents contain the schemas that were known, or none."""
+        registry.failure = lambda: (503, {})
+        without = document(app, "openapi")
+        registry.failure = lambda: None
+        known = document(app, "openapi")
+        registry.failure = lambda: (503, {})
+
+        assert known == document(app, "openapi")
+        assert "Value.orders" not in without["components"]["schemas"]
 
 
 def test_a_broken_document_is_not_valid(app: Flask) -> None:

@@ -1,0 +1,64 @@
+"""The newest schemas of the topics' values, which the documents of the catalog contain.
+
+A stream needs none of them: each record names its own schema. If the registry does not answer, the documents lack them.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from kafkasse.describe.streams import is_pattern
+from kafkasse.errors import RegistryUnavailable
+from kafkasse.route import Route
+
+if TYPE_CHECKING:  # its packages are optional
+    from kafkasse.registry.lookup import SchemaRegistry
+
+REFRESH_S = 60.0
+RETRY_S = 10.0
+
+
+class ValueSchemas:
+    """The schemas of the topics of all routes.
+
+    Args:
+        registry: the registry; None if there is none.
+
+    Attributes:
+        version: a number that changes when a schema changes.
+    """
+
+    def __init__(self, registry: SchemaRegistry | None) -> None:
+        self.version = 0
+        self._registry = registry
+        self._found: dict[
+            str, tuple[float, dict[str, Any] | None]
+        ] = {}  # by subject, with the time of the next refresh
+        self._retry_at = 0.0
+        self._lock = Lock()  # one request looks up the schemas for all that wait
+
+    def of(self, route: Route) -> dict[str, dict[str, Any]]:
+        """Return the JSON Schemas of a route's values, by topic, as far as they are known. Waits for the registry."""
+        if self._registry is None or route.decoder != "registry" or route.fields or route.redact:
+            return {}
+        with self._lock:
+            names = [name for name in route.topics or route.allowed if not is_pattern(name)]
+            found = {name: self._latest(f"{route.topic_prefix}{name}-value") for name in names}
+        return {topic: schema for topic, schema in found.items() if schema is not None}
+
+    def _latest(self, subject: str) -> dict[str, Any] | None:
+        refresh_at, schema = self._found.get(subject, (0.0, None))
+        now = time.monotonic()
+        if self._registry is None or now < max(refresh_at, self._retry_at):
+            return schema
+        try:
+            latest = self._registry.latest(subject)
+        except RegistryUnavailable:
+            self._retry_at = now + RETRY_S
+            return schema
+        described = None if latest is None else latest.json_schema()
+        self.version += described != schema
+        self._found[subject] = now + REFRESH_S, described
+        return described
