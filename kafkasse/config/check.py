@@ -18,6 +18,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 
 from kafkasse import schemas
+from kafkasse.access.grant import PUBLIC
 from kafkasse.config import access, hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
 from kafkasse.times import parse_start_time
@@ -39,6 +40,8 @@ def problems(layer: Layer) -> list[str]:
         found += _problems_of_clients(layer)
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
         found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registry(layer)]
+        if not found:  # otherwise, a parameter may be unused because of another mistake
+            found += _problems_of_parameters(layer)
     return list(dict.fromkeys(found))
 
 
@@ -311,6 +314,34 @@ def _problem_of_path(path: str) -> str:
             return f"has the parameter {{{name}}}, whose name kafkasse uses itself: choose another name."
     repeated = next((each for each in parameters if parameters.count(each) > 1), None)
     return f"has the parameter {{{repeated}}} twice: choose another name for one of them." if repeated else ""
+
+
+def _problems_of_parameters(layer: Layer) -> Iterator[str]:
+    """Check that something uses each path parameter, and that grants refer to no others."""
+    for name, route in layer.values["routes"].items():
+        parameters = set(_PARAMETER.findall(route["path"]))
+        access = route.get("access", layer.values["access"])
+        grants = [{"guard": each} if isinstance(each, str) else each for each in access if access != PUBLIC]
+        in_grants = _references([each.get("claims", {}) for each in grants])
+        if "access" in route and (unknown := sorted(in_grants - parameters)):
+            rest = f"contains {{{unknown[0]}}}, which is not a parameter of the path {route['path']!r}."
+            yield _sentence(layer.source(("routes", name, "access")), f"routes.{name}.access", rest)
+        if any(callable(layer.values["guards"][each["guard"]]) for each in grants):
+            continue  # the function can read the parameters of the request
+        for parameter in sorted(parameters - in_grants - _references(route.get("where", {}))):
+            rest = (
+                f'has the parameter {{{parameter}}}, which no setting uses. Example: where: {{key: "{{{parameter}}}"}}'
+            )
+            yield _sentence(layer.source(("routes", name, "path")), f"routes.{name}.path", rest)
+
+
+def _references(value: Any) -> set[str]:
+    """Return the names in braces in the texts of a setting, such as `currency` for {currency}."""
+    if isinstance(value, str):
+        return set(_PARAMETER.findall(value))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return set().union(*map(_references, value)) if isinstance(value, list | tuple) else set()
 
 
 def _problem_of_start(start: str) -> str:

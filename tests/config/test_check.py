@@ -74,6 +74,16 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ("clusters: {eu: {bootstrap_servers: a}}", "clusters.eu.bootstrap_servers must be HOST:PORT, not 'a'. Ex"),
         ("clusters: {eu: {bootstrap_server: 'a:1'}}", "clusters.eu.bootstrap_server is not a client setting of kafka-p"),
         ("clusters: {eu: {group_id: a}}", "clusters.eu.group_id is set by kafkasse itself: remove it."),
+        ("routes: {a: {path: '/a/{b}', topics: [t]}}", 'routes.a.path has the parameter {b}, which no setting uses. Ex'),
+        (
+            "routes: {a: {path: '/{b}/{c}', topics: [t], where: {headers: {x: ['{b}']}}}}",
+            "routes.a.path has the parameter {c}, which no setting uses.",
+        ),
+        (
+            "{guards: {g: {api_keys: {file: k}}},"
+            " routes: {a: {path: /a, topics: [t], access: [{guard: g, claims: {s: ['{b}']}}]}}}",
+            "routes.a.access contains {b}, which is not a parameter of the path '/a'.",
+        ),
         ("routes: {a: {path: /-/health, topics: [t]}}", "routes.a.path is '/-/health', but paths that start with /-/ be"),
         ("routes: {topics: {path: /a, topics: [t]}}", "routes.topics is the name of the route /{topics}"),
         ("routes: {A-b: {path: /a, topics: [t]}}", "routes.A-b is not a valid name: a name consists of lower-case letters"),
@@ -100,6 +110,13 @@ def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem:
     (found,) = problems(file=file)
 
     assert found.startswith(f"{file}, line 2: {problem}")
+
+
+def test_a_guard_of_the_app_may_use_path_parameters(write: Write) -> None:
+    """The app's function can read the parameters of the request, so that the other settings do not have to use them."""
+    routes = {"a": {"path": "/a/{b}", "topics": ["t"], "access": ["login"]}}
+
+    assert ("b",) == Config(guards={"login": lambda request: None}, routes=routes).routes[0].parameters
 
 
 @pytest.mark.parametrize(

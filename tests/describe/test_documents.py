@@ -65,6 +65,7 @@ def app(log: MemoryLog, tmp_path: Path) -> Flask:
         "topics": ["t", "t.*"],
         "start": "-15m",
         "access": [*GUARDS],
+        "where": {"key": "{customer}"},
         "listed": True,
         "client_filters": filters,
         "fields": ["a", "b.c"],

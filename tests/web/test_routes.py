@@ -59,6 +59,11 @@ def topics(events: list[Event]) -> list[str]:
     return [json.loads(event.data)["topic"] for event in events]
 
 
+def with_parameters(path: str, *names: str) -> dict[str, Any]:
+    """The settings of a route that uses these path parameters."""
+    return {"path": path, "where": {"fields": {"topic": [f"{{{name}}}" for name in names]}}}
+
+
 # Paths.
 
 
@@ -78,19 +83,24 @@ def topics(events: list[Event]) -> list[str]:
 )
 def test_a_path_parameter_matches_one_segment(log: MemoryLog, path: str, status: int) -> None:
     """The segment may contain any characters except a slash, and cannot be empty."""
-    assert status == client_of(log, prices={"path": "/p/{currency}"}).head(f"/streams{path}").status_code
+    assert (
+        status
+        == client_of(log, prices=with_parameters("/p/{currency}", "currency")).head(f"/streams{path}").status_code
+    )
 
 
 def test_a_fixed_segment_takes_precedence_over_a_parameter(log: MemoryLog) -> None:
     """The order of the routes in the file makes no difference."""
-    client = client_of(log, any={"path": "/p/{currency}"}, all={"path": "/p/all", "topics": ["u"]})
+    client = client_of(log, any=with_parameters("/p/{name}", "name"), all={"path": "/p/all", "topics": ["u"]})
 
-    assert (["t"], ["u"]) == (topics(read(client, "/streams/p/DE")), topics(read(client, "/streams/p/all")))
+    assert (["t"], ["u"]) == (topics(read(client, "/streams/p/t")), topics(read(client, "/streams/p/all")))
 
 
 def test_the_segments_of_a_path_may_be_python_keywords(log: MemoryLog) -> None:
     """The name of a parameter is not restricted by Python's syntax."""
-    assert 200 == client_of(log, r={"path": "/{class}/{from}/{self}"}).head("/streams/a/b/c").status_code
+    client = client_of(log, r=with_parameters("/{class}/{from}/{self}", "class", "from", "self"))
+
+    assert ["t"] == topics(read(client, "/streams/a/t/c"))
 
 
 # Starts.
