@@ -64,6 +64,8 @@ class ApiKeys:
         Raises:
             InvalidToken: the key is not in the file.
         """
+        if not token.startswith(PREFIX):
+            raise InvalidToken("The token is not an API key.")
         if _KEY.fullmatch(token):
             given = _hash(token)
             # The time of this lookup depends on the hash of the key, from which nobody can infer the key.

@@ -57,9 +57,10 @@ def challenges(guards: Iterable[str], error: str = "", description: str = "") ->
     Args:
         guards: names of guards.
         error: "invalid_token" or "insufficient_scope"; "" if the request contains no token.
-        description: a sentence without quotes.
+        description: a sentence without quotes, or "".
     """
-    suffix = f', error="{error}", error_description="{description}"' if error else ""
+    suffix = f', error="{error}"' if error else ""
+    suffix += f', error_description="{description}"' if description else ""
     return ", ".join(f'Bearer realm="{guard}"{suffix}' for guard in guards)
 
 

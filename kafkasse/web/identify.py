@@ -7,8 +7,10 @@ streams.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -66,9 +68,12 @@ class Identifier:
         guards = list(dict.fromkeys(grant.guard for grant in route.access))
         is_known = False
         failures: list[InvalidToken | AccessUnavailable] = []
-        for guard in [TICKET] if TICKET in request.args else guards:
+        asked = [partial(self._ask, guard, request, cors) for guard in guards]
+        for find_visitor in [partial(self._redeem, request)] if TICKET in request.args else asked:
             try:
-                visitor = self._redeem(request) if guard == TICKET else self._ask(guard, request, cors)
+                visitor = find_visitor()
+                if visitor is not None and visitor.expires_at <= time.time():
+                    raise InvalidToken("Your access has expired.")
             except (InvalidToken, AccessUnavailable) as error:
                 failures.append(error)
                 continue
@@ -79,7 +84,7 @@ class Identifier:
             raise Forbidden("You may not read this stream.", challenges(guards, "insufficient_scope"))
         raise _failure(failures, guards)
 
-    def _redeem(self, request: Request) -> Visitor:
+    def _redeem(self, request: Request) -> Visitor | None:
         if self._tickets is None:
             raise InvalidParameter(
                 "This server issues no tickets (tickets: false). Send the token in a header or a cookie."

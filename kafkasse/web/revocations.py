@@ -28,10 +28,13 @@ class Revocations:
         """Watch the key of a stream's visitor, if it has one."""
         if not visitor.key_hash:
             return
+        version = self._guards.version
         self._visitors[stream] = visitor
         if not self._is_running:
             self._is_running = True
-            gevent.spawn(self._run, self._guards.version)
+            gevent.spawn(self._run, version)
+        if not self._guards.is_current(visitor):  # the key was revoked while the stream opened
+            stream.end(EndReason.ACCESS_REVOKED)
 
     def _run(self, version: int) -> None:
         try:

@@ -43,15 +43,18 @@ def test_the_file_does_not_contain_the_key() -> None:
     assert create_key("a") != (key, line)
 
 
-@pytest.mark.parametrize("change", ["", "x", "hash", "other"])
-def test_rejects_every_other_text(file: Path, change: str) -> None:
-    """A key that was changed, the hash itself, and a key of another file are unknown."""
+def test_rejects_every_other_text(file: Path) -> None:
+    """A key that was changed, and a key of another file, are unknown. The hash itself is not a key."""
     key, line = create_key("a")
     file.write_text(line)
-    given = {"": "", "x": key + "x", "hash": line.partition(":")[2], "other": create_key("a")[0]}[change]
+    guard = guard_of(file)
 
-    with pytest.raises(InvalidToken, match="The API key is unknown or was revoked"):
-        guard_of(file).identify(given)
+    for given in (key + "x", key[:-1], create_key("a")[0]):
+        with pytest.raises(InvalidToken, match=r"The API key is unknown or was revoked\."):
+            guard.identify(given)
+    for given in ("", line.partition(":")[2]):
+        with pytest.raises(InvalidToken, match=r"The token is not an API key\."):
+            guard.identify(given)
 
 
 def test_compares_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 
 from kafkasse import Visitor, schemas
 from kafkasse.access.api_keys import create_key
+from kafkasse.access.jwt_guard import LEEWAY_DEFAULT_S
 from kafkasse.access.tickets import LIFETIME_S
 from kafkasse.app import blueprint
 from kafkasse.config import Config
@@ -160,7 +161,7 @@ def test_claims_grant_access(client: FlaskClient, claims: dict[str, Any], expect
     assert expected == response.status_code
     if expected == 403:
         assert "ForbiddenError" == json.loads(response.text)["name"]
-        assert 'error="insufficient_scope"' in response.headers["WWW-Authenticate"]
+        assert 'Bearer realm="customers", error="insufficient_scope"' == response.headers["WWW-Authenticate"]
     response.close()
 
 
@@ -226,6 +227,24 @@ def test_a_ticket_has_the_claims_of_its_token(client: FlaskClient) -> None:
     issued = ticket(client, "/admins", **bearer(token(role="admin"))).json["ticket"]
 
     assert 200 == status(client, f"/admins?ticket={issued}")
+
+
+def test_a_ticket_does_not_outlive_its_token(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ticket of a token that has expired in the meantime is rejected."""
+    issued = ticket(client, **bearer(token(exp=int(time.time()) + 1))).json["ticket"]
+    later = time.time() + 1 + LEEWAY_DEFAULT_S
+    monkeypatch.setattr("kafkasse.web.identify.time.time", lambda: later)
+
+    response = client.get(f"/streams/t?ticket={issued}")
+
+    assert (401, "Your access has expired.") == (response.status_code, response.json["detail"])
+
+
+def test_a_guard_may_be_called_ticket(client_of: ClientOf) -> None:
+    """The name of a guard has no special meaning."""
+    client = client_of(guards={"ticket": lambda _: Visitor()}, allowed_topics=["t"], access=["ticket"])
+
+    assert 200 == status(client, "/t")
 
 
 @pytest.mark.parametrize(
