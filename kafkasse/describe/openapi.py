@@ -87,7 +87,7 @@ def _path(
             "responses": {"200": _stream(stream), **rejections},
         },
         "head": {
-            "operationId": f"check_{stream.name}",
+            "operationId": f"check-{stream.name}",  # names of routes contain no hyphens
             "summary": f"Check a request for the stream {stream.name} without opening it",
             **operation,
             "responses": {"200": {"description": "GET would open a stream."}, **rejections},

@@ -32,6 +32,7 @@ from kafkasse.describe.streams import StreamDescription, describe
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
 from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.request import MAX_ACCEPT_CHARS
 from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "catalog"
@@ -40,7 +41,6 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 MAX_DOCUMENTS = 32  # in the cache; they differ by the URL of the blueprint and by the streams that the visitor may see
 _METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 _ROOT = "kafkasse.root"  # the key in the WSGI environ, because url_for() takes 20 µs
-_SERVERS = '"servers": {'
 _CODE = re.compile("`([^`]*)`")
 
 
@@ -149,7 +149,7 @@ class Catalog:
         base = request.host_url.rstrip("/") + root
         streams = [_as_json(describe(route), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
-        if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
+        if len(request.headers.get("Accept", "")) <= MAX_ACCEPT_CHARS and _prefers_html():
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
         else:
             response = _json(json.dumps({"streams": streams, "documents": documents}), "application/json")
@@ -163,8 +163,8 @@ class Catalog:
     def _asyncapi(self) -> Response:
         server = {"host": request.host, "protocol": request.scheme, "pathname": self.root or "/"}
         # A client may send any Host header, so the address of the server is not part of the text in the cache.
-        text = self._current_document("asyncapi", "").replace(_SERVERS, f'{_SERVERS}"http": {json.dumps(server)}, ')
-        return _json(text, ASYNCAPI_TYPE)
+        before, servers, after = self._current_document("asyncapi", "").partition('"servers": {')
+        return _json(f'{before}{servers}"http": {json.dumps(server)}, {after}', ASYNCAPI_TYPE)
 
     def _current_document(self, kind: str, root: str) -> str:
         routes = self._visible()
@@ -190,6 +190,10 @@ def _read_only(respond: Callable[[], Response]) -> Response:
     response = respond()
     response.headers.update(DEFAULT_HEADERS)
     return response
+
+
+def _prefers_html() -> bool:
+    return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
 
 def _problem_page() -> Response:

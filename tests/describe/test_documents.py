@@ -58,6 +58,7 @@ def app(log: MemoryLog, tmp_path: Path) -> Flask:
         }
         for name in FORMATS
     }
+    routes["check_table"] = {"path": "/check", "topics": ["t"]}
     routes["table"] = {"path": "/table", "topics": ["t"], "start": "snapshot"}
     filters = ["key", "header.type", "field.*", "filter"]
     routes["mine"] = {
@@ -92,7 +93,7 @@ def test_the_openapi_document_is_valid(app: Flask) -> None:
 
     assert [] == errors
     assert "3.2.0" == found["openapi"]
-    paths = {"/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/mine/{customer}", "/{topics}"}
+    paths = {"/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/check", "/mine/{customer}", "/{topics}"}
     assert paths == found["paths"].keys()
     assert [{"url": "/streams"}] == found["servers"]
 
@@ -177,7 +178,7 @@ class TestSchemas:
         avro = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "double"}]}
         node = {
             "$id": "https://x.example/node",
-            "properties": {"next": {"$ref": "#"}, "size": {"$ref": "#/definitions/s"}},
+            "properties": {"servers": {}, "next": {"$ref": "#"}, "size": {"$ref": "#/definitions/s"}},
         }
         registry.register("shop.orders-value", avro)
         registry.register("shop.nodes-value", node | {"definitions": {"s": {"type": "integer"}}}, "JSON")
@@ -202,6 +203,7 @@ class TestSchemas:
         validator = import_module("openapi_spec_validator")
         assert [] == list(validator.OpenAPIV32SpecValidator(openapi).iter_errors())
         assert [] == list(Draft7Validator(ASYNCAPI).iter_errors(asyncapi))
+        assert 1 == json.dumps(asyncapi).count('"host": "localhost"')
         for found in (openapi, asyncapi):
             assert all(resolve(found, each) is not None for each in references(found))
 

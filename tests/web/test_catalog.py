@@ -70,6 +70,12 @@ class TestCatalog:
         assert "<script" not in response.text
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in response.text
 
+    def test_ignores_a_very_long_accept_header(self, log: MemoryLog) -> None:
+        """Parsing a header of 32 KB would stall the event loop, so the response is JSON."""
+        headers = {"Accept": "text/html," * 3000}
+
+        assert "application/json" == mounted(log).get("/streams/", headers=headers).mimetype
+
     def test_loads_nothing_and_runs_nothing(self, log: MemoryLog) -> None:
         """The policy allows only the style in the page, and the page does not refer to anything else."""
         response = mounted(log).get("/streams/", headers=HTML)
