@@ -66,12 +66,13 @@ def test_every_member_of_a_route_is_in_the_docs(root: Path) -> None:
 
 
 def test_the_examples_are_valid_configurations(root: Path, tmp_path: Path) -> None:
-    """The YAML in docs/configuration.md is valid, including its routes."""
+    """The YAML in docs/configuration.md and docs/routes.md is valid, including its routes."""
     file = tmp_path / "kafkasse.yaml"
     paths = []
-    for block in _blocks(root / "docs/configuration.md", "yaml"):
+    for block in [*_blocks(root / "docs/configuration.md", "yaml"), *_blocks(root / "docs/routes.md", "yaml")]:
         file.write_text(block)
-        config = kafkasse.Config.load({"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "secret"}, file)
+        password = {"KAFKASSE_CLUSTERS_EU_SASL_PLAIN_PASSWORD": "secret"} if "sasl_mechanism" in block else {}
+        config = kafkasse.Config.load(password, file)
         paths += [route.path for route in config.routes[:-1]]
 
     assert {"/prices", "/audit", "/eu/prices"} <= set(paths)
