@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import catch_up, cold_start, fan_out, filtering, idle, opening, report, returning, scaling, servers
+from bench import catch_up, cold_start, fan_out, filtering, idle, opening, personal, report, returning, scaling, servers
 from bench.figures import Figures, merged
 from bench.testbed import QUICK, Scale, Testbed
 
@@ -28,6 +28,7 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "first_event": opening.first_event,
     "idle": idle.measure,
     "crowd": fan_out.crowd,
+    "personal": personal.measure,
     "returning": returning.measure,
     "cold_start": cold_start.measure,
     "partitions": scaling.partitions,

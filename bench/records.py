@@ -36,11 +36,11 @@ def value(size: int, mark: bytes = MARK) -> bytes:
     return json.dumps(members).encode()
 
 
-def batch(values: Sequence[bytes]) -> bytes:
+def batch(values: Sequence[bytes], key: bytes | None = None) -> bytes:
     """An uncompressed record batch in format version 2."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, MAX_BATCH_BYTES * 4)
     for offset, each in enumerate(values):
-        builder.append(offset, None, None, each, [])
+        builder.append(offset, None, key, each, [])
     return bytes(builder.build())
 
 
@@ -67,10 +67,20 @@ class Producer:
             self._await_responses()
         return each * partitions
 
-    def pace(self, topics: Sequence[str], partitions: int, rate: float, seconds: float, size: int) -> int:
+    def pace(
+        self, topics: Sequence[str], partitions: int, rate: float, seconds: float, size: int, keys: int = 0
+    ) -> int:
         """Append records at a steady rate, one per batch, to all topics and partitions in turn. Returns their number.
 
         The producer does not wait for responses. So a slow broker cannot hide delays by slowing down the producer.
+
+        Args:
+            topics: the topics.
+            partitions: the number of partitions of each topic.
+            rate: the records per second.
+            seconds: for how long.
+            size: the bytes of each record.
+            keys: the records have the keys 0 to `keys` - 1 in turn. 0: they have no keys.
         """
         template = value(size)
         began = time.monotonic()
@@ -78,7 +88,8 @@ class Producer:
         for number in range(count):
             time.sleep(max(0.0, began + number / rate - time.monotonic()))
             turn = number % (len(topics) * partitions)
-            self._send(topics[turn % len(topics)], turn // len(topics), batch([_with_current_time(template)]))
+            records = batch([_with_current_time(template)], b"%d" % (number % keys) if keys else None)
+            self._send(topics[turn % len(topics)], turn // len(topics), records)
             self._read_response(socket.MSG_DONTWAIT)
         self._await_responses()
         return count

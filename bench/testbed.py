@@ -43,6 +43,8 @@ class Scale:
     crowd_clients: int = 10_000
     returning_clients: tuple[int, ...] = (100, 1000, 3000)
     missed_records: int = 100
+    personal_clients: tuple[int, ...] = (1000, 10_000)
+    personal_s: float = 10.0
     paced_s: float = 5.0
     growth_s: float = 4.0
     burst_records: int = 5_000
@@ -64,6 +66,8 @@ QUICK = Scale(
     crowd_clients=30,
     returning_clients=(2, 10),
     missed_records=9,
+    personal_clients=(10, 50),
+    personal_s=0.5,
     paced_s=0.5,
     growth_s=0.3,
     burst_records=300,
@@ -206,6 +210,15 @@ class Testbed:
         return self._delivered(
             server, records, seconds + drain_timeout_s, "pace", [topic], partitions, rate, seconds, RECORD_BYTES
         )
+
+    def personal(self, server: Server, topic: str, clients: int, rate: float, seconds: float) -> Measured:
+        """As paced(), with the key of one client after another. All clients together receive each record once."""
+        records = int(rate * seconds) // clients
+        seconds = records * clients / rate
+        return self._delivered(
+            server, records, seconds + DRAIN_TIMEOUT_S,
+            "pace", [topic], PARTITIONS, rate, seconds, RECORD_BYTES, clients,
+        )  # fmt: skip
 
     def burst(self, server: Server, topic: str, records: int, within_s: float = BURST_TIMEOUT_S) -> Measured:
         """Send all records at once, and measure what is delivered within `within_s` seconds."""

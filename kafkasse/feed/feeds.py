@@ -169,7 +169,7 @@ class Feeds:
                 self.log, position, topics, route.start, since, route.id_type, self._epoch_ends, self._offset_ranges
             )
             ids, gaps = _ids(start, route), start.gaps
-            snapshot = SnapshotReader(self._snapshot(feed)) if start.snapshot else None
+            snapshot = SnapshotReader(self._snapshot(feed), selector) if start.snapshot else None
 
         def open_catch_up(ids: IdWriter) -> CatchUp:
             follows = [feed.key.follows] if feed.key.follows is not None else []

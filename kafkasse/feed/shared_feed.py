@@ -300,6 +300,7 @@ class SharedFeed:
     def _add(self, segment: Segment) -> None:
         self.ring.append(segment)
         self._unsent_bytes += segment.size
+        self.ring.evict()  # otherwise a full ring would be flushed after each segment
         if self.ring.is_full or self._unsent_bytes >= MAX_FLUSH_BYTES:
             self.flush()
 
@@ -371,15 +372,18 @@ class SharedFeed:
         self.ring.flushed = position.segment
         self._unsent = {client: group for group in groups for client in group.clients if self._parked[client] is None}
         self._sending = None
+        data = b""
+        chunks: dict[str, bytes] = {}  # by content coding
         while self._unsent:
             take_turn(urgent=True)
             for _ in range(min(PARKED_CLIENTS_PER_TURN, len(self._unsent))):
                 client, group = self._unsent.popitem()
                 if group is not self._sending:
-                    self._sending = group
+                    self._sending, previous = group, data
                     data, events = frames_for(group)
                     group.count(events, len(data))
-                    chunks: dict[str, bytes] = {}  # by content coding
+                    if data is not previous:  # a heartbeat is the same for all groups
+                        chunks = {}
                 self.stats.events += events
                 self.stats.bytes += len(data)
                 if client.coding not in chunks:

@@ -4,7 +4,7 @@
 
 For the first client, the snapshot is read from the start of the topics. For later clients, the records since then are added.
 Clients share a version: a list of encoded rows, and the position after them. At most two versions are in memory: the newest,
-and one that clients still receive.
+and one that clients still receive. If the feed has dimensions, a client receives a list with the rows that it selects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import gevent
@@ -23,11 +23,15 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.filter import Selector
+from kafkasse.filter.dimensions import Values
 from kafkasse.frame import DecoderPending
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.position import IdWriter
 
 ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its frame; a test measures it
+INDEX_BYTES = 100  # in addition for each row, if the feed has dimensions
+VALUES_BYTES = 300  # in addition for each of the dispatch values, without its text
 MAX_POLL_S = 0.25
 UNAVAILABLE_BACKOFF_S = 0.5
 MAX_PIECE_RECORDS = 64
@@ -36,13 +40,26 @@ MAX_SUPERSEDED_S = 600.0  # how long clients may take to receive a version that 
 
 
 class _Rows(list[bytes]):
-    """The frames of a version. `is_expired` means that the frames were removed before all clients had received them."""
+    """The frames of a version, or those that clients with one selector receive.
 
-    __slots__ = ("__weakref__", "is_expired")
+    Attributes:
+        is_expired: the frames were removed before all clients had received them.
+        selected: the rows for the selectors of a feed with dimensions, as long as clients receive them.
+        whole: the rows of the version, if these are the rows for one selector.
+    """
+
+    __slots__ = ("__weakref__", "is_expired", "selected", "whole")
+
+    def __init__(self, frames: Iterable[bytes], whole: _Rows | None = None) -> None:
+        super().__init__(frames)
+        self.is_expired = False
+        self.selected: weakref.WeakValueDictionary[Selector, _Rows] = weakref.WeakValueDictionary()
+        self.whole = whole
 
     def expire(self) -> None:
-        self.is_expired = True
-        self.clear()
+        for rows in (self, *self.selected.values()):
+            rows.is_expired = True
+            rows.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +97,9 @@ class Snapshot:
 
     def _clear(self) -> None:
         self._rows: dict[object, bytes] = {}  # the newest frame of each key, in the order of the log
+        # Only if the feed has dimensions: the dispatch values of each key, and the keys with each of the dispatch values.
+        self._values: dict[object, Values] = {}
+        self._keys: dict[Values, dict[object, None]] = {}
         self._bytes = 0
         self._is_changed = True  # since the newest version
         self._ids: IdWriter | None = None  # the position after the rows
@@ -103,8 +123,12 @@ class Snapshot:
             if not self._greenlet:  # it has not started, or has ended
                 self._greenlet = gevent.spawn(self._run)
 
-    def version(self, timeout_s: float) -> SnapshotVersion | None:
+    def version(self, timeout_s: float, selector: Selector | None = None) -> SnapshotVersion | None:
         """Return the newest version as soon as no request for a newer one is pending. Return None after the timeout.
+
+        Args:
+            timeout_s: how long to wait.
+            selector: the rows to return, if the feed has dimensions.
 
         Raises:
             KafkasseError: see check().
@@ -112,7 +136,15 @@ class Snapshot:
         if self._requested.is_set() and timeout_s > 0:
             self._changed.wait(timeout_s)
         self.check()
-        return None if self._requested.is_set() else self._newest
+        if self._requested.is_set() or self._newest is None or selector is None:
+            return None if self._requested.is_set() else self._newest
+        whole, places = self._newest.rows, self._newest.places
+        rows = whole.selected.get(selector)
+        if rows is None:
+            # Without a request, nothing has changed the rows since the newest version was made.
+            keys = (key for values in sorted(selector.values) for key in self._keys.get(values, ()))
+            rows = whole.selected[selector] = _Rows((self._rows[key] for key in keys), whole)
+        return SnapshotVersion(rows, places)
 
     def wake(self) -> None:
         """End all calls of version()."""
@@ -218,25 +250,53 @@ class Snapshot:
             for record in batch.records[start : start + MAX_PIECE_RECORDS]:
                 # A record without a key replaces no other. A newer record moves its key to the end: the order of the log.
                 key = (topic, record.key) if record.key is not None else (batch.partition, record.offset)
-                encoded = self._encoder.encode(topic, partition, record) if record.value is not None else None
-                self._replace(key, self._encoder.wire.frame(encoded[0], "", encoded[1]) if encoded else None)
+                encode = self._encoder.encode_with_values
+                encoded = encode(topic, partition, record) if record.value is not None else None
+                if encoded is None:
+                    self._replace(key, None, ())
+                else:
+                    values, (event, body) = encoded
+                    self._replace(key, self._encoder.wire.frame(event, "", body), values)
         last_timestamp = batch.records[-1].timestamp if batch.records else None
         ids.set(batch.partition, batch.next_offset, last_timestamp, batch.leader_epoch)
 
-    def _replace(self, key: tuple[object, object], frame: bytes | None) -> None:
+    def _replace(self, key: tuple[object, object], frame: bytes | None, values: Values) -> None:
         key_bytes = len(key[1]) if isinstance(key[1], bytes) else 0
         if (former := self._rows.pop(key, None)) is not None:
             self._bytes -= len(former) + key_bytes + ROW_BYTES
             self._is_changed = True
+            self._remove_from_index(key)
         if frame is not None:
             self._rows[key] = frame
             self._bytes += len(frame) + key_bytes + ROW_BYTES
             self._is_changed = True
+            if values:
+                self._add_to_index(key, values)
         if self._bytes > self._max_bytes:
             raise ConfigurationError(
                 f"The snapshot is larger than {self._max_bytes} bytes (max_snapshot_bytes={self._max_bytes})."
                 " Increase max_snapshot_bytes in the server's configuration, or start at another position."
             )
+
+    def _add_to_index(self, key: object, values: Values) -> None:
+        keys = self._keys.get(values)
+        if keys is None:
+            keys = self._keys[values] = {}
+            self._bytes += VALUES_BYTES + sum(map(len, values))
+        self._values[key] = values
+        self._bytes += INDEX_BYTES
+        keys[key] = None
+
+    def _remove_from_index(self, key: object) -> None:
+        values = self._values.pop(key, None)
+        if values is None:
+            return
+        self._bytes -= INDEX_BYTES
+        keys = self._keys[values]
+        del keys[key]
+        if not keys:
+            del self._keys[values]
+            self._bytes -= VALUES_BYTES + sum(map(len, values))
 
     def _make_version(self, ids: IdWriter) -> None:
         rows = self._newest.rows if self._newest is not None else None
@@ -244,7 +304,7 @@ class Snapshot:
             if rows is not None:
                 self._previous, self._superseded_at = weakref.ref(rows), time.monotonic()
             rows = _Rows(self._rows.values())
-            rows.is_expired = self._is_changed = False
+            self._is_changed = False
         self._newest = SnapshotVersion(rows, self._feed.places(ids))
 
 
@@ -256,11 +316,12 @@ class SnapshotReader:
         rows_read: the number of rows that read() has returned.
     """
 
-    __slots__ = ("_snapshot", "_version", "position", "rows_read")
+    __slots__ = ("_selector", "_snapshot", "_version", "position", "rows_read")
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, selector: Selector | None = None) -> None:
         self.position: dict[Partition, Place] | None = None
         self._snapshot = snapshot
+        self._selector = selector
         self._version: SnapshotVersion | None = None
         self.rows_read = 0
         snapshot.check()
@@ -273,7 +334,7 @@ class SnapshotReader:
             KafkasseError: the snapshot failed, or this client has received it too slowly.
         """
         if self._version is None:
-            self._version = self._snapshot.version(timeout_s)
+            self._version = self._snapshot.version(timeout_s, self._selector)
             if self._version is None:
                 return b""
         rows = self._version.rows

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafkasse.filter.dimensions import Dimensions, Selector
 from kafkasse.frame.encoder import RecordFilter
-from kafkasse.frame.record_view import RecordView
 
 
 class Selection(NamedTuple):
@@ -22,27 +20,6 @@ class Selection(NamedTuple):
     filter: RecordFilter | None = None
     dimensions: Dimensions = Dimensions()
     selector: Selector | None = None
-
-    def undispatched(self) -> Selection:
-        """Return the same selection without dimensions, for a feed that does not distribute records by them."""
-        if self.selector is None:
-            return self
-        return Selection(SelectedRecords(self.filter, self.dimensions, self.selector))
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedRecords:
-    """The filter of the records that one selector selects."""
-
-    filter: RecordFilter | None
-    dimensions: Dimensions
-    selector: Selector
-
-    def matches(self, view: RecordView) -> bool:
-        """Return whether the selector selects a record that meets the other conditions."""
-        return self.selector.selects(self.dimensions.values(view)) and (
-            self.filter is None or self.filter.matches(view)
-        )
 
 
 EVERYTHING = Selection()

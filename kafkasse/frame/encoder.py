@@ -143,6 +143,10 @@ class Encoder:
     def _skip(self, view: RecordView, error: DeserializationError) -> None:
         self._on_skipped(view.topic, view.partition, view.offset, str(error), error.kind)
 
+    def encode_with_values(self, topic: str, partition: int, record: Record) -> tuple[Values, tuple[str, bytes]] | None:
+        """As encode(), with the dispatch values of the record, which are () without dimensions. None: it is not sent."""
+        return self._encode_selected(RecordView(topic, partition, record, self._decoder), None)
+
     def _encode(self, view: RecordView) -> tuple[str, bytes] | None:
         try:
             payload = self._payload(view)

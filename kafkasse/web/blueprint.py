@@ -36,7 +36,7 @@ from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
 from kafkasse.registry import open_registry
-from kafkasse.route import Route, StartAt
+from kafkasse.route import Route
 from kafkasse.telemetry import request_id, traces
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
@@ -385,9 +385,7 @@ class StreamService:
         def on_failure(view: RecordView, reason: str) -> None:
             self._filter_failures.add(route.name, view.topic, view.partition, view.offset, reason)
 
-        selection = route.where.select(parameters, visitor.claims, query, on_failure)
-        # A snapshot contains the rows of all clients of its feed.
-        return selection.undispatched() if route.start is StartAt.SNAPSHOT else selection
+        return route.where.select(parameters, visitor.claims, query, on_failure)
 
     def _matching(self, route: Route, feeds: Feeds) -> list[str]:
         """Return the existing topics that match the route's patterns. A topic may be deleted after it was listed."""

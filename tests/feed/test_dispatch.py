@@ -7,18 +7,32 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
+import gevent
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafkasse.config import Config
+from kafkasse.feed import Feeds, Reader
+from kafkasse.feed.ring import Segment
+from kafkasse.feed.tail import Tail
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder, JsonLines, ServerSentEvents
-from kafkasse.position import IdType
+from kafkasse.frame.record_view import RecordView
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import IdType, of_topics, parse
+from kafkasse.route import Route
 from tests.feed import test_joins as joins
 from tests.feed.test_joins import MAX_PARTITIONS, RING, STEP, SWITCHES, starts, step
 from tests.support.examples import examples
+from tests.support.parked_client import ParkedClient
+from tests.support.turns import turn
 
 KEYS = ("a", "b", "c", "d", None)
 # Different parts of a record. All have the same value, so that one selector per client is enough.
@@ -156,3 +170,141 @@ def test_each_event_of_a_personal_stream_has_an_id(id_type, steps, max_ring_reco
     world.play(steps)
 
     world.check()
+
+
+# The cost.
+
+
+class CountingClient(ParkedClient):
+    """Counts the chunks that it receives."""
+
+    chunks = 0
+
+    def try_send(self, chunk: bytes) -> bool:
+        self.chunks += 1
+        return super().try_send(chunk)
+
+
+class Crowd:
+    """Parked clients of one feed, each with its own key, and a topic whose tail the test turns."""
+
+    def __init__(self, count: int) -> None:
+        self.log = MemoryLog()
+        self.log.create("t")
+        self.tails: list[Tail] = []
+        self.feeds = Feeds(self.log, Config().feed, self.tails.append)
+        self.encoder = Encoder(dimensions=Dimensions((Dimension("key"),)))
+        self.clients = [CountingClient() for _ in range(count)]
+        for number, client in enumerate(self.clients):
+            reader = self.open(Selector.of([str(number)]))
+            reader.begin()
+            reader.park(client)
+        (self.feed,) = self.tails[0].feeds.values()
+
+    def open(self, selector: Selector, last_id: str = "") -> Reader:
+        position = parse(last_id) if last_id else of_topics(["t"])
+        route = Route("topics", "/{topics}", None)
+        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder, selector=selector)
+
+    def append(self, *keys: int) -> None:
+        for key in keys:
+            self.log.append("t", b'{"n":1}', key=b"%d" % key)
+        turn(self.tails[0])
+
+
+def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 2,000 subscribers, each record costs one call of Dimensions.values(), and the other clients are not touched."""
+    crowd = Crowd(2_000)
+    looked_up: list[int] = []
+    values = Dimensions.values
+
+    def counted(self: Dimensions, view: RecordView) -> Any:
+        looked_up.append(view.offset)
+        return values(self, view)
+
+    monkeypatch.setattr(Dimensions, "values", counted)
+    crowd.append(7, 1_999, 7, 5_000)
+
+    assert [0, 1, 2, 3] == looked_up
+    assert {7: 1, 1_999: 1} == {number: each.chunks for number, each in enumerate(crowd.clients) if each.chunks}
+    assert 2 == crowd.clients[7].received.count(b"event: message")
+
+
+def test_a_flush_takes_the_same_number_of_steps_for_any_number_of_subscribers() -> None:
+    """The work per record does not depend on the number of clients that do not receive it."""
+    crowds = [Crowd(10), Crowd(1_000)]
+    few, many = ([count_steps(partial(crowd.append, 1, 2, 3)) for _ in range(3)][-1] for crowd in crowds)
+
+    assert many < 1.1 * few
+
+
+def test_idle_clients_of_a_busy_feed_receive_heartbeats_with_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of other clients do not postpone the heartbeat. It moves the client's event ID past them."""
+    crowd = Crowd(2)
+    crowd.append(1, 1)
+    crowd.feed._heartbeat_at = 0.0
+    crowd.append(1)
+    crowd.append(1)
+
+    idle, busy = crowd.clients
+    assert b"event: position\ndata: {}\nid: %s\n\n" % id_at(3) == idle.received
+    assert 4 == busy.received.count(b"event: message")
+    assert 1 == busy.received.count(b"event: position")
+
+
+def test_a_returning_client_reads_only_its_own_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of the ring finds them, so that a client does not read through the records of all others."""
+    crowd = Crowd(1)
+    for number in range(500):
+        crowd.append(number % 100)
+    read: list[int] = []
+    frames = Segment.frames
+
+    def counted(self: Segment, selector: Selector | None) -> Any:
+        read.append(self.offsets[0])
+        return frames(self, selector)
+
+    monkeypatch.setattr(Segment, "frames", counted)
+    reader = crowd.open(Selector.of(["42"]), id_at(0).decode())
+    data = reader.read(0)
+
+    assert [42, 142, 242, 342, 442] == read
+    assert 5 == data.count(b"event: message")
+    assert reader.can_park
+
+
+def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:
+    """All clients receive a gap, whatever they select; afterwards, each receives its own new records."""
+    crowd = Crowd(2)
+    crowd.log.elect_leader("t")
+    crowd.append(0, 1, 1)
+    crowd.log.truncate("t", 1)
+    for _ in range(3):
+        crowd.append(0)
+        gevent.sleep(0.01)  # the tail looks up the end in the background
+
+    assert [b"event: gap" in each.received for each in crowd.clients] == [True, True]
+    assert 4 == crowd.clients[0].received.count(b"event: message")
+    assert 2 == crowd.clients[1].received.count(b"event: message")
+
+
+def id_at(offset: int) -> bytes:
+    return b'[{"topic":"t","partition":0,"offset":%d,"topic_id":"memory1"}]' % offset
+
+
+def count_steps(function: Callable[[], object]) -> int:
+    """Return the number of steps of Python's interpreter in a function, including those of comprehensions."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count
+
+    sys.settrace(count)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+    return steps

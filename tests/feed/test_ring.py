@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.feed.ring import RingLimits
+from kafkasse.feed.ring import INDEX_ENTRY_BYTES, RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
 
 NO_LIMIT = 1 << 40
+KEY = Dimensions((Dimension("key"),))
 
 
 def feed(
@@ -26,22 +28,35 @@ def feed(
     limits: RingLimits | None = None,
     id_type: IdType = IdType.OFFSET,
     compact: bool = True,
+    dimensions: Dimensions | None = None,
 ) -> SharedFeed:
     ids = IdWriter(
         {Partition("t", number): 0 for number in range(partitions)}, {"t": "x"}, id_type=id_type, compact=compact
     )
     return SharedFeed(
-        FeedKey(Encoder(), ("t",)), ids, id_type, limits or RingLimits(max_bytes, max_records, NO_LIMIT), 300.0
+        FeedKey(Encoder(dimensions=dimensions), ("t",)),
+        ids,
+        id_type,
+        limits or RingLimits(max_bytes, max_records, NO_LIMIT),
+        300.0,
     )
 
 
 def append(
-    feed: SharedFeed, partition: int, count: int = 1, value: bytes = b'{"n":1}', epoch: int = UNKNOWN_EPOCH
+    feed: SharedFeed,
+    partition: int,
+    count: int = 1,
+    value: bytes = b'{"n":1}',
+    epoch: int = UNKNOWN_EPOCH,
+    keys: int = 0,
 ) -> None:
-    """Append one batch, and flush the feed."""
+    """Append one batch, and flush the feed. The records have no key, or in turn one of `keys` keys."""
     where = Partition("t", partition)
     start = feed.ids.offsets[where]
-    records = [MemoryRecord(offset, 1000 + offset, None, value) for offset in range(start, start + count)]
+    records = [
+        MemoryRecord(offset, 1000 + offset, b"customer-%d" % (offset % keys) if keys else None, value)
+        for offset in range(start, start + count)
+    ]
     feed.append(Batch(where, records, start + count, epoch))
     feed.flush()
 
@@ -115,6 +130,43 @@ def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: in
     tracemalloc.stop()
 
     assert 1 / 1.5 < allocated / (shared.ring._bytes - before) < 1.5
+
+
+@pytest.mark.parametrize(("records", "keys"), [(1, 1), (64, 1), (1, 1_000_000), (64, 1_000_000)])
+def test_the_limit_counts_the_index_of_the_dispatch_values(records: int, keys: int) -> None:
+    """The estimate is right within a factor of 1.5 if all records have the same key, and if each has its own."""
+    shared = feed(1, dimensions=KEY)
+    append(shared, 0, keys=keys)
+    tracemalloc.start()
+    before = shared.ring._bytes
+    for _ in range(300):
+        append(shared, 0, records, keys=keys)
+    allocated, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert 1 / 1.5 < allocated / (shared.ring._bytes - before) < 1.5
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 5)), min_size=1, max_size=30), st.integers(1, 30))
+def test_the_index_contains_exactly_the_segments_that_the_ring_holds(
+    batches: list[tuple[int, int]], max_records: int
+) -> None:
+    """Eviction removes segments from the index and gives back the bytes of the values that no record has any more."""
+    shared = feed(1, max_records=max_records, dimensions=KEY)
+    for count, keys in batches:
+        append(shared, 0, count, keys=keys)
+    ring = shared.ring
+    held = {number: set(ring[number].values) for number in range(ring.first, ring.head)}
+    selectors = {values: Selector(frozenset([values])) for values in ring._index}
+
+    assert set().union(*held.values()) == selectors.keys()
+    for values, selector in selectors.items():
+        numbers = [number for number, found in held.items() if values in found]
+        assert numbers == ring.find_selected(selector, 0, 1000)
+        assert numbers[1:3] == ring.find_selected(selector, numbers[0] + 1, 2)
+    sizes = [ring[number].size for number in held]
+    index = sum(each.size + INDEX_ENTRY_BYTES * len(each.numbers) for each in ring._index.values())
+    assert sum(sizes) + index == ring._bytes
 
 
 def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended() -> None:

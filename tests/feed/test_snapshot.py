@@ -11,11 +11,12 @@ import gevent
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError
+from kafkasse.errors import ConfigurationError, Unavailable
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds, StopReason
 from kafkasse.feed import snapshot as snapshots
 from kafkasse.feed.tail import Tail
+from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder, JsonLines
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
@@ -60,17 +61,17 @@ class World:
         for tail in self.tails:
             turn(tail)
 
-    def open(self, last_id: str = "") -> Client:
-        return Client(self, last_id)
+    def open(self, last_id: str = "", selector: Selector | None = None) -> Client:
+        return Client(self, last_id, selector)
 
 
 class Client:
     """A client that receives everything that is ready with read()."""
 
-    def __init__(self, world: World, last_id: str) -> None:
+    def __init__(self, world: World, last_id: str, selector: Selector | None) -> None:
         route = Route("topics", "/{topics}", None, start=StartAt.SNAPSHOT)
         position = parse(last_id) if last_id else of_topics(["t"])
-        self.reader = world.feeds.open(route, position, world.log.describe(["t"]), world.encoder)
+        self.reader = world.feeds.open(route, position, world.log.describe(["t"]), world.encoder, selector=selector)
         self.parser = Parser(last_event_id=last_id)
         self.bytes = self.reader.begin()
         self.events: list[Event] = list(self.parser.receive(self.bytes))
@@ -93,6 +94,52 @@ def numbers(events: list[Event]) -> list[int]:
 def world() -> Iterator[World]:
     world = World()
     yield world
+    world.feeds.close()
+
+
+# Personal streams.
+
+
+def personal_world() -> World:
+    """Return a world whose records are distributed by the member `of`: alice's have even numbers, bob's odd ones."""
+    world = World(Encoder(dimensions=Dimensions((Dimension("field", "of"),))))
+    for n, key in enumerate((b"a", b"b", b"c", b"d", b"a", b"c")):
+        put_for(world, ("alice", "bob")[n % 2], n, key)
+    return world
+
+
+def put_for(world: World, whose: str, n: int, key: bytes) -> None:
+    world.log.append("t", b'{"n":%d,"of":"%b"}' % (n, whose.encode()), 0, key)
+    world.turn()
+
+
+def test_a_snapshot_contains_the_rows_that_the_client_selects() -> None:
+    """Clients share the rows. The row of key `c` belongs to bob, because the newest record decides."""
+    world = personal_world()
+    selectors = [Selector.of(["alice"]), Selector.of(["bob"]), Selector.of(["alice"], ["bob"]), Selector.of(["carol"])]
+    clients = [world.open(selector=each) for each in selectors]
+    found = [numbers(client.read()) for client in clients]
+    put_for(world, "bob", 7, b"e")
+
+    assert [[4], [1, 3, 5], [4, 1, 3, 5], []] == found
+    assert [[], [7], [7], []] == [numbers(client.read()) for client in clients]
+    assert 1 == len({client.parser.last_event_id for client in (clients[1], clients[2])})
+    world.feeds.close()
+
+
+def test_personal_snapshots_of_an_old_version_are_removed_when_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow client of a personal snapshot cannot keep more than two versions in memory."""
+    world = personal_world()
+    slow = world.open(selector=Selector.of(["bob"]))
+    slow.reader._max_chunk_bytes = 1
+    slow.events += slow.parser.receive(slow.reader.read(TIMEOUT_S))
+    monkeypatch.setattr(snapshots, "MAX_SUPERSEDED_S", 0.0)
+    for n in (11, 13):
+        put_for(world, "bob", n, b"b")
+        world.open(selector=Selector.of(["bob"])).read()
+
+    with pytest.raises(Unavailable, match="too slowly"):
+        slow.reader.read(0)
     world.feeds.close()
 
 
@@ -259,7 +306,7 @@ def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pyt
     world.put(7, b"1")
     world.delete(b"2")
     encoded: list[int] = []
-    monkeypatch.setattr(world.encoder, "encode", _spy(world.encoder.encode, encoded))
+    monkeypatch.setattr(world.encoder, "encode_with_values", _spy(world.encoder.encode_with_values, encoded))
 
     assert [0, 7] == numbers(world.open().read())
     assert [3] == encoded  # and the tombstone, which is not encoded
@@ -358,12 +405,14 @@ def test_other_greenlets_run_while_a_snapshot_is_built(world: World, monkeypatch
     assert 15 <= len(turns)
 
 
-def test_the_limit_counts_all_memory_of_a_snapshot() -> None:
+@pytest.mark.parametrize("selector", [None, Selector.of(["key-1"])])
+def test_the_limit_counts_all_memory_of_a_snapshot(selector: Selector | None) -> None:
     """The estimate of the memory of a row is right within a factor of 1.5."""
-    world = World(max_snapshot_bytes=1 << 30)
+    dimensions = Dimensions() if selector is None else Dimensions((Dimension("key"),))
+    world = World(Encoder(dimensions=dimensions), max_snapshot_bytes=1 << 30)
     for n in range(20_000):
         world.log.append("t", b'{"n":%d}' % n, 0, b"key-%d" % n)
-    client = world.open()
+    client = world.open(selector=selector)
     tracemalloc.start()
     client.reader._max_chunk_bytes = 1
     client.reader.read(TIMEOUT_S * 4)
