@@ -180,7 +180,7 @@ class CountingClient(ParkedClient):
 
     chunks = 0
 
-    def try_send(self, chunk: bytes) -> bool:
+    def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
         self.chunks += 1
         return super().try_send(chunk)
 

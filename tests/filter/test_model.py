@@ -107,8 +107,6 @@ def test_a_selection_equals_its_model(view: RecordView, where: dict[str, Any], q
         (selection.filter is None or selection.filter.matches(view))
         and (selection.selector is None or selection.selector.selects(selection.dimensions.values(view)))
     )
-    whole = selection.undispatched().filter
-    assert expected == (whole is None or whole.matches(view))
 
 
 @given(queries, st.randoms())
