@@ -92,11 +92,21 @@ def on_starting(server):
     reload.install(server)
 
 
+def pre_fork(server, worker):
+    """Create the directory of the metrics again if it was removed, because the worker could not start without it."""
+    from kafkasse.server import runtime
+
+    runtime.restore()
+
+
 def child_exit(server, worker):
     """Remove the gauges and the socket of a worker that has exited or was killed."""
     from kafkasse.server import runtime
 
-    runtime.worker_exited(worker.pid)
+    try:
+        runtime.worker_exited(worker.pid)
+    except Exception as error:  # noqa: BLE001 - metrics that cannot be read must not stop the server
+        server.log.warning("The metrics of the worker %s are lost: %s", worker.pid, error)
 
 
 def on_exit(server):

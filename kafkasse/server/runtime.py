@@ -69,8 +69,14 @@ def start() -> None:
     os.environ[FOLDER_VARIABLE] = str(path)
     given = os.environ.get(METRICS_VARIABLE)
     if not given or (inherited is not None and Path(given) == inherited / "metrics"):
-        (path / "metrics").mkdir(mode=0o700)
         os.environ[METRICS_VARIABLE] = str(path / "metrics")
+    restore()
+
+
+def restore() -> None:
+    """Create the directory of the metrics. Some systems remove old files in the temporary directory."""
+    if folder() is not None:
+        Path(os.environ[METRICS_VARIABLE]).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def worker_exited(pid: int) -> None:

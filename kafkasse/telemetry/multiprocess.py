@@ -2,19 +2,22 @@
 
 Each worker writes its own files. When a worker has died, the master removes its gauges and adds its counters to a file for
 all dead workers. Otherwise, the number of files would grow with each restart of a worker. A lock keeps a worker from reading
-the files meanwhile.
+the files meanwhile. A worker waits for it only for a short time, because the master may have been stopped.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOCK = "lock"
+LOCK_TIMEOUT_S = 1.0
+LOCK_INTERVAL_S = 0.01
 DEAD = "dead"  # in place of the process ID
 SUMMED = ("counter", "histogram", "summary")  # types of metrics whose values outlive their worker
 
@@ -58,6 +61,12 @@ def _add(source: Path, target: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, mode: int) -> Iterator[None]:
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     with (folder / LOCK).open("a") as lock:
-        fcntl.flock(lock, mode)
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, mode | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(LOCK_INTERVAL_S)  # lets other greenlets run
         yield

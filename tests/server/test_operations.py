@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -213,3 +214,17 @@ def test_the_private_directory_is_removed(start: Callable[..., Server], tmp_path
     server.stop()
 
     assert [] == list((tmp_path / "run").iterdir())
+
+
+def test_the_server_survives_the_loss_of_its_private_directory(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Some systems remove old files in the temporary directory. A worker that starts later has metrics again."""
+    server = start()
+    wait_until(lambda: list(tmp_path.glob("run/*/worker-*.sock")))
+    shutil.rmtree(next((tmp_path / "run").iterdir()))
+    first = server.worker
+
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: server.workers() not in ([], [first]))
+
+    with Client(server.port, "/t").ready():
+        assert 1 == metric(server, "streams_open")
