@@ -12,7 +12,7 @@ from kafkasse.config.settings import WebSettings
 from kafkasse.describe import events
 from kafkasse.describe.events import Schema, data_schema, ref, shared_schemas
 from kafkasse.describe.problems import pages
-from kafkasse.describe.security import Scheme, schemes_of
+from kafkasse.describe.security import TICKET, Scheme, schemes_of
 from kafkasse.describe.streams import StreamDescription
 from kafkasse.errors import KafkasseError
 from kafkasse.filter.language import MAX_CHARS
@@ -50,7 +50,7 @@ def openapi(
             "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end.",
         },
         "servers": [{"url": root or "/"}],
-        "paths": {stream.path: _path(stream, settings, guards) for stream in streams},
+        "paths": {stream.path: _path(stream, settings, guards) for stream in streams} | _ticket_path(streams, guards),
         "components": {
             "schemas": shared_schemas(streams),
             "parameters": _parameters(settings),
@@ -93,6 +93,31 @@ def _path(
             "responses": {"200": {"description": "GET would open a stream."}, **rejections},
         },
     }
+
+
+def _ticket_path(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Any]:
+    """Return the path at which a client requests a ticket, if one of the streams accepts tickets."""
+    schemes = {name for stream in streams for name in schemes_of(stream, guards)}
+    if TICKET not in schemes:
+        return {}
+    path = {
+        "name": "path",
+        "in": "query",
+        "required": True,
+        "description": "The path of the stream, without the prefix.",
+    }
+    ticket = {"type": "object", "properties": {TICKET: {"type": "string"}, "expires_in": {"type": "integer"}}}
+    operation = {
+        "operationId": "request-ticket",
+        "summary": "Exchange a token for a ticket, which may be part of the URL of a stream",
+        "security": [{name: []} for name in sorted(schemes - {TICKET})],
+        "parameters": [path | {"schema": {"type": "string", "examples": ["/me/orders"]}}],
+        "responses": {
+            "200": {"description": "The ticket.", "content": {"application/json": {"schema": ticket}}},
+            **{each: {"$ref": f"#/components/responses/{each}"} for each in ("400", "401", "403", "405", "429", "503")},
+        },
+    }
+    return {"/-/ticket": {"post": operation}}
 
 
 def _description(stream: StreamDescription) -> str:

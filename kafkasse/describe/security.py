@@ -9,10 +9,11 @@ from kafkasse.describe.streams import StreamDescription
 
 Scheme = dict[str, str]
 
+TICKET = "ticket"
 _TICKET = {
     "type": "apiKey",
     "in": "query",
-    "name": "ticket",
+    "name": TICKET,
     "description": "A ticket from POST /-/ticket. It opens one stream once, for clients that cannot set headers.",
 }
 
@@ -24,7 +25,7 @@ def security_schemes(guards: Mapping[str, Any], tickets: bool) -> dict[str, dict
         guards: the setting `guards`.
         tickets: the setting `tickets`.
     """
-    return {name: _schemes(name, guard) | ({"ticket": _TICKET} if tickets else {}) for name, guard in guards.items()}
+    return {name: _schemes(name, guard) | ({TICKET: _TICKET} if tickets else {}) for name, guard in guards.items()}
 
 
 def schemes_of(stream: StreamDescription, guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Scheme]:

@@ -93,7 +93,17 @@ def test_the_openapi_document_is_valid(app: Flask) -> None:
 
     assert [] == errors
     assert "3.2.0" == found["openapi"]
-    paths = {"/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/check", "/mine/{customer}", "/{topics}"}
+    paths = {
+        "/kafkasse",
+        "/value",
+        "/envelope",
+        "/cloudevents",
+        "/table",
+        "/check",
+        "/mine/{customer}",
+        "/{topics}",
+        "/-/ticket",
+    }
     assert paths == found["paths"].keys()
     assert [{"url": "/streams"}] == found["servers"]
 
