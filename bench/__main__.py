@@ -15,7 +15,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import catch_up, cold_start, fan_out, filtering, idle, opening, personal, report, returning, scaling, servers
+from bench import (
+    catch_up,
+    cold_start,
+    decoding,
+    fan_out,
+    filtering,
+    idle,
+    opening,
+    personal,
+    report,
+    returning,
+    scaling,
+    servers,
+)
 from bench.figures import Figures, merged
 from bench.testbed import QUICK, Scale, Testbed
 
@@ -37,6 +50,7 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "workers": scaling.workers,
     "stalled": scaling.stalled,
     "filtering": filtering.measure,
+    "decoding": decoding.measure,
 }
 
 ROUNDS = 5

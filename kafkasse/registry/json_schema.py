@@ -43,6 +43,7 @@ class JsonSchema:
 
     def __init__(self, schema: RegisteredSchema, references: Mapping[str, RegisteredSchema]) -> None:
         self._source = json.loads(schema.text)
+        self._has_references = bool(references)
         validator_class: Any = validators.validator_for(self._source, default=Draft7Validator)
         validator_class.check_schema(self._source)
         base = self._source.get("$id", "") if isinstance(self._source, dict) else ""
@@ -76,8 +77,8 @@ class JsonSchema:
             raise DeserializationError(reason, "invalid")
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the schema."""
-        return self._source if isinstance(self._source, dict) else {}
+        """Return the schema, or {} if it refers to other schemas, which a document would lack."""
+        return self._source if isinstance(self._source, dict) and not self._has_references else {}
 
 
 def _protected(validator_class: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Protobuf: decode messages to Protobuf's JSON mapping, and describe them as JSON Schema.
+"""Protobuf: decode messages to Protobuf's JSON mapping.
 
 The names of fields are in lowerCamelCase; 64-bit numbers are text; bytes are base64; fields without presence that have their
 default value are omitted. See https://protobuf.dev/programming-guides/json/.
@@ -128,7 +128,7 @@ class ProtobufSchema:
         return self._converters[name]
 
     def json_schema(self) -> JsonObject:
-        """Return a JSON Schema of the first message of the file."""
+        """Return a JSON Schema of all messages: each record names its own."""
         return {"type": "object"}
 
 

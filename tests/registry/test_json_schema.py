@@ -58,6 +58,13 @@ def test_references(base: dict[str, str]) -> None:
         schema.decode(b'["1"]', validate=True)
 
 
+def test_a_schema_with_references_is_described_as_any_value() -> None:
+    """A document would lack the schemas to which it refers."""
+    assert {"type": "string"} == compiled({"type": "string"}).json_schema()
+    assert {} == compiled(True).json_schema()
+    assert {} == compiled({"items": {"$ref": "money.json"}}, money={"type": "integer"}).json_schema()
+
+
 def test_an_unknown_reference_is_not_downloaded() -> None:
     """A $ref that the registry does not list makes the value invalid, and causes no request."""
     with pytest.raises(DeserializationError, match="a \\$ref of the schema cannot be resolved"):
