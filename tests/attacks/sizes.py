@@ -75,6 +75,19 @@ FULL = Sizes(
     wait_s=300,
 )
 SIZES = FULL if os.environ.get("ATTACKS") == "full" else SMALL
+
+
+class Combined(NamedTuple):
+    """The attack that combines loads. If one of its limits is removed, it exceeds the bound."""
+
+    rings: int = 12
+    batches: int = 10  # in each of these topics
+    table_mb: int = 80
+    behind: int = 60
+    seconds: int = 3
+
+
+COMBINED = Combined()
 # The attacks that do not have the required outcome in full size yet, with what was measured last.
 NOT_YET = {
     "test_a_fleet_returns_to_an_empty_ring": "on a busy machine, one turn of 53 ms with 3,000 clients",

@@ -15,7 +15,7 @@ from tests.attacks.batches import produce
 from tests.attacks.conftest import Attack, Probe
 from tests.attacks.crowd import Crowd
 from tests.attacks.memory import Load
-from tests.attacks.sizes import MB, SIZES
+from tests.attacks.sizes import COMBINED, MB, SIZES
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 
@@ -189,6 +189,50 @@ def test_many_rings(attack: Callable[..., Attack], cluster: Cluster, fresh_name:
         measured["complete"] = crowd.wait(lambda client: client.events >= len(values), SIZES.wait_s)
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
     assert SIZES.rings == measured["complete"]
+
+
+# All at once.
+
+
+def test_all_limits_at_once(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """Full rings, a snapshot that becomes too large, and clients that catch up but do not read: the bounds add up."""
+    topics = [cluster.create(f"{fresh_name}-{n}") for n in range(COMBINED.rings)]
+    large_table = cluster.create(f"{fresh_name}-table", max_message_bytes="20000000")
+    for batch in table(COMBINED.table_mb * 100, 10_000):
+        produce(cluster.bootstrap_servers, large_table, batch)
+    [batch] = table(90, 10_000)  # less than max_fetch_bytes, so it does not count as a large batch
+    worker = attack(
+        max_ring_bytes=8 * MB,
+        max_total_ring_bytes=8 * MB,
+        max_snapshot_bytes=8 * MB,
+        max_catch_ups=4,
+        routes={"table": {"path": "/table", "topics": [large_table], "start": "snapshot"}},
+    )
+    port = worker.server.port
+    with Crowd(port, [f"/{topic}" for topic in topics]) as live:
+        live.wait(lambda client: client.opened_after_s, 30)
+        for topic in topics * COMBINED.batches:
+            produce(cluster.bootstrap_servers, topic, batch)
+        records = COMBINED.batches * len(batch)
+        measured["complete"] = live.wait(lambda client: client.events >= records, SIZES.wait_s)
+        behind = [f"/{topics[0]},{topics[1]}?timestamp=0"] * COMBINED.behind
+        with Crowd(port, behind, reads=False, receive_buffer=4096, distinct=True), Crowd(port, ["/table"]) as of_table:
+            of_table.wait(lambda client: client.ended, SIZES.wait_s)
+            gevent.sleep(COMBINED.seconds)
+            worker.is_bounded(
+                Load(
+                    streams=COMBINED.rings + COMBINED.behind + 1,
+                    stalled=COMBINED.behind,
+                    catching_up=COMBINED.behind,
+                    feeds=COMBINED.rings,
+                    partitions=COMBINED.rings + 3,
+                    snapshots=1,
+                )
+            )
+    assert COMBINED.rings == measured["complete"]
+    assert b"max_snapshot_bytes" in of_table.clients[0].head
 
 
 # Records that are not JSON.
