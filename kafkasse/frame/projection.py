@@ -22,8 +22,10 @@ import msgspec
 
 from kafkasse.frame.json_text import DeserializationError, dumps, escape_line_separators, loads
 
-# Decodes one level of JSON.
-_open = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw] | str | int | float | bool | None).decode
+# Decodes one level of JSON, and two levels of an array: a call for each element would take twice as long.
+_Scalar = str | int | float | bool | None
+_Element = dict[str, msgspec.Raw] | list[msgspec.Raw] | _Scalar
+_open = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[_Element] | _Scalar).decode
 
 _NOTHING = object()  # in place of a value that is not sent
 
@@ -96,7 +98,7 @@ def _project(of_object: Callable[[dict[str, Any], _Tree], dict[str, Any]], value
     if isinstance(value, dict):
         return of_object(value, tree)
     if isinstance(value, list):
-        projected = (_project(of_object, each, tree) for each in value)
+        projected = [of_object(each, tree) if type(each) is dict else _project(of_object, each, tree) for each in value]
         return [each for each in projected if each is not _NOTHING]
     return None if value is None else _NOTHING
 
@@ -112,12 +114,11 @@ def _selected(members: dict[str, Any], tree: _Tree) -> dict[str, Any]:
 
 
 def _redacted(members: dict[str, Any], tree: _Tree) -> dict[str, Any]:
-    left = dict(members)
     for name, subtree in tree.items():
-        if name in left:
-            value = _project(_redacted, left[name], subtree) if subtree else _NOTHING
+        if name in members:
+            value = _project(_redacted, members[name], subtree) if subtree else _NOTHING
             if value is _NOTHING:
-                del left[name]
+                del members[name]
             else:
-                left[name] = value
-    return left
+                members[name] = value
+    return members
