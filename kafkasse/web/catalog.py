@@ -35,7 +35,7 @@ from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.request import MAX_ACCEPT_CHARS
 from kafkasse.web.value_schemas import ValueSchemas
 
-TEMPLATES = Path(__file__).parent / "catalog"
+TEMPLATES = Path(__file__).parent / "templates"
 OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
 ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 MAX_DOCUMENTS = 32  # in the cache; they differ by the URL of the blueprint and by the streams that the visitor may see
