@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask, Request, abort
 from flask.testing import FlaskClient
+from gevent.pywsgi import WSGIServer
 
 from kafkasse import Visitor, schemas
 from kafkasse.access.api_keys import create_key
@@ -21,7 +22,7 @@ from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
-from tests.support.issuer import SETTINGS, token
+from tests.support.issuer import SETTINGS, key_set, token
 
 ClientOf = Callable[..., FlaskClient]
 ORIGIN = "https://shop.example"
@@ -138,6 +139,44 @@ def test_a_preflight_request_needs_no_token(client: FlaskClient) -> None:
 
     assert 204 == response.status_code
     assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
+
+
+# Keys at a URL.
+
+
+@pytest.fixture
+def issuer() -> Iterator[WSGIServer]:
+    """A server with a key set."""
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [key_set("rsa-1")]
+
+    server = WSGIServer(("127.0.0.1", 0), app, log=None)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_keys_come_from_a_url(client_of: ClientOf, issuer: WSGIServer) -> None:
+    """The first token makes the server fetch the keys. A token with another key is rejected."""
+    guard = {"jwt": {**SETTINGS, "jwks_url": f"http://127.0.0.1:{issuer.server_port}/jwks.json"}}
+    client = client_of(guards={"customers": guard}, allowed_topics=["t"], access=["customers"])
+
+    assert [200, 401] == [status(client, "/t", **bearer(token(kid))) for kid in ("rsa-1", "rsa-2")]
+
+
+def test_without_the_keys_the_answer_is_503(client_of: ClientOf, issuer: WSGIServer) -> None:
+    """It has Retry-After, so that clients retry. A request without a token still gets 401."""
+    guard = {"jwt": {**SETTINGS, "jwks_url": f"http://127.0.0.1:{issuer.server_port}/jwks.json"}}
+    issuer.stop()
+    client = client_of(guards={"customers": guard}, allowed_topics=["t"], access=["customers"])
+
+    response = client.get("/streams/t", headers=bearer(token()))
+
+    assert (503, "AccessUnavailableError") == (response.status_code, response.json["name"])
+    assert response.headers["Retry-After"].isdigit()
+    assert 401 == status(client, "/t")
 
 
 # Claims.
