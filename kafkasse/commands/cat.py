@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse, InvalidURL
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
@@ -57,6 +58,12 @@ Examples:
 @click.argument("url")
 @click.option("--last-event-id", metavar="ID", default="", help="Start after the event with this ID.")
 @click.option("--since", metavar="TIME", help="Start at this time, in ISO 8601, such as 2026-01-31T12:00:00Z.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A file with a token or an API key. It is read for each connection, so that it may be renewed.",
+)
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after N events.")
 @click.option(
     "--format",
@@ -66,7 +73,9 @@ Examples:
     show_default=True,
     help="What to print of each event: its data, the whole event as a JSON object (type, data, id), or its ID.",
 )
-def command(url: str, last_event_id: str, since: str | None, count: int | None, format_name: str) -> None:
+def command(
+    url: str, last_event_id: str, since: str | None, token_file: Path | None, count: int | None, format_name: str
+) -> None:
     """Print the stream at URL, one line for each event.
 
     The command reconnects after every interruption and resumes after the last event that it printed. Ctrl-C stops it and
@@ -74,7 +83,7 @@ def command(url: str, last_event_id: str, since: str | None, count: int | None, 
     """
     if last_event_id and since:
         raise click.UsageError("--last-event-id and --since cannot be used together.")
-    stream = EventSource(_address(url, since), last_event_id)
+    stream = EventSource(_address(url, since), last_event_id, token_file)
     try:
         for number, event in enumerate(stream.events(), start=1):
             _print(FORMATS[format_name](event))
@@ -86,7 +95,9 @@ def command(url: str, last_event_id: str, since: str | None, count: int | None, 
     except BrokenPipeError:  # the reader of the pipe, such as head, has exited
         return
     if stream.last_event_id:
-        _status("resume with: " + shlex.join(["kafkasse", "cat", url, "--last-event-id", stream.last_event_id]))
+        token = ["--token-file", str(token_file)] if token_file else []
+        words = ["kafkasse", "cat", url, *token, "--last-event-id", stream.last_event_id]
+        _status("resume with: " + shlex.join(words))
 
 
 class EventSource:
@@ -95,9 +106,10 @@ class EventSource:
     `last_event_id` is the position of the next connection. The caller sets it to the ID of each event that it has processed.
     """
 
-    def __init__(self, url: str, last_event_id: str) -> None:
+    def __init__(self, url: str, last_event_id: str, token_file: Path | None = None) -> None:
         self.last_event_id = last_event_id
         self._url = url
+        self._token_file = token_file
         self._retry_s = DEFAULT_RETRY_S
         self._failures = 0
 
@@ -155,6 +167,9 @@ class EventSource:
             # http.client encodes headers as Latin-1, but browsers send UTF-8, so servers expect UTF-8.
             headers["Last-Event-ID"] = self.last_event_id.encode().decode("latin-1")
         request = Request(self._url, headers=headers)  # noqa: S310 - _address() accepts only http and https
+        if self._token_file is not None:
+            # Not sent to the target of a redirect, which may be another server.
+            request.add_unredirected_header("Authorization", f"Bearer {_token(self._token_file)}")
         try:
             response: HTTPResponse = urlopen(request, timeout=MAX_SILENCE_S)  # noqa: S310 - as above
         except HTTPError as error:
@@ -165,6 +180,19 @@ class EventSource:
         except (OSError, HTTPException) as error:
             raise _connection_error(self._url, error) from None
         return _event_stream(self._url, response)
+
+
+def _token(file: Path) -> str:
+    """Return the token in a file. The error does not quote the file, which may contain anything."""
+    try:
+        text = file.read_text("ascii").strip()
+    except OSError as error:
+        raise CommandError(f"the token file {file} cannot be read: {error.strerror}") from None
+    except ValueError:
+        text = ""
+    if len(text.split()) != 1:
+        raise CommandError(f"the token file {file} must contain one token and nothing else")
+    return text
 
 
 class _Retryable(Exception):

@@ -357,6 +357,47 @@ def test_retries_after_an_error_event_of_the_server(serve: Callable[..., Server]
     assert "5" == server.requests[1].headers["last-event-id"]
 
 
+def test_sends_the_token_of_a_file(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """The file is read for each connection, so that a renewed token is used. The output does not contain the token."""
+    file = tmp_path / "token"
+    file.write_text("secret-1\n")
+    server = serve(stream(RETRY_SOON + event(1)), stream(event(2), "hold"))
+
+    done = run_cat(server.url, "--token-file", str(file), "--count", "2")
+
+    assert ["Bearer secret-1"] * 2 == [request.headers["authorization"] for request in server.requests]
+    assert "secret-1" not in done.stdout + done.stderr
+
+
+def test_does_not_send_the_token_to_another_server(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """The target of a redirect does not receive the token."""
+    file = tmp_path / "token"
+    file.write_text("secret-1")
+    other = serve(stream(event(1), "hold"))
+    redirect = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n"
+    server = serve(Response(redirect.encode()))
+
+    run_cat(server.url, "--token-file", str(file), "--count", "1")
+
+    assert "authorization" not in other.requests[0].headers
+    assert "authorization" in server.requests[0].headers
+
+
+@pytest.mark.parametrize("text", [None, "", "two tokens", "a\nb", "\xff"])
+def test_a_token_file_that_is_not_valid(serve: Callable[..., Server], tmp_path: Path, text: str | None) -> None:
+    """The error names the file, and nothing is sent."""
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text, "latin-1")
+    server = serve(stream(event(1)))
+
+    done = run_cat(server.url, "--token-file", str(file))
+
+    assert 1 == done.returncode
+    assert str(file) in done.stderr
+    assert not server.requests
+
+
 def test_reports_a_gap_on_stderr(serve: Callable[..., Server]) -> None:
     """A gap is not data, so it is not printed to stdout."""
     gap = b'event: gap\nid: 9\ndata: {"partition":0,"from":1,"to":9}\n\n'
