@@ -238,11 +238,14 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Respond in JSON if gunicorn could not parse a request."""
+        from kafkasse.web.observer import rejected_without_app  # not at the top, as in _with_streams()
+
         error = _rejection(exc)
         if error is None:
             super().handle_error(req, client, addr, exc)
             return
         self.log.warning("Rejected a request: %s", type(exc).__name__)
+        rejected_without_app(error)
         try:
             response = _error_response(error, headers_without_app(_origin(client, exc)))
             util.write_nonblock(client, response.encode("latin-1"))

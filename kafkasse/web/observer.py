@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakSet
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds
@@ -31,6 +32,7 @@ class Observer:
         self.metrics = Metrics()
         self.metrics.prepare(routes)
         self._logger = logger
+        _observers.add(self)
         self._samplers: list[Sampler] = []  # one for each cluster
 
     def observe(self, feeds: Feeds, has_worker: bool) -> None:
@@ -63,6 +65,15 @@ class Observer:
         if end.error:
             self.metrics.count("stream_errors", route=info.route, error=end.error)
         self._logger.info("A stream ended: %s", Fields(_log_fields(info, end)))
+
+
+_observers: WeakSet[Observer] = WeakSet()
+
+
+def rejected_without_app(error: KafkasseError) -> None:
+    """Count a request that the worker rejects before an app receives it. Several blueprints of a process share one count."""
+    for observer in list(_observers)[:1]:
+        observer.rejected(error)
 
 
 def _log_fields(info: StreamInfo, end: StreamEnd) -> dict[str, Any]:

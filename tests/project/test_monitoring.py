@@ -100,8 +100,8 @@ def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
 
 
 def test_every_metric_is_in_the_docs_and_on_the_dashboard(root: Path) -> None:
-    """The table of docs/operations.md has one row for each metric, with its labels."""
-    text = (root / "docs/operations.md").read_text()
+    """The table of docs/metrics.md has one row for each metric, with its labels."""
+    text = (root / "docs/metrics.md").read_text()
     shown = " ".join(target["expr"] for panel in dashboard(root)["panels"] for target in panel["targets"])
 
     for name, metric in METRICS.items():

@@ -116,6 +116,17 @@ def test_measures_the_event_loop(start: Callable[..., Server]) -> None:
         assert "kafkasse_event_loop_stall_seconds_bucket" in fetch(server.port, "/-/metrics").body.decode()
 
 
+def test_counts_requests_that_the_worker_rejects(start: Callable[..., Server]) -> None:
+    """gunicorn cannot parse these requests, so no app receives them."""
+    server = start()
+    fetch(server.port, "/t?" + "a" * 9_000)
+
+    assert (
+        'requests_refused_total{error="RequestTooLarge",status="414"} 1.0'
+        in fetch(server.port, "/-/metrics").body.decode()
+    )
+
+
 # Who may use the endpoints.
 
 
