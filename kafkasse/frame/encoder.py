@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # filters know the records of this package
     from kafkasse.filter.dimensions import Values
 
 MAX_PIECE_RECORDS = 64
-MAX_PIECE_S = 0.005  # with a filter, whose cost depends on the record; a piece exceeds it by at most one record
+MAX_PIECE_S = 0.005  # with a filter or a projection, whose cost depends on the record; a piece exceeds it by one record
 MAX_PIECE_BYTES = 65_536  # of frames and of values that are not sent; a piece exceeds it by at most one record
 
 _STOPS = (FilterError, RegistryUnavailable, DecoderPending)  # end a piece before the record that causes them
@@ -119,6 +119,7 @@ class Encoder:
         self.has_hooks = deserializer is not None or filterer is not None or decoder is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
         has_stages = self.has_hooks or projection is not None
+        self._is_timed = filter is not None or projection is not None
         self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
@@ -196,19 +197,19 @@ class Encoder:
         self, batch: Batch, start: int, id_template: IdTemplate, selector: Selector | None
     ) -> Piece:
         partition = batch.partition
-        is_filtered, deadline = self._filter is not None, time.monotonic() + MAX_PIECE_S
+        is_timed, deadline = self._is_timed, time.monotonic() + MAX_PIECE_S
         id_prefix, format_offset, id_suffix = id_template
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
         has_dimensions = self.dimensions is not None
-        is_selective = has_dimensions or is_filtered
+        is_selective = has_dimensions or self._filter is not None
         frames: list[bytes] = []
         offsets: list[int] = []
         piece_values: list[Values] = []
         values: Values = ()
         end, size = start, 0
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
-            if size >= MAX_PIECE_BYTES or (is_filtered and end > start and time.monotonic() > deadline):
+            if size >= MAX_PIECE_BYTES or (is_timed and end > start and time.monotonic() > deadline):
                 break
             if is_selective:
                 view = RecordView(*partition, record, self._decoder)
@@ -270,11 +271,11 @@ class Encoder:
         position whose records have not been returned.
         """
         partition = batch.partition
-        is_filtered, deadline = self._filter is not None, time.monotonic() + MAX_PIECE_S
+        is_timed, deadline = self._is_timed, time.monotonic() + MAX_PIECE_S
         encoded: list[tuple[Values, tuple[str, bytes]] | None] = []
         size, id_size = 0, len(ids.render())
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
-            if size >= MAX_PIECE_BYTES or (is_filtered and encoded and time.monotonic() > deadline):
+            if size >= MAX_PIECE_BYTES or (is_timed and encoded and time.monotonic() > deadline):
                 break
             try:
                 encoded.append(self._encode_selected(RecordView(*partition, record, self._decoder), selector))

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.frame import FORMATS, DeserializationError, Encoder, JsonLines, ServerSentEvents, TopicRecord
+from kafkasse.frame.encoder import MAX_PIECE_RECORDS
 from kafkasse.frame.projection import Projection
+from kafkasse.log import Batch, Partition
+from kafkasse.memory_log import MemoryRecord
+from kafkasse.position import IdType, IdWriter
 
 SECRET, PUBLIC = "5ecret", "public"
 ORDER = {
@@ -145,6 +149,21 @@ def test_the_hooks_see_the_whole_record(projection: Projection) -> None:
         "b": PUBLIC,
         "_kafka": {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "key": None},
     } == json.loads(encoded[1].removeprefix(b"data: "))
+
+
+@pytest.mark.parametrize("id_type", IdType)
+def test_a_piece_of_large_values_ends_early(id_type: IdType) -> None:
+    """The frames are small, so that their size does not limit how many large values a piece contains."""
+    value = b'{"a":1,"b":[' + b",".join([b"0"] * 50_000) + b"]}"
+    partition = Partition("t", 0)
+    records = [MemoryRecord(offset, 0, None, value) for offset in range(MAX_PIECE_RECORDS)]
+    ids = IdWriter({partition: 0}, {"t": "abcdefgh"}, id_type=id_type)
+
+    piece = Encoder(projection=Projection(["a", "b.c"])).encode_piece(
+        Batch(partition, records, MAX_PIECE_RECORDS), 0, ids
+    )
+
+    assert 0 < piece.end < MAX_PIECE_RECORDS / 2
 
 
 # A secret never leaves the server.
