@@ -158,9 +158,7 @@ class Reader:
         self._slot: Slot | None = None  # BEHIND and CATCHING_UP
         self._catch_up: CatchUp | None = None  # CATCHING_UP only
         self._segment = 0  # JOINING and LIVE: the next segment to read
-        # LIVE only: the position before that segment. With a selector, a partition may be at an earlier place, if the client
-        # receives none of the records in between.
-        self._places: dict[Partition, Place] = {}
+        self._places: dict[Partition, Place] = {}  # LIVE only: the position before that segment
         self._id_sent = False  # the last event ID that the client received is its position
         self._client: ParkedClient | None = None  # PARKED only
         self._parked_totals = (0, 0)  # PARKED only: the records and bytes that its group had been sent before
@@ -434,7 +432,7 @@ class Reader:
 
     def _read_shared(self, feed: SharedFeed) -> bytes:
         parts: list[bytes] = []
-        size = 0
+        size, begin = 0, self._segment
         numbers, end = self._next_segments(feed, MAX_PIECE_SEGMENTS)
         for number in numbers:
             if size >= self._max_chunk_bytes:
@@ -445,12 +443,14 @@ class Reader:
             size += len(frames)
             self._segment = number + 1
             self._count_events(events)
-            self._places.update(segment.moves)
             self._id_sent = segment.ends_at_position
         else:
             self._segment = end
-            if self._selector is not None:
-                self._skip_filtered_records()
+        if self._selector is not None and end == feed.ring.head == self._segment:
+            self._skip_filtered_records()  # without reading the segments of other clients
+        else:
+            for number in range(begin, self._segment):
+                self._places.update(feed.ring[number].moves)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_joining(self, feed: SharedFeed, ids: IdWriter) -> bytes:
