@@ -28,6 +28,7 @@ from kafkasse.frame.record_view import RecordView
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
+from kafkasse.sse import Parser
 from tests.feed import test_joins as joins
 from tests.feed.test_joins import MAX_PARTITIONS, RING, STEP, SWITCHES, starts, step
 from tests.support.examples import examples
@@ -188,9 +189,9 @@ class CountingClient(ParkedClient):
 class Crowd:
     """Parked clients of one feed, each with its own key, and a topic whose tail the test turns."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, partitions: int = 1) -> None:
         self.log = MemoryLog()
-        self.log.create("t")
+        self.log.create("t", partitions)
         self.tails: list[Tail] = []
         self.feeds = Feeds(self.log, Config().feed, self.tails.append)
         self.encoder = Encoder(dimensions=Dimensions((Dimension("key"),)))
@@ -206,9 +207,9 @@ class Crowd:
         route = Route("topics", "/{topics}", None)
         return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder, selector=selector)
 
-    def append(self, *keys: int) -> None:
+    def append(self, *keys: int, partition: int = 0) -> None:
         for key in keys:
-            self.log.append("t", b'{"n":1}', key=b"%d" % key)
+            self.log.append("t", b'{"n":1}', partition, b"%d" % key)
         turn(self.tails[0])
 
 
@@ -271,6 +272,21 @@ def test_a_returning_client_reads_only_its_own_segments(monkeypatch: pytest.Monk
     assert [42, 142, 242, 342, 442] == read
     assert 5 == data.count(b"event: message")
     assert reader.can_park
+
+
+def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id() -> None:
+    """Its position includes the records of others before that event, so that a gap cannot start before the event ID."""
+    crowd = Crowd(1, partitions=2)
+    reader = crowd.open(Selector.of(["7"]), crowd.feed.ids.render())
+    for _ in range(3):
+        crowd.append(5, partition=1)
+        crowd.append(7, partition=0)
+    reader._max_chunk_bytes = 1
+    parser = Parser()
+
+    for _ in range(2):
+        list(parser.receive(reader.read(0)))
+        assert parser.last_event_id == reader.position_id
 
 
 def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:

@@ -16,6 +16,7 @@ from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
+from tests.support.parked_client import ParkedClient
 
 NO_LIMIT = 1 << 40
 KEY = Dimensions((Dimension("key"),))
@@ -179,6 +180,22 @@ def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended() -> None:
     append(shared, 0, 5_000, b'{"n":"%b"}' % (b"x" * 100))
 
     assert 100_000 < max(sizes) < 100_000 + 65_536 + 10_000
+
+
+def test_a_full_ring_is_not_flushed_for_each_segment() -> None:
+    """It evicts the segments that it has flushed, so that parked clients receive the records of a turn in one chunk."""
+    shared = feed(1, max_records=100)
+    append(shared, 0, 100)
+    client = ParkedClient()
+    shared.park(client)
+
+    for offset in range(100, 105):
+        shared.append(Batch(Partition("t", 0), [MemoryRecord(offset, 1000, None, b'{"n":1}')], offset + 1, 0))
+    before_flush = client.received
+    shared.flush()
+
+    assert b"" == before_flush
+    assert 5 == client.received.count(b"event: message")
 
 
 def test_rings_share_the_limit_of_the_worker() -> None:
