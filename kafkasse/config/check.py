@@ -23,6 +23,13 @@ from kafkasse.config import access, hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
 from kafkasse.times import parse_start_time
 
+_KINDS = {
+    "kafka": "a client setting of kafka-python",
+    "clusters": "a client setting of kafka-python",
+    "schema_registry": "a setting of the schema registry",
+    "guards": "a setting of a guard",
+    "routes": "a setting of a route",
+}
 OPEN_ROUTE = "topics"
 OPEN_PATH = "/{topics}"
 OWN_PATHS = "/-/"  # of health, metrics and the like
@@ -100,9 +107,7 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
     *parents, last = path
     source, name = layer.source(path), str(last)
     is_client = parents[:1] in (["kafka"], ["clusters"])
-    setting = "a client setting of kafka-python" if is_client else "a setting of a route" if parents else "a setting"
-    if parents == ["schema_registry"]:
-        setting = "a setting of the schema registry"
+    setting = _KINDS.get(str(path[0]), "a setting") if parents else "a setting"
     full_name = _name(path)
     if is_client and name in kafka.RESERVED:
         return _sentence(source, full_name, "is set by kafkasse itself: remove it.")

@@ -12,7 +12,7 @@ from kafkasse.access import InvalidToken
 from kafkasse.access.jwt_guard import JwtGuard
 from kafkasse.access.keys import KeySetFile
 from tests.access.conftest import LOGGER
-from tests.support.issuer import SECRET, SETTINGS, key_set, payload, token
+from tests.support.issuer import SECRET, SETTINGS, key_set, payload, public_jwk, token
 
 
 @pytest.mark.parametrize("kid", ["rsa-1", "ec-1", "ed-1"])
@@ -22,6 +22,20 @@ def test_accepts_a_token_of_each_key_type(guard: JwtGuard, kid: str) -> None:
 
     assert ("customers", "ada", 4_000_000_000) == (visitor.guard, visitor.name, visitor.expires_at)
     assert "admin" == visitor.claims["role"]
+
+
+def test_keys_in_the_header_of_a_token_are_ignored(guard: JwtGuard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is fetched. A token of the issuer is valid with these members too, because some issuers write them."""
+
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    headers = {"jku": "http://127.0.0.1:1/", "x5u": "http://127.0.0.1:1/", "jwk": public_jwk("rsa-attacker")}
+
+    assert "ada" == guard.identify(token(headers=headers)).name
+    with pytest.raises(InvalidToken):
+        guard.identify(token("rsa-attacker", headers={**headers, "kid": "rsa-1"}))
 
 
 def test_accepts_a_token_with_a_shared_secret(secret_guard: JwtGuard) -> None:
