@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,20 @@ def serve(path: Path, streams: StreamRegistry) -> Any:
 
 def list_streams(sockets: Iterable[Path]) -> list[dict[str, Any]]:
     """Return the open streams of the workers with these sockets, oldest first. Workers that do not answer are left out."""
-    streams = [stream for path in sockets for stream in _ask(path, "list")]
+    streams = [json.loads(line) for lines in stream_lines(sockets) for line in lines]
     return sorted(streams, key=lambda stream: float(stream["opened_at"]))
+
+
+def stream_lines(sockets: Iterable[Path]) -> Iterator[list[bytes]]:
+    """Yield the same streams as JSON, a few at a time: there may be 100,000, and parsing them would block the event loop."""
+    for path in sockets:
+        yield from _ask(path, "list")
 
 
 def end_stream(sockets: Iterable[Path], stream_id: str) -> bool:
     """End the stream with this ID. Return whether a worker has such a stream."""
-    return any(answer["ended"] for path in sockets for answer in _ask(path, f"end {stream_id}"))
+    answers = (line for path in sockets for lines in _ask(path, f"end {stream_id}") for line in lines)
+    return any(json.loads(answer)["ended"] for answer in answers)
 
 
 def _receive_line(client: Any) -> str:
@@ -62,36 +70,37 @@ def _receive_line(client: Any) -> str:
 
 
 def _answer(command: str, streams: StreamRegistry) -> Iterator[bytes]:
-    from kafkasse.event_loop import take_turn
-
     word, _, stream_id = command.partition(" ")
     if word == "end":
-        yield _line({"ended": streams.end(stream_id)})
+        yield json.dumps({"ended": streams.end(stream_id)}).encode() + b"\n"
     elif word == "list":
-        lines: list[bytes] = []
-        for status in streams.statuses():
-            lines.append(_line(status))
-            if len(lines) == STREAMS_PER_PIECE:
-                yield b"".join(lines)
-                take_turn()
-                lines.clear()
-        yield b"".join(lines)
+        for lines in registry_lines(streams):
+            yield b"".join(line + b"\n" for line in lines)
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value).encode() + b"\n"
+def registry_lines(streams: StreamRegistry) -> Iterator[list[bytes]]:
+    """Yield the streams of one registry as JSON, a few at a time. Other greenlets run in between."""
+    from kafkasse.event_loop import take_turn
+
+    statuses = streams.statuses()
+    while lines := [json.dumps(status).encode() for status in islice(statuses, STREAMS_PER_PIECE)]:
+        yield lines
+        take_turn()
 
 
-def _ask(path: Path, command: str) -> list[dict[str, Any]]:
-    """Send a command to one worker, and return its answer: [] if the worker has just exited or does not answer in time."""
-    received = bytearray()
+def _ask(path: Path, command: str) -> Iterator[list[bytes]]:
+    """Send a command to one worker, and yield the lines of its answer, a few at a time.
+
+    The answer ends early if the worker exits or does not answer in time.
+    """
+    rest = b""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(TIMEOUT_S)
             client.connect(str(path))
             client.sendall(f"{command}\n".encode())
             while data := client.recv(RECV_BYTES):
-                received += data
+                *lines, rest = (rest + data).split(b"\n")
+                yield lines
     except OSError:
-        return []
-    return [json.loads(line) for line in received.split(b"\n")[:-1]]
+        return

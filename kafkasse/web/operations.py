@@ -5,8 +5,7 @@ They are served at the address KAFKASSE_OPERATIONS_BIND. At the public address, 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -54,9 +53,9 @@ def metrics(service: StreamService) -> Response:
 
 def list_streams(service: StreamService) -> Response:
     """Return the open streams of all workers."""
-    if sockets := runtime.worker_sockets():
-        return _json({"streams": control.list_streams(sockets)})
-    return _json({"streams": list(_own(service).statuses())})
+    sockets = runtime.worker_sockets()
+    lines = control.stream_lines(sockets) if sockets else control.registry_lines(_own(service))
+    return Response(_json_list("streams", lines), content_type="application/json")
 
 
 def end_stream(service: StreamService, stream_id: str) -> Response:
@@ -71,5 +70,10 @@ def _own(service: StreamService) -> StreamRegistry:
     return StreamRegistry.of(request.environ, service.registry)
 
 
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value) + "\n", content_type="application/json")
+def _json_list(name: str, lines: Iterable[list[bytes]]) -> Iterator[bytes]:
+    """Yield a JSON object with one member, a list of values that are JSON already."""
+    start = b'{"%b": [' % name.encode()
+    for each in filter(None, lines):
+        yield start + b",\n".join(each)
+        start = b",\n"
+    yield (start if start.startswith(b"{") else b"") + b"]}\n"

@@ -1,0 +1,99 @@
+"""The list of open streams, for a worker with many of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from kafkasse.server import control
+from kafkasse.web.registry import EndReason, StreamInfo, StreamRegistry
+
+STREAMS = 20_000
+MAX_TURN_S = 0.05  # of CPU time
+
+
+class Stream:
+    """An open stream without a client."""
+
+    def __init__(self) -> None:
+        self.info = StreamInfo.new("a-request-id", "orders", "203.0.113.7", "visitor")
+        self.ended = False
+
+    def status(self) -> dict[str, Any]:
+        return {**self.info._asdict(), "state": "parked", "events": 1, "bytes": 1000, "lag_records": 0}
+
+    def end(self, reason: EndReason) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        """Called when the process exits."""
+
+
+@pytest.fixture
+def streams() -> list[Stream]:
+    return [Stream() for _ in range(STREAMS)]
+
+
+@pytest.fixture
+def path(streams: list[Stream], tmp_path: Path) -> Iterator[Path]:
+    """The socket of a worker with these streams."""
+    registry = StreamRegistry()
+    for stream in streams:
+        registry.add(stream)
+    server = control.serve(tmp_path / "worker.sock", registry)
+    yield tmp_path / "worker.sock"
+    server.close()
+
+
+def longest_turn_s(ticks: list[float]) -> float:
+    return max(after - before for before, after in pairwise(ticks))
+
+
+def test_listing_many_streams_does_not_block_the_event_loop(path: Path) -> None:
+    """Other greenlets run between two pieces of the list."""
+    ticks: list[float] = []
+
+    def tick() -> None:
+        while True:
+            ticks.append(time.thread_time())
+            gevent.sleep(0)
+
+    ticking = gevent.spawn(tick)
+    listed = sum(len(lines) for lines in control.stream_lines([path]))
+    ticking.kill()
+
+    assert STREAMS == listed
+    assert longest_turn_s(ticks) < MAX_TURN_S
+
+
+def test_ends_the_stream_with_an_id(path: Path, streams: list[Stream]) -> None:
+    """The other streams continue."""
+    assert control.end_stream([path], streams[7].info.id)
+    assert not control.end_stream([path], "1-x")
+    assert [streams[7]] == [each for each in streams if each.ended]
+
+
+def test_a_worker_that_has_exited_is_left_out(path: Path, tmp_path: Path) -> None:
+    """Its socket may still exist when the list is made."""
+    assert STREAMS == len(control.list_streams([tmp_path / "gone.sock", path]))
+
+
+@pytest.mark.parametrize("command", [b"", b"drop all\n", b"x" * 200, b"end \xff\n"])
+def test_an_unknown_command_gets_no_answer(path: Path, command: bytes) -> None:
+    """The socket is private, but a mistake must not stop the worker."""
+    from gevent import socket
+
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(command)
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(1000), b""))
+
+    assert answer == (json.dumps({"ended": False}).encode() + b"\n" if command.startswith(b"end") else b"")
