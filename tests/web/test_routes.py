@@ -172,6 +172,19 @@ def test_a_route_has_its_own_settings(log: MemoryLog) -> None:
     assert (False, True) == (b"event: position" in own_start, b"event: position" in other_start)
 
 
+def test_a_route_has_its_own_heartbeat(log: MemoryLog) -> None:
+    """The general heartbeat of the test is twenty times as frequent."""
+    client = client_of(log, own={"path": "/own", "heartbeat_s": 1, "start": "latest"})
+
+    with client.get("/streams/own", buffered=False) as response:
+        chunks = iter(response.response)
+        read_until(chunks, b"event: position")
+        started_at = time.monotonic()
+        read_until(chunks, b":heartbeat")
+
+    assert 0.5 < time.monotonic() - started_at
+
+
 def test_a_route_limits_its_streams(log: MemoryLog) -> None:
     """The limits of a route do not restrict other routes. A stream that ends makes room for another one."""
     client = client_of(
