@@ -106,7 +106,7 @@ def _ticket_path(streams: Sequence[StreamDescription], guards: Mapping[str, Mapp
         "required": True,
         "description": "The path of the stream, without the prefix.",
     }
-    ticket = {"type": "object", "properties": {TICKET: {"type": "string"}, "expires_in": {"type": "integer"}}}
+    ticket = {"type": "object", "properties": {"ticket": {"type": "string"}, "expires_in": {"type": "integer"}}}
     operation = {
         "operationId": "request-ticket",
         "summary": "Exchange a token for a ticket, which may be part of the URL of a stream",

@@ -9,11 +9,11 @@ from kafkasse.describe.streams import StreamDescription
 
 Scheme = dict[str, str]
 
-TICKET = "ticket"
+TICKET = "ticket-in-query"  # with hyphens, because no guard has such a name
 _TICKET = {
     "type": "apiKey",
     "in": "query",
-    "name": TICKET,
+    "name": "ticket",
     "description": "A ticket from POST /-/ticket. It opens one stream once, for clients that cannot set headers.",
 }
 
@@ -42,5 +42,5 @@ def _schemes(name: str, guard: Any) -> dict[str, Scheme]:
     else:
         found = {name: {"type": "http", "scheme": "bearer", "description": "An API key."}}
     if "cookie" in guard:
-        found[f"{name}_cookie"] = {"type": "apiKey", "in": "cookie", "name": guard["cookie"]}
+        found[f"{name}-cookie"] = {"type": "apiKey", "in": "cookie", "name": guard["cookie"]}
     return found

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from kafkasse.access import PUBLIC
 from kafkasse.route import Route
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -30,7 +29,7 @@ class StreamDescription:
         parameters: the names of the path parameters.
         format: the format of the data.
         start: where a client without an event ID starts.
-        access: the names of the guards, or ("public",).
+        access: the names of the guards; () if the stream is public.
         filters: the query parameters that select records, with a description of each.
         fields: the members of the value that a client receives; () for all.
         events: the types of the events.
@@ -54,7 +53,7 @@ class StreamDescription:
     @property
     def is_public(self) -> bool:
         """Whether a client needs no credentials."""
-        return self.access == (PUBLIC,)
+        return not self.access
 
     @property
     def example_path(self) -> str:
@@ -84,7 +83,7 @@ def describe(route: Route, schemas: Mapping[str, Mapping[str, Any]] = MappingPro
         parameters=route.parameters,
         format=route.format,
         start=_start(route),
-        access=tuple(dict.fromkeys(grant.guard for grant in route.access)) or (PUBLIC,),
+        access=tuple(dict.fromkeys(grant.guard for grant in route.access)),
         filters={name: _filter(name) for name in route.client_filters},
         fields=route.fields,
         events=(*_EVENTS, "base64") if route.format == "value" else _EVENTS,

@@ -23,6 +23,7 @@ from flask import Blueprint, Response, current_app, request, url_for
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from kafkasse.access import PUBLIC
 from kafkasse.config import Config
 from kafkasse.describe.asyncapi import asyncapi
 from kafkasse.describe.openapi import openapi
@@ -220,7 +221,7 @@ def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
         "parameters": list(stream.parameters),
         "format": stream.format,
         "start": stream.start,
-        "access": list(stream.access),
+        "access": list(stream.access) or [PUBLIC],
         "filters": dict(stream.filters),
         "fields": list(stream.fields),
         "events": list(stream.events),

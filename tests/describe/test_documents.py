@@ -25,7 +25,7 @@ from tests.support.server import ROOT
 
 ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").read_text())
 VALUES = (b'{"a": 1}', b'{"_kafka": 1}', b"[1]", b'"text"', b"text", b"\xff", b"a\rb", None)
-GUARDS: dict[str, Any] = {"partners": None, "login": lambda request: None}
+GUARDS: dict[str, Any] = {"partners": None, "public": lambda request: None}
 KEYS = (b"key", b"\xff", None)
 
 
@@ -155,7 +155,9 @@ def test_only_guarded_streams_need_credentials(app: Flask) -> None:
 
     schemes = {name for each in guarded["security"] for name in each}
     assert (
-        {"partners", "partners_cookie", "login", "ticket"} == schemes == found["components"]["securitySchemes"].keys()
+        {"partners", "partners-cookie", "public", "ticket-in-query"}
+        == schemes
+        == found["components"]["securitySchemes"].keys()
     )
     assert [] == public["security"]
     assert {"401", "403"} == guarded["responses"].keys() - public["responses"].keys()
