@@ -15,11 +15,13 @@ class Selection(NamedTuple):
         filter: the conditions that are the same for many clients, which share a feed; None if there are none. Hashable.
         dimensions: the parts of a record that decide which clients of the feed receive it.
         selector: the values that this client selects; None if there are no dimensions.
+        has_client_expression: whether the filter contains an expression of the client.
     """
 
     filter: RecordFilter | None = None
     dimensions: Dimensions = Dimensions()
     selector: Selector | None = None
+    has_client_expression: bool = False
 
 
 EVERYTHING = Selection()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from sys import intern
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from flask import Blueprint, Response, make_response, request
 from werkzeug.exceptions import HTTPException
@@ -25,6 +25,7 @@ from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
     KafkasseError,
+    ServerFull,
     ServerStopping,
     TooManyRejections,
 )
@@ -130,6 +131,7 @@ class StreamService:
         self._ring_limits = ring_limits(config.feed)
         # As long as a feed uses them: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
+        self._client_encoders: WeakSet[Encoder] = WeakSet()  # those with an expression of a client
         web = config.web
         self._routes = {route.name: route for route in config.routes}
         self._cors = {name: CorsPolicy(each.cors_origins, each.cors_credentials) for name, each in self._routes.items()}
@@ -392,10 +394,16 @@ class StreamService:
         return [*feeds.describe(route.matching(feeds.topic_names()))] if route.patterns else []
 
     def _encoder(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
-        """Return the encoder for a selection of a route in a wire format. Streams with the same encoder share a feed."""
+        """Return the encoder for a selection of a route in a wire format. Streams with the same encoder share a feed.
+
+        Raises:
+            ServerFull: the feeds of this worker evaluate max_client_expressions different expressions of clients.
+        """
         key = route.name, type(wire), selection.filter, selection.dimensions
         encoder = self._encoders.get(key)
         if encoder is None:
+            if selection.has_client_expression and len(self._client_encoders) >= self.config.web.max_client_expressions:
+                raise ServerFull("Clients already use too many different filter expressions (max_client_expressions).")
             hooks = self.config.hooks
             sparse = self.config.web.id_frequency == "run"
             encoder = self._encoders[key] = Encoder(
@@ -410,6 +418,8 @@ class StreamService:
                 dimensions=selection.dimensions,
                 projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
             )
+            if selection.has_client_expression:
+                self._client_encoders.add(encoder)
         return encoder
 
     def _call_handler(self, event: str, argument: Any) -> None:

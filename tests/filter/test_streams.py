@@ -242,6 +242,19 @@ def test_clients_with_the_same_filter_share_a_feed(
         response.close()
 
 
+def test_the_number_of_different_expressions_is_limited(client_of: Open) -> None:
+    """A client cannot use up the CPU time of the worker with many expressions, even if it closes its streams."""
+    client = client_of(settings={"max_client_expressions": 2}, client_filters=["filter", "key"])
+    for expression in ("offset>0", "offset>1", "offset > 1"):
+        client.get(f"/orders?filter={expression}", buffered=False).close()
+
+    rejected, others = (client.get(f"/orders?{query}", buffered=False) for query in ("filter=offset>2", "key=a"))
+
+    assert (503, "ServerFullError") == (rejected.status_code, rejected.get_json(force=True)["name"])
+    assert 200 == others.status_code
+    others.close()
+
+
 def test_an_expression_without_a_result_is_counted_and_logged(
     client_of: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
