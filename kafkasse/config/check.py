@@ -231,7 +231,7 @@ def _as_variable(value: Any) -> str:
 
 
 def _problems_of_registry(layer: Layer) -> Iterator[str]:
-    """Check that a decoder has a registry, and that the login is complete."""
+    """Check that a decoder has a registry, that the login is complete, and that the files can be read."""
     registry = layer.values["schema_registry"]
     if registry is None:
         routes: list[SettingPath] = [
@@ -242,9 +242,14 @@ def _problems_of_registry(layer: Layer) -> Iterator[str]:
         for path in [("decoder",), *routes] if layer.values["decoder"] == "registry" else routes:
             rest = "is registry: set schema_registry too. Example: schema_registry: {url: https://registry.example}"
             yield _sentence(layer.source(path), _name(path), rest)
-    elif ("username" in registry) != ("password_file" in registry):
+        return
+    if ("username" in registry) != ("password_file" in registry):
         source = layer.source(("schema_registry",))
         yield _sentence(source, "schema_registry", "needs both username and password_file, or neither.")
+    for name in registry.keys() & {"password_file", "ca_file"}:
+        if reason := kafka.unreadable(registry[name]):
+            path = ("schema_registry", name)
+            yield _sentence(layer.source(path), _name(path), f"names a file that cannot be read: {reason}.")
 
 
 def problems_of_access(layer: Layer) -> Iterator[str]:

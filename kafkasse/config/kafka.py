@@ -156,14 +156,15 @@ def _problems_of_files(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     if given and not protocol.endswith("SSL"):
         yield given[0], f"has no effect while security_protocol is {protocol}. Example: security_protocol: SSL"
         return
-    unreadable = [(name, reason) for name in given if (reason := _unreadable(settings[name]))]
-    for name, reason in unreadable:
+    rejected = [(name, reason) for name in given if (reason := unreadable(settings[name]))]
+    for name, reason in rejected:
         yield name, f"names the file {settings[name]!r}, which cannot be read: {reason}. Example: /etc/kafka/ca.pem"
-    if not unreadable:
+    if not rejected:
         yield from _problems_of_certificates(settings)
 
 
-def _unreadable(path: str) -> str:
+def unreadable(path: str) -> str:
+    """Return why a file cannot be read, or "" if it can be read."""
     try:
         with Path(path).open("rb"):
             return ""

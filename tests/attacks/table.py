@@ -68,6 +68,7 @@ ELSEWHERE = [
     ("A costly event ID of 64 KiB", "each entry is checked once", "position/test_position.py::test_64_kib_of_hostile_text"),
     ("A forbidden topic, and a missing one", "identical responses", "server/test_rejections.py::test_a_forbidden_topic_looks_like_a_missing_one"),
     ("Random text as an event ID", "a position, or 400", "position/test_position.py::test_any_text_is_a_position_or_rejected"),
+    ("Hostile values in Avro, Protobuf and JSON Schema", "skipped; the next record arrives, and no turn takes more than 50 ms", "attacks/test_schemas.py::test_hostile_values"),
     ("Random bytes as a record", "at most one event; two parsers agree", "attacks/test_fuzz.py::test_random_bytes"),
     ("The hostile records, read by Chromium", "the events of the table; no script runs", "attacks/test_records.py::test_chromium_dispatches_the_same_events"),
     ("A response loaded as a script, and markup in a URL", "no script runs", "attacks/test_records.py::test_responses_run_no_script"),

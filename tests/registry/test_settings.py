@@ -1,0 +1,82 @@
+"""The settings of the schema registry, and those of the routes that use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkasse.config import Config
+from kafkasse.config.settings import SchemaRegistrySettings
+from kafkasse.errors import ConfigurationError
+from kafkasse.schemas import read
+
+URL = "https://registry.example/api"
+
+
+def test_a_route_overrides_the_general_decoder() -> None:
+    """`decoder` and `validate_values` apply to all routes that do not set them, and to the open route."""
+    routes = {"a": {"path": "/a", "topics": ["a"]}, "b": {"path": "/b", "topics": ["b"], "decoder": "json"}}
+    routes["c"] = {**routes["a"], "path": "/c", "validate_values": False}
+    config = Config(decoder="registry", validate_values=True, schema_registry={"url": URL}, routes=routes)
+
+    assert [("registry", True), ("json", True), ("registry", False), ("registry", True)] == [
+        (route.decoder, route.validate_values) for route in config.routes
+    ]
+
+
+def test_the_defaults_are_those_of_the_schema() -> None:
+    """The typed object and the schema of the configuration agree."""
+    properties = read("config")["properties"]["schema_registry"]["properties"]
+    settings = Config(schema_registry={"url": URL}).schema_registry
+
+    assert isinstance(settings, SchemaRegistrySettings)
+    assert {name: setting.get("default") for name, setting in properties.items()} | {"url": URL} == {
+        name: getattr(settings, name) for name in properties
+    }
+
+
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"decoder": "registry"}, "decoder is registry: set schema_registry too. Example: schema_registry: {url: https"),
+    ({"decoder": "avro"}, "decoder must be one of json, registry, not 'avro'"),
+    ({"schema_registry": {}}, "schema_registry needs url. Example"),
+    ({"schema_registry": "https://registry.example"}, "schema_registry must be a mapping with at least url, not"),
+    ({"schema_registry": {"url": "registry:8081"}}, "schema_registry.url must be an http or https URL without a user"),
+    ({"schema_registry": {"url": "https://u:canary@host"}}, "schema_registry.url must be an http or https URL without"),
+    ({"schema_registry": {"url": URL, "username": "u"}}, "schema_registry needs both username and password_file, or"),
+    (
+        {"schema_registry": {"url": URL, "ca_file": "/no/file"}},
+        "schema_registry.ca_file names a file that cannot be read",
+    ),
+    (
+        {"schema_registry": {"url": URL, "ca_flie": "x"}},
+        "schema_registry.ca_flie is not a setting of the schema registry: d",
+    ),
+    (
+        {"routes": {"a": {"path": "/a", "topics": ["t"], "decoder": "registry"}}},
+        "routes.a.decoder is registry: set schema_registry too",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "problem"), PROBLEMS)
+def test_mistakes_are_found_at_startup(settings: dict[str, Any], problem: str) -> None:
+    """Each mistake is a sentence with the name of the setting, and without a password."""
+    with pytest.raises(ConfigurationError) as caught:
+        Config(**settings)
+
+    assert problem in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_file_and_variables(tmp_path: Path) -> None:
+    """`decoder` can be a variable. The registry is a mapping, which only a file or code can contain."""
+    file = tmp_path / "kafkasse.yaml"
+    file.write_text(f"schema_registry: {{url: '{URL}', timeout_s: 2}}\n")
+
+    config = Config.load({"KAFKASSE_DECODER": "registry"}, file)
+
+    assert SchemaRegistrySettings(url=URL, timeout_s=2) == config.schema_registry
+    with pytest.raises(ConfigurationError, match="schema_registry can be set only in a file or in code"):
+        Config.load({"KAFKASSE_SCHEMA_REGISTRY": URL})
