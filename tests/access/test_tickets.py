@@ -1,0 +1,130 @@
+"""Tickets: who can redeem them, how often, and where the secret and the used tickets are stored."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from kafkasse.access import InvalidToken, Visitor
+from kafkasse.access.tickets import LIFETIME_S, MAX_WINDOWS, WINDOW_S, Tickets, open_tickets
+from kafkasse.errors import AccessUnavailable, BadRequest, ConfigurationError
+from tests.access.conftest import LOGGER
+from tests.support.waiting import wait_until
+
+VISITOR = Visitor("customers", "ada", {"sub": "ada", "role": ["admin"]}, 4_000_000_000.0)
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def open_with(guards: dict[str, object], name: str = "kafkasse", secret_file: str = "") -> Tickets:
+    return open_tickets(guards, secret_file, name, LOGGER)
+
+
+@pytest.mark.parametrize("visitor", [VISITOR, Visitor("partners", "a", {"sub": "a"}, key_hash="0" * 64)])
+def test_a_ticket_contains_the_whole_visitor(tmp_path: Path, visitor: Visitor) -> None:
+    """Nobody can read the visitor in the ticket."""
+    tickets = Tickets(SECRET, "", tmp_path)
+
+    ticket = tickets.issue(visitor, "/t")
+
+    assert visitor == tickets.redeem(ticket, "/t")
+    assert "ada" not in ticket
+
+
+def test_a_ticket_is_valid_for_half_a_minute(tmp_path: Path) -> None:
+    """Then it is rejected, even if it was not used."""
+    now = 1_000_000.0
+    tickets = Tickets(SECRET, "", tmp_path, lambda: now)
+    first, second = tickets.issue(VISITOR, "/t"), tickets.issue(VISITOR, "/t")
+
+    now += LIFETIME_S
+    assert VISITOR == tickets.redeem(first, "/t")
+    now += 1
+    with pytest.raises(InvalidToken, match="expired"):
+        tickets.redeem(second, "/t")
+
+
+def test_old_files_are_deleted(tmp_path: Path) -> None:
+    """The folder of used tickets does not grow."""
+    now = 0.0
+    tickets = Tickets(SECRET, "", tmp_path, lambda: now)
+
+    for window in range(10):
+        now = float(window * WINDOW_S)
+        tickets.redeem(tickets.issue(VISITOR, "/t"), "/t")
+
+    wait_until(lambda: len(list(tmp_path.iterdir())) == MAX_WINDOWS + 1)
+
+
+def test_processes_of_one_machine_share_tickets(folder: Path) -> None:
+    """The first process creates the secret. Only one of them accepts a ticket."""
+    one, other = open_with({"a": 1}), open_with({"a": 1})
+    ticket = one.issue(VISITOR, "/t")
+
+    assert VISITOR == other.redeem(ticket, "/t")
+    with pytest.raises(InvalidToken):
+        one.redeem(ticket, "/t")
+    (private,) = folder.iterdir()
+    assert [0o700, 0o600] == [stat.S_IMODE(each.stat().st_mode) for each in (private, private / "secret")]
+
+
+@pytest.mark.parametrize(("guards", "name"), [({"a": 2}, "kafkasse"), ({"a": 1}, "second")])
+def test_other_guards_do_not_accept_the_ticket(folder: Path, guards: dict[str, object], name: str) -> None:
+    """Two servers of one user share the secret, but a ticket of one does not identify visitors of the other."""
+    ticket = open_with({"a": 1}).issue(VISITOR, "/t")
+
+    with pytest.raises(InvalidToken):
+        open_with(guards, name).redeem(ticket, "/t")
+
+
+def test_machines_with_the_same_secret_file_accept_tickets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each machine accepts a ticket once."""
+    (folder / "ticket-secret").write_bytes(SECRET)
+    machines = []
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(folder / name))
+        machines.append(open_with({"a": 1}, secret_file=str(folder / "ticket-secret")))
+    ticket = machines[0].issue(VISITOR, "/t")
+
+    assert [VISITOR] * 2 == [machine.redeem(ticket, "/t") for machine in machines]
+
+
+def test_large_claims_do_not_fit_into_a_url(tmp_path: Path) -> None:
+    """The request for the ticket is rejected, not the stream."""
+    with pytest.raises(BadRequest, match="too large for a ticket"):
+        Tickets(SECRET, "", tmp_path).issue(Visitor("a", claims={"x": "x" * 5000}), "/t")
+
+
+def test_a_ticket_is_not_accepted_if_its_use_cannot_be_recorded(tmp_path: Path) -> None:
+    """Otherwise it could be used twice."""
+    tickets = Tickets(SECRET, "", tmp_path / "missing")
+
+    with pytest.raises(AccessUnavailable):
+        tickets.redeem(tickets.issue(VISITOR, "/t"), "/t")
+
+
+@pytest.mark.parametrize("kind", ["readable by others", "a link", "a file"])
+def test_a_folder_that_others_may_have_created_is_not_used(folder: Path, kind: str) -> None:
+    """Another user of the machine could read the secret in it. The error says how to choose another folder."""
+    open_with({})
+    (private,) = folder.iterdir()
+    if kind == "readable by others":
+        private.chmod(0o755)
+    else:
+        moved = private.rename(folder / "moved")
+        if kind == "a link":
+            private.symlink_to(moved)
+        else:
+            private.touch()
+
+    with pytest.raises(ConfigurationError, match="TMPDIR can name another"):
+        open_with({})

@@ -1,0 +1,29 @@
+"""`kafkasse key create`: a new API key, and its line for the file of a guard."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kafkasse.access.api_keys import ApiKeys
+from kafkasse.commands import main
+
+
+def test_prints_a_key_and_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A guard with the line in its file accepts the key."""
+    assert 0 == main(["key", "create", "partner-1"])
+    _, key, _, _, line = capsys.readouterr().out.splitlines()
+
+    (tmp_path / "keys").write_text(line)
+    visitor = ApiKeys("partners", str(tmp_path / "keys"), logging.getLogger()).identify(key)
+
+    assert ("partner-1", {"sub": "partner-1"}) == (visitor.name, visitor.claims)
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b", "#a", "a" * 101])
+def test_rejects_a_name_that_does_not_fit_into_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error says which names are valid."""
+    assert 1 == main(["key", "create", name])
+    assert "A name has 1 to 100 characters" in capsys.readouterr().err
