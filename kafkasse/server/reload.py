@@ -26,7 +26,7 @@ from kafkasse.server import runtime
 
 CHECK_TIMEOUT_S = 30  # the app must be loaded within this time
 MAX_REASON_BYTES = 4_096  # a pipe takes as many bytes at once
-LOADED = b"loaded"
+LOADED = "loaded"
 
 
 def install(arbiter: Any) -> None:
@@ -39,7 +39,10 @@ def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
     """Replace the workers if the app can be loaded with the new configuration."""
     previous = _pin_file()
     if reason := _problem(arbiter.app):
-        arbiter.log.error("The configuration was not reloaded; the running one stays in effect. %s", one_line(reason))
+        arbiter.log.error(
+            "The configuration was not reloaded; the running one stays in effect. %s",
+            one_line(reason, MAX_REASON_BYTES),
+        )
         if previous is not None:
             sources.pin(*previous)
     else:
@@ -63,22 +66,22 @@ def _problem(app: Any) -> str:
     reading, writing = os.pipe()
     child = fork_gevent()
     if not child:
-        _report(app, writing)
+        try:
+            os.write(writing, _load(app).encode(errors="replace")[:MAX_REASON_BYTES])
+        finally:
+            os._exit(0)  # the child must not continue as a second master
     os.close(writing)
-    answer = os.read(reading, MAX_REASON_BYTES)
+    answer = os.read(reading, MAX_REASON_BYTES).decode(errors="replace")
     os.close(reading)
     get_original("os", "waitpid")(child, 0)  # gevent's version runs the event loop, which the master does not use
     runtime.worker_exited(child)
     if answer == LOADED:
         return ""
-    return (
-        answer.decode(errors="replace")
-        or f"Loading the app took longer than {CHECK_TIMEOUT_S} s, or ended the process."
-    )
+    return answer or f"Loading the app took longer than {CHECK_TIMEOUT_S} s, or ended the process."
 
 
-def _report(app: Any, writing: int) -> None:
-    """Load the app, write LOADED or the reason why that failed to the pipe, and end the process."""
+def _load(app: Any) -> str:
+    """Load the app. Return LOADED, or why the app cannot be loaded."""
     for signal_number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(signal_number, signal.SIG_DFL)
     signal.alarm(CHECK_TIMEOUT_S)
@@ -87,11 +90,9 @@ def _report(app: Any, writing: int) -> None:
         app.reload()  # gunicorn.conf.py
         Config.load()
         app.wsgi()
-        answer = LOADED
-    except BaseException as error:  # noqa: BLE001 - SystemExit too: the child must not continue as a second master
-        answer = _reason(error).encode()[:MAX_REASON_BYTES]
-    os.write(writing, answer)
-    os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - SystemExit is a reason, too
+        return _reason(error)
+    return LOADED
 
 
 def _reason(error: BaseException) -> str:
