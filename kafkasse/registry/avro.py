@@ -68,9 +68,8 @@ class AvroSchema:
         source = io.BytesIO(data) if len(data) < LARGE_BYTES else _LargeValue(data)
         try:
             value = self._read(source, self._parsed, None)
-        except (
-            Exception
-        ) as error:  # fastavro raises many types of exceptions, whose texts may contain data of the record
+        except Exception as error:
+            # fastavro raises many types of exceptions, and their texts may contain data of the record.
             reason = f"the value is not Avro of its schema: {type(error).__name__}"
             raise DeserializationError(reason, "undecodable") from error
         return value["value"] if self._is_wrapped else value

@@ -16,7 +16,7 @@ from kafkasse.errors import FilterError, TopicGone
 from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord, Wire
 from kafkasse.frame.encoder import MAX_PIECE_RECORDS, Piece
 from kafkasse.frame.formats import can_append_member
-from kafkasse.frame.json_text import is_json
+from kafkasse.frame.json_text import dumps, dumps_decoded, is_json
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.sse import Event, Parser
@@ -752,3 +752,13 @@ def test_the_fast_json_checks_agree_with_python(data: st.DataObject) -> None:
 
     assert not can_append or (json.loads(value.decode()) and "_kafka" not in json.loads(value.decode()))
     assert is_json(bytes(value)) == python_reads(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": [1, 2.5, None, True, "ä\u2028"]}, 2**70, 1e300, 5e-324, "\ud800", {}, {"": {"b": []}}, "\x7f\x00\\/"],
+)
+def test_a_decoded_value_is_encoded_as_json(value: Any) -> None:
+    """The text has the same meaning as that of dumps(), and escapes the same line separators."""
+    assert json.loads(dumps(value)) == json.loads(dumps_decoded(value))
+    assert b"\xe2\x80\xa8" not in dumps_decoded(value)
