@@ -146,7 +146,7 @@ def test_the_feeds_receive_the_address_of_the_client(opened: ExitStack, monkeypa
     original = Feeds.open
 
     def open(feeds: Feeds, *arguments: Any) -> Reader:
-        addresses.append(arguments[-1])
+        addresses.append(arguments[5])
         return original(feeds, *arguments)
 
     monkeypatch.setattr(Feeds, "open", open)
