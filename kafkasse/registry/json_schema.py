@@ -77,8 +77,14 @@ class JsonSchema:
             raise DeserializationError(reason, "invalid")
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the schema, or {} if it refers to other schemas, which a document would lack."""
-        return self._source if isinstance(self._source, dict) and not self._has_references else {}
+        """Return the schema, or {} if it refers to other schemas, which a document would lack.
+
+        The result allows more members than the schema, because the format `kafkasse` adds one.
+        """
+        if self._has_references or not isinstance(self._source, dict):
+            return {}
+        closed = "additionalProperties", "unevaluatedProperties"
+        return {keyword: value for keyword, value in self._source.items() if keyword not in closed}
 
 
 def _protected(validator_class: Any) -> Any:

@@ -59,9 +59,10 @@ def test_references(base: dict[str, str]) -> None:
 
 
 def test_a_schema_with_references_is_described_as_any_value() -> None:
-    """A document would lack the schemas to which it refers."""
+    """A document would lack the schemas to which it refers. Events may have the member `_kafka` too."""
     assert {"type": "string"} == compiled({"type": "string"}).json_schema()
     assert {} == compiled(True).json_schema()
+    assert {"type": "object"} == compiled({"type": "object", "additionalProperties": False}).json_schema()
     assert {} == compiled({"items": {"$ref": "money.json"}}, money={"type": "integer"}).json_schema()
 
 
