@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -323,25 +323,34 @@ class SharedFeed:
     def _send_frames(self) -> None:
         """Send the frames that are new since the last flush."""
         ring = self.ring
-        segments = [ring[number] for number in range(ring.flushed, ring.head)]
+        head = ring.head
+        segments = [ring[number] for number in range(ring.flushed, head)]
         places = dict(self._flushed.places)
         for segment in segments:
             places.update(segment.moves)
-        position = FeedPosition(ring.head, places, segments[-1].ends_at_position and not self._moved)
         self._unsent_bytes = 0
-        if not self._has_dimensions:
+        if self._has_dimensions:
+            new = self._distribute(segments)
+            frames_for, groups = new.frames_for, new.receivers
+        else:
             self._heartbeat_at = time.monotonic() + self._heartbeat_s
             frames = b"".join([segment.data for segment in segments]), sum([len(each.offsets) for each in segments])
-            self._send_to_parked(lambda group: frames, self._subscribers.groups, position)
-            return
+            frames_for, groups = lambda group: frames, self._subscribers.groups
+        position = FeedPosition(head, places, segments[-1].ends_at_position and not self._moved)
+        self._send_to_parked(frames_for, groups, position)
+
+    def _distribute(self, segments: Sequence[Segment]) -> NewFrames:
+        """Find the receivers of the frames in these segments.
+
+        Other greenlets may run meanwhile. They cannot park a client, because no client has received these frames.
+        """
         new = NewFrames(segments, self._subscribers)
         size = 0
-        # Other greenlets may run between two pieces. No client can be parked meanwhile, because none has these frames.
         for piece_size in new.find_receivers():
             if (size := size + piece_size) >= RECEIVERS_PER_TURN:
                 take_turn(urgent=True)
                 size = 0
-        self._send_to_parked(new.frames_for, new.receivers, position)
+        return new
 
     def _send_heartbeat(self) -> None:
         self._heartbeat_at = time.monotonic() + self._heartbeat_s
