@@ -65,13 +65,14 @@ class FilteredSimulation(Simulation):
         return CHOICES[self.clients.index(client) % len(CHOICES)]
 
     def _connect(self, client: Client) -> None:
-        filter, dimensions, selector = self.choice(client).selection
+        chosen = self.choice(client).selection
         encoder = self._encoders.setdefault(
-            (filter, dimensions), Encoder(filter=filter, dimensions=dimensions, sparse_ids=self.sparse)
+            (chosen.filter, chosen.dimensions),
+            Encoder(filter=chosen.filter, dimensions=chosen.dimensions, sparse_ids=self.sparse),
         )
         position = parse(client.sent_id) if client.sent_id else of_topics([TOPIC])
         topics = self.log.describe([TOPIC])
-        client.connect(self._feeds.open(self._route, position, topics, encoder, selector=selector), self.now)
+        client.connect(self._feeds.open(self._route, position, topics, encoder, selector=chosen.selector), self.now)
 
     def _history(self, number: int, client: Client) -> History:
         choice = self.choice(client)
