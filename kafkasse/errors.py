@@ -54,15 +54,15 @@ class KafkasseError(Exception):
         title: the same short text for all errors of a class.
         name: KafkaSSE's name of the error. Clients compare it, so it never changes.
         cause: why the error occurs. docs/errors.md and the page of the error show it.
-        fix: what the client or the operator can do about it.
+        fix: how the client or the operator can correct it.
     """
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
     name: ClassVar[str] = "KafkaSSEError"
     cause: ClassVar[str] = (
-        "The server met an error that it does not expect. The response does not show it, because it may "
-        "contain a secret."
+        "An unexpected error occurred in the server. The response does not contain the message of the error, because "
+        "the message may contain a secret."
     )
     fix: ClassVar[str] = "Report the time of the request to the operator, who finds the error in the server's log."
 
@@ -126,7 +126,7 @@ class InvalidFilter(InvalidParameter):
     title = "Invalid filter"
     name = "InvalidFilterError"
     cause = "The filter expression (`?filter=`) is not valid CEL, or it exceeds a limit on expressions."
-    fix = "Correct the expression at `line` and `column`, for the `reason`. `picture` shows the place."
+    fix = "Correct the expression. `reason` says what is wrong, `line` and `column` say where, and `picture` shows it."
 
 
 class NotFound(KafkasseError):
@@ -252,7 +252,9 @@ class FilterError(KafkasseError):
 
     title = "Filter failed"
     name = "FilterError"
-    cause = "The server's filter failed for a record, so the stream ended: the decision of the filter is unknown."
+    cause = (
+        "The server's filter failed for a record. The stream ended, because the filter did not decide about the record."
+    )
     fix = "The operator finds the record and the line that failed in the server's log."
     record = ""
     is_logged = False

@@ -166,7 +166,7 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
 
 @pytest.mark.parametrize("path", ["/-/metrics", "/-/streams"])
 def test_the_endpoints_for_operators_are_not_public(path: str) -> None:
-    """By default, they look like any unknown path."""
+    """By default, they get the same 404 as an unknown path."""
     client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
 
     problem(client.get(path), 404)

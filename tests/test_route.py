@@ -136,7 +136,7 @@ MATCHING = Route("events", "/events", ("orders", "events.*"))
 
 
 def test_a_pattern_of_a_route_matches_no_internal_topic() -> None:
-    """Unless the route names it."""
+    """A pattern does not match an internal topic, but a route can name one."""
     assert ["_a", "a"] == Route("all", "/all", ("*",)).matching(["__consumer_offsets", "a", "_a"])
     assert Route("all", "/all", ("*", "__consumer_offsets")).allows("__consumer_offsets")
 

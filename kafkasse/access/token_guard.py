@@ -1,4 +1,4 @@
-"""What all guards that check a token have in common."""
+"""The protocol of guards that check a token."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a server tells clients about itself: its streams, its errors, and documents for tools. No I/O, and no Flask.
+"""Descriptions for clients: the streams of a server, its errors, and documents for tools. No I/O, and no Flask.
 
-streams   what a client needs to know about each stream
+streams   a description of each stream for its clients
 events    the JSON Schemas of the events, for each format
 openapi   the streams as an OpenAPI 3.2 document
 asyncapi  the streams as an AsyncAPI 3.0 document

@@ -1,4 +1,4 @@
-"""What a client needs to know about each stream. The catalog and the documents for tools show it."""
+"""A description of each stream for its clients. The catalog and the documents for tools contain it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def _ignore(view: RecordView, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that a record must all meet. Equal filters are one feed.
+    """Conditions, all of which a record must meet. Streams with equal filters share a feed.
 
     Attributes:
         keys: the key is one of these; None: any key.

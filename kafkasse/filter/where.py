@@ -119,7 +119,7 @@ class Where:
         """Return the records that one client receives.
 
         If the route and the query both have a condition on the same part of a record, it must meet both. A query can
-        therefore only narrow what the route selects.
+        therefore only exclude more records.
 
         Args:
             parameters: the path parameters of the request.

@@ -219,7 +219,7 @@ class SchemaRegistry:
             raise DeserializationError(one_line(reason), "invalid_schema") from error
 
     def _add_references(self, schema: RegisteredSchema, format: str, found: References) -> None:
-        """Add the schemas to which a schema refers to `found`, each after those to which it refers itself."""
+        """Add the references of a schema to `found`, each after its own references."""
         for name, subject, version in schema.references:
             if name in found:
                 continue

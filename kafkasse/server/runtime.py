@@ -5,7 +5,8 @@
         metrics/              prometheus_client's files
         worker-<pid>.sock     see control.py
 
-gunicorn.conf.py calls start(), worker_exited() and stop() in the master. A later start() removes what a killed master left.
+gunicorn.conf.py calls start(), worker_exited() and stop() in the master. A later start() removes the directory of a
+killed master.
 """
 
 from __future__ import annotations

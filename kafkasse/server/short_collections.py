@@ -30,7 +30,7 @@ INTERVAL_S = 0.02  # in which a busy worker creates up to 20,000 objects
 NEW_OBJECTS = 20_000  # applies within a long turn; decoding and encoding allocate thousands of records at a time
 OBJECTS_PER_STREAM = 40
 MAX_UNEXPLAINED_OBJECTS = 250_000  # some 25 MB
-CHECK_INTERVAL_S = 300.0  # long, because counting takes up to 50 ms, and thousands of open requests look like garbage
+CHECK_INTERVAL_S = 300.0  # long, because counting takes up to 50 ms, and thousands of open requests count as garbage
 
 
 class ShortCollections:

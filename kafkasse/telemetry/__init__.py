@@ -1,4 +1,4 @@
-"""What operators see of a process: metrics, log lines, request IDs and traces. This package imports neither Flask nor Kafka.
+"""Metrics, log lines, request IDs and traces for operators. This package imports neither Flask nor Kafka.
 
 metrics      all metrics of kafkasse, in prometheus_client's own registry or its multiprocess files
 sampler      copies the totals of the feeds to the metrics at intervals

@@ -69,7 +69,7 @@ class Sampler:
             self._add("ring_bytes", count, route=route)
 
     def _add(self, name: str, total: float, **labels: str) -> None:
-        """Add what a total has grown by. Several feeds of one process may have routes with the same name."""
+        """Add the increase of a total. Several feeds of one process may have routes with the same name."""
         key = name, *labels.values()
         if grown := total - self._copied.get(key, 0):
             self._copied[key] = total

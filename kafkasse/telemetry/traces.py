@@ -1,7 +1,7 @@
 """OpenTelemetry: a span for each request of a stream, from the request to the first byte of the response.
 
 The spans exist only if something else in the process uses OpenTelemetry, such as opentelemetry-instrument or the app. Then
-its API has been imported already. Otherwise, this module costs one look into a dict for each stream.
+its API has been imported already. Otherwise, this module costs one dict lookup for each stream.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class StreamService:
         return True
 
     def problem_types(self) -> str:
-        """Return what the `type` of an error starts with: the URL path of the pages of errors."""
+        """Return the start of the `type` of an error: the URL path of the pages of errors."""
         return intern(f"{self.catalog.root}/-/problems/")  # each open stream has it
 
     def ticket_view(self) -> Any:
@@ -215,7 +215,7 @@ class StreamService:
         parameters: Mapping[str, str],
         on_open: Callable[[], object] = lambda: None,
     ) -> Response:
-        """Identify the visitor, parse the request, check its topics, and open its stream.
+        """Identify the visitor, parse the request, select the records, check the topics, and open the stream.
 
         Args:
             route: the route that the request matched.
@@ -342,7 +342,7 @@ class StreamService:
         return response
 
     def _cors_policy(self) -> CorsPolicy:
-        """Return the policy of the route that the current request is for; that of the open route if there is none."""
+        """Return the policy of the current request's route, or the policy of the open route if there is none."""
         name = (request.endpoint or "").rpartition(".")[2]
         if name == ticket_endpoint.ENDPOINT and (found := self._ticket_target()):
             name = found.route.name

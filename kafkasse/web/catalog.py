@@ -1,7 +1,7 @@
-"""What a blueprint serves to describe itself: a catalog, an OpenAPI and an AsyncAPI document, and a page for each error.
+"""The catalog of a blueprint: a list of its streams, an OpenAPI and an AsyncAPI document, and a page for each error.
 
 The catalog shows a visitor only streams that the visitor may know of: those whose guards accept the credentials of the
-request, which for a public stream are none. The setting `listed` of a route overrides this. The pages of errors are always
+request. A public stream needs no credentials. The setting `listed` of a route overrides this. The pages of errors are always
 served, because the `type` of an error is the URL path of its page.
 
 The pages work without scripts, and their Content-Security-Policy forbids everything but their own style.
@@ -46,7 +46,7 @@ _CODE = re.compile("`([^`]*)`")
 
 
 class Service(Protocol):
-    """What the catalog needs of a StreamService."""
+    """The methods of a StreamService that the catalog uses."""
 
     config: Config
 
@@ -130,7 +130,7 @@ class Catalog:
 
     def _visible(self) -> tuple[Route, ...]:
         """Return the routes that the visitor of the current request may know of."""
-        accepted: dict[tuple[Any, ...], bool] = {}  # by what it depends on, because checking a credential takes time
+        accepted: dict[tuple[Any, ...], bool] = {}  # cached, because checking a credential takes time
         routes = []
         for route in self._service.config.routes:
             is_listed = route.listed
@@ -209,7 +209,7 @@ def _json(text: str, content_type: str) -> Response:
 
 
 def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
-    """Return what the catalog shows of a stream. `base` is the URL of the blueprint."""
+    """Return the entry of a stream in the catalog. `base` is the URL of the blueprint."""
     url = base + stream.example_path
     credentials = "" if stream.is_public else ' -H "Authorization: Bearer $TOKEN"'
     return {

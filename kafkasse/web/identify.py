@@ -1,4 +1,4 @@
-"""Identifies the visitor of a request: finds its token, asks the guards of its route, and checks the route's grants.
+"""Identifies the visitor of a request: finds its token, calls the guards of its route, and checks the route's grants.
 
 A token arrives in the Authorization header, in a cookie, or as a ticket in the URL; see docs/access.md. This module opens no
 streams.
@@ -36,7 +36,7 @@ _URL_ADVICE = (
 
 
 class Identifier:
-    """Finds out who sends a request.
+    """Identifies the visitors of requests.
 
     Args:
         guards: the guards of the configuration.

@@ -26,7 +26,7 @@ class StreamLimits:
         max_per_client: the maximum for one client address.
         trusted_proxies: the number of your own proxies in front of this server. Each appends an address to X-Forwarded-For.
             If it is 0, the header is ignored, because any client can set it.
-        scope: what the streams belong to, for the error message.
+        scope: the subject of the error message, such as "This route".
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The open streams of a process: what operators see of them, and how they end when the process stops or an operator asks."""
+"""The open streams of a process: their status for operators, and how the process or an operator ends them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EndReason(Enum):
 
 
 class StreamInfo(NamedTuple):
-    """What is known about a stream when it opens.
+    """The properties of a stream that are known when it opens.
 
     Attributes:
         id: identifies the stream among those of all workers of a machine: the process ID and a number.
@@ -64,8 +64,8 @@ class StreamEnd(NamedTuple):
     Attributes:
         reason: why.
         error: the class of the error that ended it, or "".
-        events: the number of records that the client was sent.
-        bytes: the number of bytes that the client was sent.
+        events: the number of records that were sent to the client.
+        bytes: the number of bytes that were sent to the client.
     """
 
     reason: EndReason

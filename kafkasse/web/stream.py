@@ -58,9 +58,9 @@ class Stream:
             client leaves.
         on_close: called once, after the reader was closed.
         logger: receives unexpected errors.
-        problem_types: what the `type` of an error starts with; see KafkasseError.problem().
+        problem_types: the start of the `type` of an error; see KafkasseError.problem().
         expires_at: when the visitor must be identified again, in seconds since the epoch.
-        info: what operators see of the stream.
+        info: describes the stream to operators.
         on_open: called once, when the first bytes have been sent, or when the stream ends before that.
         coding: compresses the body.
     """
@@ -180,7 +180,7 @@ class Stream:
         self._stop(StopReason.ENDED)
 
     def status(self) -> dict[str, Any]:
-        """Return what operators see of the stream now."""
+        """Return the current status of the stream for operators."""
         reader, info = self._reader, self.info
         events, sent_bytes = reader.totals()
         return {

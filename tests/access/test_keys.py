@@ -186,7 +186,7 @@ def test_rejects_redirects_errors_and_large_responses(status: str, headers: Any,
 
 
 def test_a_slow_response_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that sends one byte at a time is given up after FETCH_TIMEOUT_S. Meanwhile, other greenlets run."""
+    """The request to a server that sends one byte at a time fails after FETCH_TIMEOUT_S. Meanwhile, other greenlets run."""
     monkeypatch.setattr("kafkasse.access.keys.FETCH_TIMEOUT_S", 0.5)
     turns: list[int] = []
 

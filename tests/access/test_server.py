@@ -97,7 +97,7 @@ def written_at(event: Event) -> float:
 
 
 def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
-    """The stream ends politely, the old token gets 401, and a new one resumes without loss or duplicates."""
+    """The stream ends with its last event ID, the old token gets 401, and a new one resumes without loss or duplicates."""
     expires_at = int(time.time()) + LIFETIME_S
     old = token(exp=expires_at)
     with connected(guarded, old) as stream:
@@ -125,7 +125,7 @@ def test_a_stream_of_a_ticket_ends_with_its_token(guarded: Guarded) -> None:
 
 
 def test_the_streams_of_a_revoked_key_end(two_workers: Guarded) -> None:
-    """They end politely within MAX_REVOCATION_S in all workers. The streams of other keys continue."""
+    """They end with their last event ID within MAX_REVOCATION_S in all workers. The streams of other keys continue."""
     (revoked, revoked_line), (kept, kept_line) = create_key("a"), create_key("b")
     two_workers.keys.write_text(f"{revoked_line}\n{kept_line}\n")
     gevent.sleep(1.1)  # the workers check the file once per second

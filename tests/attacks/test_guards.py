@@ -82,7 +82,7 @@ def test_valid_tokens_are_accepted(guarded: Guarded, kid: str) -> None:
 
 
 def test_a_valid_api_key_is_accepted(guarded: Guarded) -> None:
-    """Only by the route of its guard."""
+    """The route of its guard accepts it, and other routes reject it."""
     line = f"Authorization: Bearer {guarded.key}".encode()
 
     assert ("200 stream", NOT_VALID) == (answer(guarded, "/t", line), answer(guarded, "/secret", line))

@@ -69,7 +69,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ),
         ("clusters:", "clusters must be a mapping of names to client settings, not null."),
         ("clusters: {eu: 5}", "clusters.eu must be a mapping of client settings, not 5."),
-        ("clusters: {EU: {}}", "clusters.EU is not a valid name: a name consists of lower-case letters"),
+        ("clusters: {EU: {}}", "clusters.EU is not a valid name: a name consists of lowercase letters"),
         ("clusters: {eu: {client_id: a}}", 'clusters.eu needs bootstrap_servers. Example: bootstrap_servers: ["kafka-eu'),
         ("clusters: {eu: {bootstrap_servers: a}}", "clusters.eu.bootstrap_servers must be HOST:PORT, not 'a'. Ex"),
         ("clusters: {eu: {bootstrap_server: 'a:1'}}", "clusters.eu.bootstrap_server is not a client setting of kafka-p"),
@@ -86,7 +86,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ),
         ("routes: {a: {path: /-/health, topics: [t]}}", "routes.a.path is '/-/health', but paths that start with /-/ be"),
         ("routes: {topics: {path: /a, topics: [t]}}", "routes.topics is the name of the route /{topics}"),
-        ("routes: {A-b: {path: /a, topics: [t]}}", "routes.A-b is not a valid name: a name consists of lower-case letters"),
+        ("routes: {A-b: {path: /a, topics: [t]}}", "routes.A-b is not a valid name: a name consists of lowercase letters"),
         ("routes: {5: {path: /a, topics: [t]}}", "routes[5] is not a valid name"),
         (
             'cors_credentials: true\ncors_origins: ["*"]',

@@ -103,7 +103,7 @@ class World(joins.World):
             client.receive(client.reader.begin())
 
     def return_to(self, client: Client, number: int) -> None:
-        """Let a client return with any event ID that it has received, as if it had not received the events after it."""
+        """Let a client reconnect with any event ID that it has received, as if it had not received the events after it."""
         if self.is_json_lines or not client.history:
             return
         with self.busy(client):
@@ -145,7 +145,7 @@ def _client_steps() -> Any:
 def test_each_client_receives_exactly_its_own_records_in_any_interleaving(
     id_type, steps, max_ring_records, filtered, hooked, switched
 ):
-    """Random selectors, parks, slow sockets, evictions, lost records, and returns with any earlier event ID."""
+    """Random selectors, parks, slow sockets, evictions, lost records, and reconnects with any earlier event ID."""
     world = World(max_ring_records, filtered, id_type=id_type, hooked=hooked, switched=switched)
     world.play(steps)
 
@@ -214,7 +214,7 @@ class Crowd:
 
 
 def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 2,000 subscribers, each record costs one call of Dimensions.values(), and the other clients are not touched."""
+    """With 2,000 subscribers, each record costs one call of Dimensions.values(), and no work for the other clients."""
     crowd = Crowd(2_000)
     looked_up: list[int] = []
     values = Dimensions.values

@@ -131,7 +131,7 @@ def test_a_topic_joins_a_stream_that_catches_up(world: World) -> None:
 
 
 def test_a_returning_client_receives_topics_that_were_created_meanwhile_from_their_first_record(world: World) -> None:
-    """Even if the route starts new clients at the end."""
+    """It receives the topic from its first record, even if the route starts new clients at the end."""
     event_id = world.open().position_id
     world.log.create("events.new")
     expected = [world.write("events.new"), world.write("events.a")]
@@ -140,7 +140,7 @@ def test_a_returning_client_receives_topics_that_were_created_meanwhile_from_the
 
 
 def test_a_topic_that_another_stream_reads_already_joins(world: World) -> None:
-    """The stream ends politely if the tail is past the topic's first record. Its client resumes without a gap."""
+    """The stream ends if the tail is past the topic's first record. Its client resumes without a gap."""
     reader = world.open()
     event_id = reader.position_id
     world.log.create("events.new")
@@ -156,7 +156,7 @@ def test_a_topic_that_another_stream_reads_already_joins(world: World) -> None:
 
 
 def test_a_deleted_topic_leaves_the_stream(world: World) -> None:
-    """Its streams end politely, and the clients resume without the topic."""
+    """Its streams end with their last event ID, and the clients resume without the topic."""
     reader = world.open()
     world.log.delete("events.a")
     for _ in range(3):
@@ -172,7 +172,7 @@ def test_a_deleted_topic_leaves_the_stream(world: World) -> None:
 
 
 def test_a_deleted_topic_ends_the_streams_of_a_route_without_patterns(world: World) -> None:
-    """The topic is all that their clients want."""
+    """The route contains no other topic."""
     reader = world.open(route=Route("one", "/one", ("events.a",)))
     world.log.delete("events.a")
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_new_client_starts_where_the_route_says(world: World, start: StartAt) 
 
 @given(st.lists(st.sampled_from(["create", "write", "turn", "read", "return"]), max_size=25))
 def test_no_record_of_a_matching_topic_is_lost_or_repeated(steps: list[str]) -> None:
-    """In any interleaving of new topics, records, and clients that return."""
+    """This applies to any order of new topics, records, and clients that reconnect."""
     world = World()
     with closing(world.feeds):
         topics, expected, found = ["orders", "events.a"], [], []

@@ -187,7 +187,7 @@ def test_the_snapshot_of_an_empty_topic_is_an_event_id(world: World) -> None:
 
 
 def test_only_the_end_of_a_snapshot_is_marked(world: World) -> None:
-    """Later events, and the stream of a client that returns with an ID, do not contain the mark again."""
+    """Later events, and the stream of a client that reconnects with an ID, do not contain the mark again."""
     world.put(1, b"a")
     client = world.open()
     client.read()

@@ -140,7 +140,7 @@ def test_equivalent_conditions_are_equal(where: dict[str, Any], random: Any) -> 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=4))
 def test_any_query_is_parsed_or_rejected(query: list[tuple[str, str]]) -> None:
-    """A query never causes another error than a 400."""
+    """A query causes no error except 400."""
     try:
         found = parse_query(query, ALL_FILTERS)
     except InvalidParameter:

@@ -110,7 +110,7 @@ def test_a_route_contains_the_records_that_meet_its_conditions(
 )
 @pytest.mark.parametrize("path", ["/orders?", f"/orders?{START}&"])
 def test_a_client_filters_with_its_query(client_of: Open, path: str, query: str, expected: list[int]) -> None:
-    """A query narrows the stream of a route that allows the filter. Parameters of other names are ignored."""
+    """A query selects records of a route that allows the filter. Parameters of other names are ignored."""
     client = client_of(client_filters=["key", "header.type", "field.*", "filter"])
 
     assert expected == numbers(client, path + query)

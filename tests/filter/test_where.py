@@ -104,7 +104,7 @@ def test_the_dimensions_do_not_depend_on_the_order_of_the_query() -> None:
     [({"alice"}, {("alice",)}), ({"alice", "bob"}, {("alice",)}), ({"bob"}, set()), ({"all"}, {("all",)})],
 )
 def test_a_query_cannot_widen_what_the_route_selects(asked: set[str], received: set[tuple[str, ...]]) -> None:
-    """A client that asks for the key of another visitor receives nothing."""
+    """A client that selects the key of another visitor receives nothing."""
     query = Query({KEY: frozenset(asked)}, None)
 
     selection = select({"key": ["{claims.sub}", "all"]}, claims={"sub": "alice"}, query=query)

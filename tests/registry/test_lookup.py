@@ -79,7 +79,7 @@ def test_a_schema_with_a_guid(server: Registry, registry: SchemaRegistry) -> Non
 
 
 def test_references_of_references(server: Registry, registry: SchemaRegistry) -> None:
-    """References are followed, also to a subject whose name needs quoting and to one that is referred to twice."""
+    """References are resolved, also to a subject whose name needs quoting and to one that is referred to twice."""
     cents = {"type": "fixed", "name": "shop.Cents", "size": 1}
     money = {"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "shop.Cents"}]}
     order = {
@@ -138,7 +138,7 @@ def test_the_login_is_sent(server: Registry, tmp_path: Path) -> None:
 
 
 def test_an_unknown_id_is_an_error_of_the_record(server: Registry, registry: SchemaRegistry) -> None:
-    """The registry is asked several times, because a replica may not know a new schema yet. Then the answer is cached."""
+    """The request is repeated, because a replica may not know a new schema yet. Then the answer is cached."""
     for _ in range(3):
         with pytest.raises(DeserializationError, match="the schema registry has no schema with the ID 5") as caught:
             registry.schema(5)
@@ -159,7 +159,7 @@ def test_many_unknown_ids_are_not_retried(server: Registry, registry: SchemaRegi
 def test_an_unknown_id_is_looked_up_again_later(
     server: Registry, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is forgotten after UNKNOWN_FOR_S seconds."""
+    """The answer is cached for UNKNOWN_FOR_S seconds."""
     monkeypatch.setattr(lookup, "UNKNOWN_FOR_S", 0.0)
     with pytest.raises(DeserializationError):
         registry.schema(1)

@@ -134,7 +134,7 @@ def test_counts_requests_that_the_worker_rejects(start: Callable[..., Server]) -
 def test_the_endpoints_exist_only_at_the_second_address(
     start: Callable[..., Server], tmp_path: Path, path: str
 ) -> None:
-    """At the public address, they look like any unknown path."""
+    """At the public address, they get the same 404 as an unknown path."""
     operations = tmp_path / "operations.sock"
     server = start(KAFKASSE_OPERATIONS_ACCESS="", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
 
@@ -154,7 +154,7 @@ def ask(path: Path, target: str) -> bytes:
 
 
 def test_a_bind_option_that_drops_the_second_address_is_an_error(start: Callable[..., Server]) -> None:
-    """Otherwise, the operator would look for metrics in vain."""
+    """The server does not start, because its metrics would not be available."""
     with pytest.raises(AssertionError, match="--bind overrides KAFKASSE_OPERATIONS_BIND"):
         start(KAFKASSE_OPERATIONS_BIND="unix:operations.sock", GUNICORN_CMD_ARGS="--bind 127.0.0.1:0")
 

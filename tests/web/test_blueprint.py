@@ -157,7 +157,7 @@ def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog,
     ],
 )
 def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, last_id: str, status: int) -> None:
-    """The response to HEAD is also the same if GET is rejected."""
+    """If GET is rejected, HEAD is rejected in the same way."""
     client = client_of(log)
 
     headers = {"Last-Event-ID": last_id, "X-Request-ID": "the-same"}

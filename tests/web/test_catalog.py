@@ -217,7 +217,7 @@ class TestWhereItIsServed:
 
     @pytest.mark.parametrize("prefix", [None, "/streams", "/deep/er/streams"])
     def test_all_urls_contain_the_prefix(self, log: MemoryLog, prefix: str | None) -> None:
-        """Every link leads to a document, under any prefix and in an app that is itself mounted."""
+        """Every link refers to a document, under any prefix and in an app that is itself mounted."""
         client = mounted(log, prefix)
         environ = {"SCRIPT_NAME": "/mounted"}
 
@@ -230,7 +230,7 @@ class TestWhereItIsServed:
             assert 200 == client.get(link.removeprefix("/mounted"), environ_overrides=environ).status_code
 
     def test_a_prefix_may_have_parameters(self, log: MemoryLog) -> None:
-        """The links of a blueprint at /<tenant>/streams lead to the same tenant."""
+        """The links of a blueprint at /<tenant>/streams refer to the same tenant."""
         client = mounted(log, "/<tenant>/streams")
 
         response = client.get("/acme/streams/-/catalog")
@@ -309,7 +309,7 @@ class TestErrors:
             assert "`" not in page
 
     def test_an_unknown_page_is_an_error(self, log: MemoryLog) -> None:
-        """A wrong name gets our JSON error, which leads to a page itself."""
+        """A wrong name gets our JSON error, which also has a page."""
         refused = mounted(log).get("/streams/-/problems/nothing")
 
         assert (404, "/streams/-/problems/not-found") == (refused.status_code, refused.get_json()["type"])

@@ -87,7 +87,7 @@ def test_the_client_chooses(accept: str, expected: str) -> None:
 
 
 def test_no_coding_is_offered_by_default() -> None:
-    """Compression is off unless the configuration switches it on."""
+    """Compression is off unless the configuration enables it."""
     assert () == Config().web.compression
     assert isinstance(negotiate(parse_accept_header("gzip", Accept), ()), Identity)
 

@@ -157,7 +157,7 @@ class Page:
         self.wait_until(lambda: count == len(self.site.requests))
 
     def wait_for_requests_in(self, tab: str, count: int) -> None:
-        """The same, after switching to a tab."""
+        """Switch to a tab, then do the same."""
         self.browser.switch_to.window(tab)
         self.wait_for_requests(count)
 
