@@ -57,7 +57,7 @@ class Dimensions:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """The records that a client selects: those whose values are one of `values`. Clients with equal selectors are a group."""
+    """The records that a client selects: those whose values are one of `values`. Equal selectors form one group."""
 
     values: frozenset[Values]
 

@@ -91,7 +91,7 @@ def topics_of(event_id: str) -> dict[str, int]:
 
 
 def test_the_stream_contains_the_topics_that_match(world: World) -> None:
-    """And the topics of the route that are not patterns, but no other topic."""
+    """It also contains the topics of the route that are not patterns, but no other topic."""
     reader = world.open()
     expected = [world.write("orders"), world.write("events.a")]
     world.write("other")

@@ -157,7 +157,7 @@ class Page:
         self.wait_until(lambda: count == len(self.site.requests))
 
     def wait_for_requests_in(self, tab: str, count: int) -> None:
-        """Switch to a tab, then do the same."""
+        """Switch to a tab, then wait until the site has received `count` requests for the stream."""
         self.browser.switch_to.window(tab)
         self.wait_for_requests(count)
 
