@@ -169,14 +169,14 @@ def _filter_takes_two() -> None:
     """The record after a filtered record is not sent either."""
     last: dict[int, bool] = {}
 
-    def encode(original: Any, self: Any, *args: Any) -> Any:
-        encoded = original(self, *args)
+    def encode(original: Any, self: Any, view: Any) -> Any:
+        encoded = original(self, view)
         swallow = last.get(id(self), False) and encoded is not None
         last[id(self)] = encoded is None
         applied["filter_takes_one_more"] += swallow
         return None if swallow else encoded
 
-    patch(Encoder, "encode", encode)
+    patch(Encoder, "_encode", encode)
 
 
 def _lone_id_too_far() -> None:
@@ -237,11 +237,11 @@ def _one_partition_forgotten() -> None:
 
 
 def _tombstones_hidden() -> None:
-    def encode(original: Any, self: Any, topic: str, partition: int, record: Any) -> Any:
-        applied["tombstones_hidden"] += record.value is None
-        return None if record.value is None else original(self, topic, partition, record)
+    def encode(original: Any, self: Any, view: Any) -> Any:
+        applied["tombstones_hidden"] += view.record.value is None
+        return None if view.record.value is None else original(self, view)
 
-    patch(Encoder, "encode", encode)
+    patch(Encoder, "_encode", encode)
 
 
 def _snapshot_short() -> None:

@@ -131,6 +131,8 @@ def _as_cloudevent(record: StoredRecord) -> ExpectedEvent:
         expected["time"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     headers = {name: value.decode() for name, value in record.headers if value and _is_text(value)}
     expected |= {found[1]: text for name, text in headers.items() if (found := _ATTRIBUTE.fullmatch(name))}
+    if record.value is None:
+        expected |= {name.replace("_", ""): text for name, text in _bytes("key", record.key).items()}
     expected |= _cloud_content(record.value, headers.get("content-type"))
     event = "delete" if record.value is None else "message"
     return ExpectedEvent(event, lambda data: _same(data, expected))
