@@ -1,8 +1,8 @@
 """Tickets: short-lived text that stands for a visitor in the URL of one stream, because EventSource cannot send a header.
 
 A ticket contains the visitor, encrypted and signed (Fernet), so that neither clients nor logs can read its claims. It is
-valid for one path, once, for LIFETIME_S seconds. Each use creates a file; the workers of a machine share the folder of these
-files, so that only one of them accepts a ticket. Servers on several machines need the same `ticket_secret_file`, and then
+valid for one path, once, for LIFETIME_S seconds. Each use creates a file. The workers of a machine share the directory of
+these files, so that only one of them accepts a ticket. If servers on several machines have the same `ticket_secret_file`,
 each machine accepts a ticket once.
 """
 
@@ -34,8 +34,8 @@ from kafkasse.errors import AccessUnavailable, BadRequest, ConfigurationError
 
 LIFETIME_S = 30
 MAX_TICKET_BYTES = 6000  # a request line may have 8,190 bytes
-WINDOW_S = 60  # the files of one folder
-MAX_WINDOWS = 3  # older folders are deleted
+WINDOW_S = 60  # the files of one directory
+MAX_WINDOWS = 3  # older directories are deleted
 _SECRET_BYTES = 32
 _REJECTED = "The ticket is not valid: it has expired, was used, or is for another stream. Request a new one."
 
@@ -46,7 +46,7 @@ class Tickets:
     Args:
         secret: at least 32 bytes, the same in all processes that accept each other's tickets.
         purpose: tickets of another purpose are not valid, even if the secret is the same.
-        folder: an existing folder for the files of used tickets, the same for all workers.
+        folder: an existing directory for the files of used tickets, the same for all workers.
         clock: the time in seconds since the epoch.
     """
 
@@ -127,7 +127,7 @@ def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logge
         logger: receives the problems of a secret that has changed.
 
     Raises:
-        ConfigurationError: the secret cannot be read, or there is no private folder.
+        ConfigurationError: the secret cannot be read, or there is no private directory.
     """
     folder = _private_folder()
     secret = _secret(folder)
@@ -140,24 +140,24 @@ def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logge
 
 
 def _private_folder() -> Path:
-    """Return a folder that only this user can read. All workers, and all servers of this user, use the same one."""
+    """Return a directory that only this user can read. All workers, and all servers of this user, use the same one."""
     folder = Path(tempfile.gettempdir()) / f"kafkasse-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
         raise ConfigurationError(
-            f"tickets needs the folder {folder}: {error.strerror}. TMPDIR can name another."
+            f"The setting tickets needs the directory {folder}: {error.strerror}. Set TMPDIR to use another one."
         ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConfigurationError(
-            f"tickets needs {folder} as a folder that only this user can read. TMPDIR can name another."
+            f"The setting tickets needs a directory that only this user can read: {folder}. Set TMPDIR to use another one."
         )
     return folder
 
 
 def _secret(folder: Path) -> bytes:
-    """Return the secret in a folder. The first process creates it; link() makes it appear complete, and only once."""
+    """Return the secret in a directory. The first process creates it; link() makes it appear complete, and only once."""
     file = folder / "secret"
     new = folder / f"secret-{secrets.token_hex(8)}"
     if not file.exists():

@@ -194,7 +194,7 @@ class _Checker:
         if token.text not in VARIABLES and not is_own:
             raise self._error(f"there is no variable {token.text}{_suggestion(token.text, VARIABLES)}")
         if self._macro is not None and not is_own and token.text in _LARGE:
-            raise self._error(f"all() and exists() cannot read {token.text}, only the variable {self._macro[0]}")
+            raise self._error(f"all() and exists() cannot read {token.text}: use the variable {self._macro[0]}")
         path = [token.text, *self._members()]
         if not is_own:
             self._paths.add(tuple(path))

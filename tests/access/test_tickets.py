@@ -126,5 +126,5 @@ def test_a_folder_that_others_may_have_created_is_not_used(folder: Path, kind: s
         else:
             private.touch()
 
-    with pytest.raises(ConfigurationError, match="TMPDIR can name another"):
+    with pytest.raises(ConfigurationError, match="Set TMPDIR to use another one"):
         open_with({})
