@@ -133,7 +133,7 @@ class NotFound(KafkasseError):
     status = 404
     title = "Not found"
     name = "NotFoundError"
-    cause = "The server has nothing at this URL."
+    cause = "The server has no stream, page or document at this URL."
     fix = "Correct the URL. If the server has a catalog, `/-/catalog` lists its streams."
 
 

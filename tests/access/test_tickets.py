@@ -40,7 +40,7 @@ def test_a_ticket_contains_the_whole_visitor(tmp_path: Path, visitor: Visitor) -
 
 
 def test_a_ticket_is_valid_for_half_a_minute(tmp_path: Path) -> None:
-    """Then it is rejected, even if it was not used."""
+    """After that, it is rejected, even if it was not used."""
     now = 1_000_000.0
     tickets = Tickets(SECRET, "", tmp_path, lambda: now)
     first, second = tickets.issue(VISITOR, "/t"), tickets.issue(VISITOR, "/t")
@@ -105,7 +105,7 @@ def test_large_claims_do_not_fit_into_a_url(tmp_path: Path) -> None:
 
 
 def test_a_ticket_is_not_accepted_if_its_use_cannot_be_recorded(tmp_path: Path) -> None:
-    """Otherwise it could be used twice."""
+    """Without the record, the ticket could be used twice."""
     tickets = Tickets(SECRET, "", tmp_path / "missing")
 
     with pytest.raises(AccessUnavailable):

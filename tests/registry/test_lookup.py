@@ -97,7 +97,7 @@ def test_references_of_references(server: Registry, registry: SchemaRegistry) ->
 
 
 def test_references_that_form_a_circle(server: Registry, registry: SchemaRegistry) -> None:
-    """They are an invalid schema, and not an endless loop."""
+    """They make the schema invalid. The lookup does not loop forever."""
     server.register(
         "a", {"type": "record", "name": "A", "fields": [{"name": "b", "type": "B"}]}, references=[("B", "b", 1)]
     )

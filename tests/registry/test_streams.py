@@ -137,7 +137,7 @@ def test_only_the_routes_that_say_so_decode(server: Registry, log: MemoryLog) ->
 def test_records_that_cannot_be_decoded_are_counted(
     server: Registry, log: MemoryLog, value: bytes, reason: str
 ) -> None:
-    """They are skipped, and the counter has the reason. The following records are sent."""
+    """They are skipped, and the label of the counter is the reason. The following records are sent."""
     server.register("order", ORDER)
     text = server.register("text", {"type": "string"}, "JSON")
     log.append("t", value)
@@ -149,7 +149,7 @@ def test_records_that_cannot_be_decoded_are_counted(
 
 
 def test_a_new_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
-    """Its client receives heartbeats, and then the record."""
+    """The client receives heartbeats, and then the record."""
     schema_id = server.register("text", {"type": "string"}, "JSON")
     log.append("t", framed(schema_id, b'"end"'))
     server.failure = lambda: (500, None)

@@ -61,7 +61,7 @@ def test_an_object_that_survives_a_collection_is_not_visited_again() -> None:
 
 @pytest.mark.usefixtures("collections")
 def test_new_garbage_is_collected_at_the_end_of_a_turn() -> None:
-    """Even if Python does not collect on its own."""
+    """This does not depend on the collections that Python starts itself."""
     gc.set_threshold(0)
     garbage = weakref.ref(Node())
 

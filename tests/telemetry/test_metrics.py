@@ -34,7 +34,7 @@ def feeds() -> Iterator[Feeds]:
 
 
 def test_the_number_of_topic_labels_is_limited(metrics: Metrics) -> None:
-    """Clients of the open route choose topics, and a label takes memory forever."""
+    """Clients of the open route choose topics, and a label takes memory until the process ends."""
     for number in range(MAX_TOPICS + 50):
         metrics.count("records_skipped", topic=f"t{number}", reason="not_json")
 

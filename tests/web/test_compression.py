@@ -47,7 +47,7 @@ def decompress(name: str, data: bytes) -> bytes:
 @pytest.mark.parametrize("coding", [Gzip, Zstd])
 @given(parts=segments)
 def test_each_segment_can_be_read_at_once(coding: type[Coding], parts: list[bytes]) -> None:
-    """Whatever follows it."""
+    """A client can decompress a segment before the next one arrives."""
     state = coding()
     body, text = state.opening(), b""
     for part in parts:
@@ -57,7 +57,7 @@ def test_each_segment_can_be_read_at_once(coding: type[Coding], parts: list[byte
 
 @given(segments)
 def test_gzip_ends_with_the_checksum_of_everything(parts: list[bytes]) -> None:
-    """Strict clients verify it."""
+    """Strict clients verify the checksum."""
     state = Gzip()
     body = state.opening()
     for part in parts:
@@ -143,7 +143,7 @@ def world() -> Iterator[World]:
 
 
 def test_clients_with_different_codings_receive_the_same_events(world: World) -> None:
-    """Also clients that join later, and events that a client reads from the ring or through its own cursor."""
+    """This includes clients that join later, and events that a client reads from the ring or through its own cursor."""
     peers = [world.connect(coding()) for coding in (Gzip, Zstd, Identity)]
     world.log.append("t", b"1")
     wait_until(lambda: all(["1"] == peer.numbers() for peer in peers))
@@ -166,7 +166,7 @@ def test_a_stream_that_ends_is_complete(world: World) -> None:
 
 
 def test_all_clients_of_a_feed_share_one_compression(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many clients there are."""
+    """The number of compressions does not depend on the number of clients."""
     peers = [world.connect(Zstd()) for _ in range(CLIENTS)]
     wait_until(lambda: CLIENTS == sum(feed.parked for feed in world.feeds._tail.feeds.values()))  # type: ignore[union-attr]
     calls = []
