@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: help demo setup test test-fast lint bench soak chaos attacks old-kafka mutants fuzz audit
+.PHONY: asyncapi help demo setup test test-fast lint bench soak chaos attacks old-kafka mutants fuzz audit
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -51,6 +51,10 @@ attacks: setup ## run the attacks on memory and on the event loop in full size
 # Downloads 31 MB once. See docs/faults.md.
 old-kafka: setup ## read from Kafka 2.6
 	@OLD_KAFKA=1 $(VENV)/bin/pytest tests/kafka/test_old_kafka.py
+
+# Needs npm; downloads the parser into build/asyncapi.
+asyncapi: setup ## check the AsyncAPI document with AsyncAPI's own parser
+	@ASYNCAPI_PARSER=1 $(VENV)/bin/pytest tests/describe/test_documents.py -k parser_of_asyncapi
 
 # Needs Node, Go, Rust, Java with Maven, Chromium and Firefox; builds the clients in build/clients. See docs/clients.md.
 ROUNDS ?= 3

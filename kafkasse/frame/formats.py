@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from kafkasse.frame.json_text import (
 )
 from kafkasse.log import Record
 
+MAX_DECODED_BYTES = 65_536  # 1 MB of empty arrays takes 100 ms to decode, so larger values are only validated
 _OPENING_BRACE, _CLOSING_BRACE, _SPACE = b"{} "
 _PLAIN_KEY = re.compile(rb"[A-Za-z0-9 ._:/@#+-]*")  # needs no escaping in JSON
 _ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # attributes that a producer may set
@@ -49,16 +51,30 @@ def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
     value = record.value
     if value is None:
         return Payload("delete", b'{"_kafka":' + kafka_member(topic, partition, record) + b"}")
-    message = loads(value)
+    is_object, has_kafka = _outline(value)
     value = escape_line_separators(value)
-    if type(message) is not dict:
+    if not is_object:
         return Payload("message", value)
-    if "_kafka" in message:
+    if has_kafka:
         value = without_member(value, "_kafka")
-        del message["_kafka"]
-    separator = b"," if message else b""
     head = value[: value.rindex(b"}")]
+    separator = b"" if head.rstrip().endswith(b"{") else b","
     return Payload("message", b'%b%b"_kafka":%b}' % (head, separator, kafka_member(topic, partition, record)))
+
+
+def _outline(value: bytes) -> tuple[bool, bool]:
+    """Return whether JSON is an object, and whether that object has a member `_kafka`.
+
+    Raises:
+        DeserializationError: the value is not JSON.
+    """
+    if len(value) > MAX_DECODED_BYTES and is_json(value):
+        with suppress(msgspec.MsgspecError, RecursionError):  # not an object, or nested too deeply for msgspec
+            return True, _find_kafka_member(value).kafka is not msgspec.UNSET
+        if not value.lstrip().startswith(b"{"):
+            return False, False
+    message = loads(value)
+    return type(message) is dict, type(message) is dict and "_kafka" in message
 
 
 def as_value(topic: str, partition: int, record: Record) -> Payload:

@@ -167,7 +167,7 @@ def _settings(config: Config) -> dict[str, Any]:
     """The settings of a configuration, as its schema names them."""
     parts = (config.kafka, config.feed, config.web)
     found = {each.name: getattr(part, each.name) for part in parts for each in fields(part)}
-    return found | {"cors_origins": list(config.web.cors_origins)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _records(data: bytes) -> list[Record]:

@@ -23,7 +23,7 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.admin._partitions import ElectionType
-from kafka.errors import ElectionNotNeededError, KafkaError
+from kafka.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
@@ -186,8 +186,14 @@ class EmbeddedCluster:
         return self._admin.run(operation, KafkaError)
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
-        [described] = self.run(lambda admin: admin.describe_topics([topic]))
-        return next(each for each in described["partitions"] if each["partition_index"] == partition)
+        def find(admin: KafkaAdminClient) -> dict[str, Any]:
+            for described in admin.describe_topics([topic]):
+                for each in described["partitions"]:
+                    if each["partition_index"] == partition:
+                        return dict(each)
+            raise UnknownTopicOrPartitionError(topic)  # a node may not know a new topic yet
+
+        return self.run(find)
 
 
 def _elect(admin: KafkaAdminClient, topic: str, partition: int) -> None:

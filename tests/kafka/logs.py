@@ -15,6 +15,7 @@ DEFAULTS: dict[str, Any] = {
     "client_rack": "",
     "max_fetch_bytes": 1_048_576,
     "max_decompressed_bytes": 16_777_216,
+    "clusters": {},
 }
 
 
