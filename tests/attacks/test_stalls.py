@@ -181,12 +181,12 @@ def test_many_rings(attack: Callable[..., Attack], cluster: Cluster, fresh_name:
     """All rings together have at most max_total_ring_bytes."""
     topics = [cluster.create(f"{fresh_name}-{n}") for n in range(SIZES.rings)]
     worker = attack(max_ring_bytes=4 * MB, max_total_ring_bytes=16 * MB)
-    values = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 10_000) for n in range(400)]
+    [batch] = table(80, 10_000)
     with Crowd(worker.server.port, [f"/{topic}" for topic in topics]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
-        for topic in topics:
-            cluster.send(topic, *values)
-        measured["complete"] = crowd.wait(lambda client: client.events >= len(values), SIZES.wait_s)
+        for topic in topics * 5:
+            produce(cluster.bootstrap_servers, topic, batch)
+        measured["complete"] = crowd.wait(lambda client: client.events >= 5 * len(batch), SIZES.wait_s)
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
     assert SIZES.rings == measured["complete"]
 
