@@ -18,6 +18,7 @@ from tests.attacks.memory import Load
 from tests.attacks.sizes import COMBINED, MB, SIZES
 from tests.support.client import Client
 from tests.support.kafka import Cluster
+from tests.support.waiting import wait_until
 
 
 def tiny(count: int) -> list[tuple[None, bytes]]:
@@ -184,8 +185,11 @@ def test_many_rings(attack: Callable[..., Attack], cluster: Cluster, fresh_name:
     [batch] = table(80, 10_000)
     with Crowd(worker.server.port, [f"/{topic}" for topic in topics]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
-        for topic in topics * 5:
-            produce(cluster.bootstrap_servers, topic, batch)
+        for at, topic in enumerate(topics):  # one after another: this test is about rings, not about a burst
+            for _ in range(5):
+                produce(cluster.bootstrap_servers, topic, batch)
+            sent = (at + 1) * 5 * len(batch)
+            wait_until(lambda sent=sent: sum(each.events for each in crowd.clients) >= sent)
         measured["complete"] = crowd.wait(lambda client: client.events >= 5 * len(batch), SIZES.wait_s)
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
     assert SIZES.rings == measured["complete"]
