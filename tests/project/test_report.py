@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.report import named_tests, short_name
+from tests.support.report import DOCS, named_tests, short_name
 
 
 def test_finds_the_tests_that_a_page_names(tmp_path: Path) -> None:
@@ -21,3 +21,10 @@ def test_finds_the_tests_that_a_page_names(tmp_path: Path) -> None:
 def test_calls_a_test_what_the_docs_call_it(test: str) -> None:
     """The docs name neither classes nor parameters."""
     assert "server/test_caps.py::test_full" == short_name(f"tests/server/test_caps.py::{test}")
+
+
+def test_every_test_that_the_docs_name_exists(root: Path) -> None:
+    """Finds a wrong name in seconds; only a run of the whole suite finds a test that did not run."""
+    for name in named_tests(DOCS.glob("*.md")):
+        file, test = name.split("::")
+        assert f"def {test}(" in (root / "tests" / file).read_text(), name
