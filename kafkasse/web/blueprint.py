@@ -8,12 +8,11 @@ handlers and sessions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from sys import intern
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary
 
 from flask import Blueprint, Response, make_response, request
 from werkzeug.exceptions import HTTPException
@@ -21,11 +20,11 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
 from kafkasse.config.check import OPEN_ROUTE
+from kafkasse.config.settings import WebSettings
 from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
     KafkasseError,
-    ServerFull,
     ServerStopping,
     TooManyRejections,
 )
@@ -33,7 +32,6 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.start import resolve
 from kafkasse.filter import Selection, parse_query
-from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
 from kafkasse.registry import open_registry
@@ -42,7 +40,8 @@ from kafkasse.telemetry import request_id, traces
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.compression import Coding, negotiate
-from kafkasse.web.headers import DEFAULT_HEADERS, STREAM_HEADERS, CorsPolicy
+from kafkasse.web.encoders import Encoders
+from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier
 from kafkasse.web.limits import StreamLimits
@@ -58,9 +57,30 @@ from kafkasse.web.value_schemas import ValueSchemas
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
 
-# The methods that we reject are listed too, because Flask's own 405 response does not have our JSON body.
-METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
-ALLOW = {"Allow": "GET, HEAD, OPTIONS"}
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What the requests of one route share.
+
+    Attributes:
+        route: the route.
+        settings: the general settings with those of the route.
+        cors: the origins whose pages may read the route.
+        limits: counts the streams of the route.
+    """
+
+    route: Route
+    settings: WebSettings
+    cors: CorsPolicy
+    limits: StreamLimits
+
+    @classmethod
+    def of(cls, route: Route, config: Config) -> Endpoint:
+        """Return the endpoint of a route of a configuration."""
+        settings = config.web_of(route)
+        cors = CorsPolicy(route.cors_origins, route.cors_credentials)
+        limits = StreamLimits(settings.max_streams, settings.max_streams_per_client, scope="This route")
+        return cls(route, settings, cors, limits)
 
 
 def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str, catalog: bool) -> Blueprint:
@@ -80,7 +100,7 @@ def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str,
             route.url_rule,
             route.name,
             service.view(route),
-            methods=METHODS,
+            methods=ALL_METHODS,
             provide_automatic_options=False,
             # werkzeug's redirects to a path with other slashes repeat the request's Host header, which a client can forge.
             merge_slashes=False,
@@ -91,7 +111,7 @@ def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str,
             ticket_endpoint.PATH,
             ticket_endpoint.ENDPOINT,
             service.ticket_view,
-            methods=METHODS,
+            methods=ALL_METHODS,
             provide_automatic_options=False,
         )
     blueprint.after_request(add_request_id)
@@ -119,33 +139,24 @@ class StreamService:
     def __init__(self, config: Config, open_log: Callable[[str], Log], name: str, catalog: bool = False) -> None:
         self.config = config
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
-        self._skipped = SkippedRecords(self.observer.metrics, config.hooks.logger)
         self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
         schema_registry = _schema_registry(config)
-        self._decoders = _decoders(config, schema_registry)
+        skipped = SkippedRecords(self.observer.metrics, config.hooks.logger)
+        self._encoders = Encoders(config, skipped.add, schema_registry)
         self.catalog = Catalog(self, catalog, ValueSchemas(schema_registry))
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
         self._feeds_locks = {route.cluster: Lock() for route in config.routes}
         self._ring_limits = ring_limits(config.feed)
-        # As long as a feed uses them: clients can request any number of different filters.
-        self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
-        self._client_encoders: WeakSet[Encoder] = WeakSet()  # those with an expression of a client
-        web = config.web
-        self._routes = {route.name: route for route in config.routes}
-        self._cors = {name: CorsPolicy(each.cors_origins, each.cors_credentials) for name, each in self._routes.items()}
+        self._endpoints = {route.name: Endpoint.of(route, config) for route in config.routes}
         self._guards = Guards(config.access.guards, config.hooks.logger)
         self._tickets = ticket_endpoint.open_tickets(config, name)
         self.identifier = Identifier(self._guards, self._tickets)
         self._revocations = Revocations(self._guards)
+        web = config.web
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
-        self._web = {route.name: config.web_of(route) for route in config.routes}
-        self._route_limits = {
-            name: StreamLimits(web.max_streams, web.max_streams_per_client, scope="This route")
-            for name, web in self._web.items()
-        }
 
     def view(self, route: Route) -> Callable[..., Any]:
         """Return the view function of a route."""
@@ -206,7 +217,7 @@ class StreamService:
         return ticket_endpoint.response(self._tickets, visitor, path)
 
     def _ticket_target(self) -> ticket_endpoint.Target | None:
-        return ticket_endpoint.target(request, self._routes)
+        return ticket_endpoint.target(request, {name: each.route for name, each in self._endpoints.items()})
 
     def respond(
         self,
@@ -227,10 +238,10 @@ class StreamService:
             KafkasseError: the request is rejected. The error has the status of the response.
         """
         if request.method == "OPTIONS":
-            return Response(status=204, headers=ALLOW | DEFAULT_HEADERS)
-        web = self._web[route.name]
+            return Response(status=204, headers={"Allow": READ_METHODS, **DEFAULT_HEADERS})
+        settings = self._endpoints[route.name].settings
         visitor = self._identify(route, parameters)
-        parsed = parse_request(request, route, topics, web)
+        parsed = parse_request(request, route, topics, settings)
         selection = self._select(route, visitor, parameters)
         registry = StreamRegistry.of(request.environ, self.registry)
         if registry.stopping:
@@ -240,17 +251,17 @@ class StreamService:
         names = position.topics
         found = feeds.describe([name for name in names if route.allows(name)])
         route.check(names, found)
-        check_id_size(route, position, found, web)
+        check_id_size(route, position, found, settings)
         address = self._limits.client(request)
         leave = self._enter(route, address)
-        coding = negotiate(request.accept_encodings, web.compression)
+        coding = negotiate(request.accept_encodings, settings.compression)
         try:
             if request.method == "HEAD":
                 resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
                 leave()
                 return self._stream_response(route, parsed, (), coding)
-            encoder = self._encoder(route, parsed.wire, selection)
-            types = self.problem_types()
+            encoder = self._encoders.get(route, parsed.wire, selection)
+            problem_types = self.problem_types()
             reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
         except BaseException:
             leave()
@@ -264,21 +275,19 @@ class StreamService:
             self.observer.closed(info, end)
             self._call_handler("disconnected", list(found))
 
-        client = request.environ.get("gunicorn.socket")
-        logger = self.config.hooks.logger
         stream = Stream(
             reader,
             parsed.wire,
-            web,
+            settings,
             registry,
-            client,
+            request.environ.get("gunicorn.socket"),
             on_close,
-            logger,
-            types,
-            visitor.expires_at,
-            info,
-            on_open,
-            coding,
+            self.config.hooks.logger,
+            problem_types=problem_types,
+            expires_at=visitor.expires_at,
+            info=info,
+            on_open=on_open,
+            coding=coding,
         )
         self._revocations.add(stream, visitor)
         return self._stream_response(route, parsed, stream, coding)
@@ -286,7 +295,7 @@ class StreamService:
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
         headers = STREAM_HEADERS | self.catalog.links(route)
         response = Response(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
-        if self.config.web.compression:
+        if self._endpoints[route.name].settings.compression:
             response.vary.add("Accept-Encoding")
         if coding.name:
             response.content_encoding = coding.name
@@ -337,7 +346,7 @@ class StreamService:
         if headers.pop("Vary", None):
             response.vary.add("Origin")  # the response of a hook may vary by another header too
         if "Access-Control-Allow-Methods" in headers:
-            headers["Access-Control-Allow-Methods"] = response.headers.get("Allow", ALLOW["Allow"])
+            headers["Access-Control-Allow-Methods"] = response.headers.get("Allow", READ_METHODS)
         response.headers.update(headers)
         return response
 
@@ -346,7 +355,7 @@ class StreamService:
         name = (request.endpoint or "").rpartition(".")[2]
         if name == ticket_endpoint.ENDPOINT and (found := self._ticket_target()):
             name = found.route.name
-        return self._cors.get(name, self._cors[OPEN_ROUTE])
+        return self._endpoints.get(name, self._endpoints[OPEN_ROUTE]).cors
 
     def _get_feeds(self, cluster: str) -> Feeds:
         """Return the feeds of a cluster. A cluster that cannot be opened does not delay the routes of another one."""
@@ -365,7 +374,7 @@ class StreamService:
         """
         leave_server = self._limits.enter(address)
         try:
-            leave_route = self._route_limits[route.name].enter(address)
+            leave_route = self._endpoints[route.name].limits.enter(address)
         except BaseException:
             leave_server()
             raise
@@ -378,7 +387,7 @@ class StreamService:
 
     def _identify(self, route: Route, parameters: Mapping[str, str]) -> Visitor:
         """Return the visitor whom the current request identifies to the guards of a route."""
-        return self.identifier.identify(request, route, parameters, self._cors[route.name])
+        return self.identifier.identify(request, route, parameters, self._endpoints[route.name].cors)
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
@@ -392,35 +401,6 @@ class StreamService:
     def _matching(self, route: Route, feeds: Feeds) -> list[str]:
         """Return the existing topics that match the route's patterns. A topic may be deleted after it was listed."""
         return [*feeds.describe(route.matching(feeds.topic_names()))] if route.patterns else []
-
-    def _encoder(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
-        """Return the encoder for a selection of a route in a wire format. Streams with the same encoder share a feed.
-
-        Raises:
-            ServerFull: the feeds of this worker evaluate max_client_expressions different expressions of clients.
-        """
-        key = route.name, type(wire), selection.filter, selection.dimensions
-        encoder = self._encoders.get(key)
-        if encoder is None:
-            if selection.has_client_expression and len(self._client_encoders) >= self.config.web.max_client_expressions:
-                raise ServerFull("Clients already use too many different filter expressions (max_client_expressions).")
-            hooks = self.config.hooks
-            sparse = self.config.web.id_frequency == "run"
-            encoder = self._encoders[key] = Encoder(
-                route.format,
-                wire,
-                hooks.deserializer,
-                hooks.filterer,
-                self._skipped.add,
-                sparse_ids=sparse,
-                decoder=self._decoders.get(route.name),
-                filter=selection.filter,
-                dimensions=selection.dimensions,
-                projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
-            )
-            if selection.has_client_expression:
-                self._client_encoders.add(encoder)
-        return encoder
 
     def _call_handler(self, event: str, argument: Any) -> None:
         handler = self.config.hooks.kafka_event_handlers.get(event)
@@ -441,17 +421,6 @@ def _schema_registry(config: Config) -> SchemaRegistry | None:
     if settings is None or not any(route.decoder == "registry" for route in config.routes):
         return None
     return open_registry(settings, config.hooks.logger)
-
-
-def _decoders(config: Config, registry: SchemaRegistry | None) -> dict[str, Callable[[RecordView], Any]]:
-    """Return the decoders of the routes whose values are not JSON, by the name of the route."""
-    if registry is None:
-        return {}
-    from kafkasse.registry.decoder import Decoder  # its packages are optional
-
-    return {
-        route.name: Decoder(registry, route.validate_values) for route in config.routes if route.decoder == "registry"
-    }
 
 
 def _has_foreign_cause(error: BaseException) -> bool:

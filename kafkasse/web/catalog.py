@@ -32,7 +32,7 @@ from kafkasse.describe.security import security_schemes
 from kafkasse.describe.streams import StreamDescription, describe
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
-from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS
 from kafkasse.web.request import MAX_ACCEPT_CHARS
 from kafkasse.web.value_schemas import ValueSchemas
 
@@ -40,7 +40,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
 ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 MAX_DOCUMENTS = 32  # in the cache; they differ by the URL of the blueprint and by the streams that the visitor may see
-_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 _ROOT = "kafkasse.root"  # the key in the WSGI environ, because url_for() takes 20 µs
 _CODE = re.compile("`([^`]*)`")
 
@@ -94,7 +93,7 @@ class Catalog:
             return self._service.answer(partial(_read_only, respond))
 
         blueprint.add_url_rule(
-            path, endpoint, view, methods=_METHODS, provide_automatic_options=False, strict_slashes=False
+            path, endpoint, view, methods=ALL_METHODS, provide_automatic_options=False, strict_slashes=False
         )
 
     @property
@@ -185,7 +184,7 @@ class Catalog:
 def _read_only(respond: Callable[[], Response]) -> Response:
     """Respond to GET and HEAD. The response to OPTIONS is empty; the service adds the CORS headers."""
     if request.method == "OPTIONS":
-        return Response(status=204, headers={"Allow": "GET, HEAD, OPTIONS", **DEFAULT_HEADERS})
+        return Response(status=204, headers={"Allow": READ_METHODS, **DEFAULT_HEADERS})
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method} is not supported. Use GET.")
     response = respond()

@@ -15,11 +15,14 @@ from weakref import WeakSet
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS = {"Cache-Control": "no-store", **NO_SNIFFING}
 STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
+READ_METHODS = "GET, HEAD, OPTIONS"
+# Those of our URL rules. The methods that we reject are included, because Flask's own 405 response lacks our JSON body.
+ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ANY = "*"
 # A page cannot read other headers of our responses, and needs none of them.
 _EXPOSED = {"Access-Control-Expose-Headers": "Link, Retry-After"}
 _PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
+    "Access-Control-Allow-Methods": READ_METHODS,
     # Content-Type, so that a page that sends POST with JSON can read the error that shows the GET request to send instead.
     "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization, Content-Type",
     "Access-Control-Max-Age": "86400",

@@ -1,0 +1,80 @@
+"""The encoders of one blueprint. Streams with the same encoder share a feed, so equal requests get the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
+
+from kafkasse.config import Config
+from kafkasse.errors import ServerFull
+from kafkasse.filter import Selection
+from kafkasse.frame import Encoder, Projection, Wire
+from kafkasse.frame.record_view import RecordView
+from kafkasse.route import Route
+
+if TYPE_CHECKING:  # its packages are optional
+    from kafkasse.registry.lookup import SchemaRegistry
+
+
+class Encoders:
+    """Creates an encoder for each combination of a route, a wire format and a filter that is in use.
+
+    Args:
+        config: settings and hooks.
+        on_skipped: called for each record that cannot be decoded.
+        registry: the schema registry, if a route needs it.
+    """
+
+    def __init__(
+        self, config: Config, on_skipped: Callable[[str, int, int, str, str], None], registry: SchemaRegistry | None
+    ) -> None:
+        self._config = config
+        self._on_skipped = on_skipped
+        self._decoders = _decoders(config, registry)
+        # As long as a feed uses them: clients can request any number of different filters.
+        self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
+        self._with_client_expression: WeakSet[Encoder] = WeakSet()
+
+    def get(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
+        """Return the encoder for a selection of a route in a wire format.
+
+        Raises:
+            ServerFull: the feeds of this worker evaluate max_client_expressions different expressions of clients.
+        """
+        key = route.name, type(wire), selection.filter, selection.dimensions
+        encoder = self._encoders.get(key)
+        if encoder is None:
+            limit = self._config.web.max_client_expressions
+            if selection.has_client_expression and len(self._with_client_expression) >= limit:
+                raise ServerFull("Clients already use too many different filter expressions (max_client_expressions).")
+            encoder = self._encoders[key] = self._create(route, wire, selection)
+            if selection.has_client_expression:
+                self._with_client_expression.add(encoder)
+        return encoder
+
+    def _create(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
+        hooks = self._config.hooks
+        return Encoder(
+            route.format,
+            wire,
+            hooks.deserializer,
+            hooks.filterer,
+            self._on_skipped,
+            sparse_ids=self._config.web.id_frequency == "run",
+            decoder=self._decoders.get(route.name),
+            filter=selection.filter,
+            dimensions=selection.dimensions,
+            projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
+        )
+
+
+def _decoders(config: Config, registry: SchemaRegistry | None) -> dict[str, Callable[[RecordView], Any]]:
+    """Return the decoders of the routes whose values are not JSON, by the name of the route."""
+    if registry is None:
+        return {}
+    from kafkasse.registry.decoder import Decoder  # its packages are optional
+
+    return {
+        route.name: Decoder(registry, route.validate_values) for route in config.routes if route.decoder == "registry"
+    }
