@@ -19,49 +19,22 @@ received have times, so the checker knows what the log held when the server sent
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
-from tests.history.payloads import ExpectedEvent, StoredRecord, expected_event, expected_line
+from tests.history.payloads import ExpectedEvent, StoredRecord
+from tests.history.stored_logs import FOREVER, Acknowledged, Bounds, Delays, LogVersion, StoredLogs, Visible
 from tests.history.wire import Block, EventId, Partition, blocks, last_id, lines, parse_id, schema_error
 
 __all__ = ["Acknowledged", "Bounds", "Connection", "History", "StoredRecord", "last_id", "violations"]
 
 MAX_VIOLATIONS_PER_CLIENT = 10  # one fault causes many violations; the first ones identify it
-FOREVER = 2**63
 GAP_MEMBERS = {"topic", "partition", "from", "to", "reason"}
 SNAPSHOT_END = '{"snapshot":"complete"}'  # the data of the position event after the last row of a snapshot
-
-LogVersion = tuple[int, int]  # how often the topic was recreated, how often the partition's log was truncated
-
-
-class Acknowledged(NamedTuple):
-    """A record that a broker acknowledged to its producer, and when. In a transaction, only after the commit."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    topic_id: int = 0
-    at: float = -inf
-
-
-class Bounds(NamedTuple):
-    """The bounds of a partition's log, `[first, end)`, as Kafka reported them between the times `asked` and `answered`.
-
-    Readers may not read beyond `end`: it is the last stable offset if transactions are open.
-    """
-
-    asked: float
-    answered: float
-    first: int
-    end: int
 
 
 class Connection(NamedTuple):
@@ -156,155 +129,12 @@ def violations(
         max_behind_s: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
     """
     acknowledged = list(acknowledged)
-    logs = _StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, max_behind_s)
-    delays = _Delays(acknowledged, max_delay_s, outages)
+    logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, max_behind_s)
+    delays = Delays(acknowledged, max_delay_s, outages)
     found = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
         found += _Client(history, logs, reached or {}, delays).violations()
     return found
-
-
-class _Visible(NamedTuple):
-    """The part of a log that one type of client sees.
-
-    Attributes:
-        offsets: the offsets that the client may receive, in ascending order.
-        expected: the event that it must receive for each offset.
-        replaced: the offsets that compaction may have removed, and until when the log certainly held them.
-    """
-
-    offsets: list[int]
-    expected: dict[int, ExpectedEvent]
-    replaced: dict[int, float]
-
-    def between(self, start: int, to: int) -> list[int]:
-        """Return the offsets in `[start, to)`."""
-        return self.offsets[bisect_left(self.offsets, start) : bisect_left(self.offsets, to)]
-
-    def required(self, start: int, to: int, time: float) -> list[int]:
-        """Return the offsets in `[start, to)` that a client must have received if it skips them at this time."""
-        found = self.between(start, to)
-        return [at for at in found if self.replaced.get(at, inf) >= time] if self.replaced else found
-
-    def first_required(self, start: int, time: float) -> int:
-        """Return the first offset from `start` on that a client may not skip at this time; FOREVER if there is none."""
-        rest = islice(self.offsets, bisect_left(self.offsets, start), None)
-        return next((at for at in rest if self.replaced.get(at, inf) >= time), FOREVER)
-
-
-class _Log:
-    """The records of one version of one partition, in order, and the part that each type of client sees."""
-
-    def __init__(self, records: Iterable[StoredRecord], compacted: bool = False) -> None:
-        self.records = {each.offset: each for each in sorted(records, key=lambda each: each.offset)}
-        newest = {each.key: at for at, each in self.records.items()}
-        replaced = (at for at, each in self.records.items() if each.value is None or newest[each.key] != at)
-        self._replaced = {at: self.records[at].seen for at in replaced} if compacted else {}
-        self._visible: dict[tuple[str, str, Any], _Visible] = {}
-
-    def visible(self, history: History) -> _Visible:
-        """Return the part of this log that the client sees."""
-        view = history.format, history.wire, history.keeps
-        if view not in self._visible:
-            expect = expected_event if history.wire == "sse" else expected_line
-            events = {at: expect(each, history.format) for at, each in self.records.items()}
-            seen = {at: each for at, each in events.items() if each is not None and history.keeps(self.records[at])}
-            self._visible[view] = _Visible(list(seen), seen, self._replaced)
-        return self._visible[view]
-
-    def at_time(self, timestamp: int) -> int | None:
-        """Return the offset of the first record at or after a timestamp."""
-        return next((each.offset for each in self.records.values() if each.timestamp >= timestamp), None)
-
-    def differs_from(self, later: _Log) -> int:
-        """Return the first offset at which a later version of this log has a different record."""
-        first = min(later.records, default=0)
-        offsets = sorted(at for at in self.records.keys() | later.records.keys() if at >= first)
-        return next((at for at in offsets if not _alike(self.records.get(at), later.records.get(at))), FOREVER)
-
-
-def _alike(one: StoredRecord | None, other: StoredRecord | None) -> bool:
-    return one is not None and other is not None and one[:7] == other[:7]
-
-
-class _StoredLogs:
-    """The records that the independent consumer read, by partition and log version."""
-
-    def __init__(
-        self,
-        stored: Iterable[StoredRecord],
-        bounds: Mapping[Partition, Sequence[Bounds]],
-        compacted: frozenset[str],
-        first_at: Callable[[Partition, int], int | None] | None,
-        max_behind_s: float,
-    ) -> None:
-        versions: dict[Partition, dict[LogVersion, list[StoredRecord]]] = defaultdict(lambda: defaultdict(list))
-        for each in stored:
-            versions[each.topic, each.partition][each.topic_id, each.epoch].append(each)
-        self.logs = {
-            partition: {version: _Log(found[version], partition[0] in compacted) for version in sorted(found)}
-            for partition, found in versions.items()
-        }
-        self.bounds = bounds
-        self.max_behind_s = max_behind_s
-        self._first_at = first_at
-        self._nothing = {(0, 0): _Log(())}
-        self._differs: dict[tuple[Partition, LogVersion, LogVersion], int] = {}
-
-    def versions(self, partition: Partition) -> dict[LogVersion, _Log]:
-        return self.logs.get(partition, self._nothing)
-
-    def between(self, partition: Partition, since: float, until: float) -> Sequence[Bounds]:
-        """Return the bounds from the last ones known at `since` to the first ones known to be newer than `until`."""
-        known = self.bounds.get(partition, ())
-        start = bisect_right(known, since, key=lambda each: each.answered) - 1
-        end = bisect_left(known, until, key=lambda each: each.asked) + 1
-        return [*([] if start >= 0 else [Bounds(since, since, 0, 0)]), *known[max(0, start) : end]] if known else []
-
-    def at_time(self, partition: Partition, versions: Iterable[LogVersion], timestamp: int) -> tuple[int, int]:
-        """Return the first offset at or after a timestamp, among all records ever stored and according to Kafka now.
-
-        Kafka's offset may be lower, because Kafka counts markers. It is higher if records were removed since.
-        """
-        times = [self.versions(partition)[version].at_time(timestamp) for version in versions]
-        ever = min((at for at in times if at is not None), default=FOREVER)
-        now = self._first_at(partition, timestamp) if self._first_at else ever
-        return min(ever, FOREVER if now is None else now), FOREVER if now is None else now
-
-    def differs(self, partition: Partition, version: LogVersion, later: LogVersion) -> int:
-        """Return the offset below which two versions of a log are equal; 0 if the topic was recreated in between."""
-        if version[0] != later[0]:
-            return 0
-        key = partition, version, later
-        if key not in self._differs:
-            logs = self.versions(partition)
-            self._differs[key] = logs[version].differs_from(logs[later])
-        return self._differs[key]
-
-    def missing(self, acknowledged: Iterable[Acknowledged], excused: frozenset[str]) -> Iterable[str]:
-        """Yield a violation for each acknowledged record that the independent consumer did not read."""
-        for each in acknowledged:
-            logs = [log for version, log in self.versions(each[:2]).items() if version[0] == each.topic_id]
-            found = [log.records[each.offset] for log in logs if each.offset in log.records]
-            if each.topic not in excused and not any((record.key, record.value) == each[3:5] for record in found):
-                yield f"producer: {each.topic}/{each.partition} offset {each.offset} was acknowledged but not stored"
-
-
-class _Delays:
-    """When records were acknowledged, and how late a client may receive them."""
-
-    def __init__(
-        self, acknowledged: Iterable[Acknowledged], max_s: float, outages: Sequence[tuple[float, float]]
-    ) -> None:
-        self.max_s = max_s
-        self._outages = outages
-        self._at = {(each.topic, each.partition, each.offset, each.topic_id): each.at for each in acknowledged}
-
-    def delay_s(self, partition: Partition, offset: int, topic_id: int, connected: float, arrived: float) -> float:
-        """Return how long a client that connected first at `connected` waited for a record, without the outages."""
-        since = max(connected, self._at.get((*partition, offset, topic_id), arrived))
-        out = sum(max(0.0, min(end, arrived) - max(begin, since)) for begin, end in self._outages)
-        return arrived - since - out
 
 
 @dataclass(frozen=True)
@@ -330,7 +160,7 @@ class _TooManyViolations(Exception):
 class _Client:
     """Replays the history of one client."""
 
-    def __init__(self, history: History, logs: _StoredLogs, reached: Mapping[Partition, int], delays: _Delays) -> None:
+    def __init__(self, history: History, logs: StoredLogs, reached: Mapping[Partition, int], delays: Delays) -> None:
         self._history = history
         self._stored = logs
         self._reached = reached
@@ -569,8 +399,9 @@ class _Client:
                 return partition, offset, tuple(found[offset])
         return None
 
-    def _visible(self, partition: Partition, version: LogVersion) -> _Visible:
-        return self._stored.versions(partition)[version].visible(self._history)
+    def _visible(self, partition: Partition, version: LogVersion) -> Visible:
+        promised = self._history
+        return self._stored.versions(partition)[version].visible(promised.format, promised.wire, promised.keeps)
 
     def _next_offsets(self, partition: Partition, version: LogVersion, position: _Position) -> list[int]:
         """Return the offsets that may come next: one, unless the client's first record is not known."""
