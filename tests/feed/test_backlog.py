@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics
 from kafkasse.route import Route
-from kafkasse.sse import Parser
+from tests.support.turns import numbers
 from tests.support.waiting import wait_until
 
 
@@ -45,11 +44,6 @@ class World:
         self.log.append("t", b'{"n":%d}' % n)
         self.tail.turn(0)
         gevent.sleep(0)
-
-
-def numbers(reader: Reader) -> list[int]:
-    frames = b"".join(iter(lambda: reader.read(0), b""))
-    return [json.loads(event.data)["n"] for event in Parser().receive(frames) if event.type == "message"]
 
 
 def test_a_hook_that_waits_delays_only_its_own_feed() -> None:

@@ -20,8 +20,7 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import Position, parse
 from kafkasse.route import Route, StartAt
-from kafkasse.sse import Parser
-from tests.support.turns import turn
+from tests.support.turns import numbers, turn
 from tests.support.waiting import TIMEOUT_S
 
 EVENTS = Route("events", "/events", ("orders", "events.*"))
@@ -65,12 +64,6 @@ def world() -> Iterator[World]:
     world = World()
     with closing(world.feeds):
         yield world
-
-
-def numbers(reader: Reader) -> list[int]:
-    """Return the numbers in the records that the reader returns now."""
-    frames = b"".join(iter(lambda: reader.read(0), b""))
-    return [json.loads(event.data)["n"] for event in Parser().receive(frames) if event.type == "message"]
 
 
 def received(world: World, reader: Reader, count: int) -> list[int]:

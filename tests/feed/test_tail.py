@@ -22,7 +22,8 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
-from tests.support.turns import turn
+from tests.support.sse import numbers_in
+from tests.support.turns import numbers, turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 CARD_NUMBER = "4711-0815"
@@ -79,15 +80,6 @@ def world() -> Iterator[World]:
     world = World()
     with closing(world.feeds):
         yield world
-
-
-def numbers(reader: Reader) -> list[int]:
-    """Return the numbers in the records that the reader returns now."""
-    return numbers_in(b"".join(iter(lambda: reader.read(0), b"")))
-
-
-def numbers_in(frames: bytes) -> list[int]:
-    return [json.loads(event.data)["n"] for event in Parser().receive(frames) if event.type == "message"]
 
 
 # One cursor.

@@ -12,6 +12,7 @@ from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 from tests.support.issuer import SETTINGS, key_set, token
+from tests.support.sse import read_until
 
 OWNERS = [b"ada", b"bob", b"ada", b"{claims.sub}", b"*", b"news"]
 
@@ -42,11 +43,7 @@ def received(client: FlaskClient, query: str = "", **claims: object) -> list[int
     """Return the numbers of the records that a visitor with these claims receives."""
     with client.get(f"/me/orders{query}", headers=_bearer(**claims), buffered=False) as response:
         assert 200 == response.status_code
-        body = b""
-        for chunk in response.response:
-            body += chunk
-            if b'"offset":%d' % len(OWNERS) in body:
-                break
+        body = read_until(response.response, b'"offset":%d' % len(OWNERS))
     return [n for n in range(len(OWNERS)) if b'data: {"n":%d,' % n in body]
 
 

@@ -21,7 +21,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.registry import lookup
 from kafkasse.sse import Event
 from tests.support.registry import Registry, framed
-from tests.support.sse import read_events, without_positions
+from tests.support.sse import read_events, read_until, without_positions
 
 ORDER = {
     "type": "record",
@@ -57,15 +57,9 @@ def client_of(log: MemoryLog, server: Registry, **settings: Any) -> FlaskClient:
 
 def body_of(client: FlaskClient, path: str = "/t?timestamp=0", until: bytes = b"\n\n\n", **headers: str) -> bytes:
     """Return the body of a stream up to and including `until`, or to its end."""
-    body = b""
     with client.get(path, headers=headers, buffered=False) as response:
         assert 200 == response.status_code
-        for chunk in response.response:
-            body += chunk if isinstance(chunk, bytes) else chunk.encode()
-            if until in body:
-                break
-        response.close()
-    return body
+        return read_until(response.response, until)
 
 
 def events_of(client: FlaskClient, path: str = "/t?timestamp=0", until: str = '"end"') -> list[Event]:

@@ -7,6 +7,7 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-str
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
@@ -85,6 +86,21 @@ def read_events(stream: bytes) -> list[Event]:
 def without_positions(events: Iterable[AnyEvent]) -> list[AnyEvent]:
     """Return the events without position events, which have an ID and no data of their own."""
     return [event for event in events if event.type != "position"]
+
+
+def numbers_in(frames: bytes) -> list[int]:
+    """Return the member `n` of each record in these frames."""
+    return [json.loads(event.data)["n"] for event in read_events(frames) if event.type == "message"]
+
+
+def read_until(chunks: Iterable[bytes | str], end: bytes) -> bytes:
+    """Return the body of a response up to and including the chunk that contains `end`, or to its end."""
+    body = b""
+    for chunk in chunks:
+        body += chunk if isinstance(chunk, bytes) else chunk.encode()
+        if end in body:
+            break
+    return body
 
 
 def _block(start: int, end: int, lines: Sequence[bytes], last_id: str) -> Block:

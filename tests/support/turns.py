@@ -1,8 +1,10 @@
-"""Advancing a tail whose greenlet does not run."""
+"""For tests of feeds: advance a tail whose greenlet does not run, and read what a reader returns."""
 
 from __future__ import annotations
 
+from kafkasse.feed import Reader
 from kafkasse.feed.tail import Tail
+from tests.support.sse import numbers_in
 
 
 def turn(tail: Tail) -> float:
@@ -11,3 +13,8 @@ def turn(tail: Tail) -> float:
     for backlog in list(tail.backlogs.values()):
         backlog.join()
     return rest_s
+
+
+def numbers(reader: Reader) -> list[int]:
+    """Return the member `n` of each record that the reader returns now."""
+    return numbers_in(b"".join(iter(lambda: reader.read(0), b"")))

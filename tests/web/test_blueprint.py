@@ -21,7 +21,7 @@ from kafkasse.frame.hooks import TopicRecord
 from kafkasse.log import Partition, Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.sse import Event
-from tests.support.sse import read_events, without_positions
+from tests.support.sse import read_events, read_until, without_positions
 
 
 class CountingLog(MemoryLog):
@@ -54,11 +54,7 @@ def client_of(log: MemoryLog, **settings: Any) -> FlaskClient:
 
 def take(response: BaseResponse, until: bytes) -> bytes:
     """Return the body up to and including some bytes, or to its end."""
-    body = b""
-    for chunk in response.response:
-        body += chunk if isinstance(chunk, bytes) else chunk.encode()
-        if until in body:
-            break
+    body = read_until(response.response, until)
     response.close()
     return body
 
