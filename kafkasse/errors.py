@@ -64,7 +64,7 @@ class KafkasseError(Exception):
         "An unexpected error occurred in the server. The response does not contain the message of the error, because "
         "the message may contain a secret."
     )
-    fix: ClassVar[str] = "Report the time of the request to the operator, who finds the error in the server's log."
+    fix: ClassVar[str] = "Report `request_id` to the operator, who finds the error in the server's log."
 
     def __init__(self, detail: str, **extra: Any) -> None:
         super().__init__(detail)

@@ -212,6 +212,7 @@ def gap(wire: Wire, gap: Gap, position_id: str) -> bytes:
     return wire.report("gap", data, position_id)
 
 
-def error(wire: Wire, error: KafkasseError, position_id: str, types: str = URN) -> bytes:
+def error(wire: Wire, error: KafkasseError, position_id: str, types: str = URN, request_id: str = "") -> bytes:
     """Return the event that reports an error, the last event of its stream. KafkasseError.problem() describes `types`."""
-    return wire.report("error", error.problem(types), position_id)
+    named = {"request_id": request_id} if request_id else {}
+    return wire.report("error", error.problem(types) | named, position_id)

@@ -34,6 +34,7 @@ from kafkasse.feed.start import resolve
 from kafkasse.filter import Selection, parse_query
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log
+from kafkasse.log_line import Fields
 from kafkasse.registry import open_registry
 from kafkasse.route import Route
 from kafkasse.telemetry import request_id, traces
@@ -188,7 +189,8 @@ class StreamService:
         except HTTPException:  # a guard of the application called flask.abort()
             raise
         except Exception:
-            self.config.hooks.logger.exception("A request failed unexpectedly.")
+            fields = Fields(request_id=request_id.request_id(request.environ))
+            self.config.hooks.logger.exception("A request failed unexpectedly: %s", fields)
             return self.reject(KafkasseError(UNEXPECTED))
 
     def may_open(self, route: Route) -> bool:

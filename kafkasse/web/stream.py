@@ -28,6 +28,7 @@ from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.frame import Wire
+from kafkasse.log_line import Fields
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, ClientStalled, SilenceDetector
 from kafkasse.web.compression import IDENTITY, Coding
 from kafkasse.web.registry import EndReason, StreamEnd, StreamInfo, StreamRegistry
@@ -282,15 +283,16 @@ class Stream:
     def _error_frame(self, error: BaseException) -> bytes:
         """Return the last event of a stream that failed, and log the failure unless it is the client's or Kafka's."""
         self._error = type(error).__name__ if isinstance(error, KafkasseError) else UNEXPECTED_ERROR
+        request_id = self.info.request_id
         if isinstance(error, FilterError):
             self._log_filter_error(error)
         elif not isinstance(error, KafkasseError):
-            self._logger.error("A stream failed.", exc_info=error)
+            self._logger.error("A stream failed: %s", Fields(request_id=request_id), exc_info=error)
         if isinstance(error, KafkasseError):
-            return frame.error(self._wire, error, self._reader.position_id, self._problem_types)
+            return frame.error(self._wire, error, self._reader.position_id, self._problem_types, request_id)
         # After an unexpected error, the reader's position may be past frames that it has not returned. Without an ID, the
         # client keeps the last ID that it received.
-        return frame.error(self._wire, KafkasseError(UNEXPECTED), "", self._problem_types)
+        return frame.error(self._wire, KafkasseError(UNEXPECTED), "", self._problem_types, request_id)
 
     def _log_filter_error(self, error: FilterError) -> None:
         """Log where the filter failed. The text of its exception may contain the record's data, so it is left out."""

@@ -350,12 +350,26 @@ def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
         assert ["true", None] == [each.headers.get("Access-Control-Allow-Credentials") for each in answers]
 
 
-def test_a_page_can_read_retry_after(log: CountingLog) -> None:
-    """Browsers hide the header from pages of other origins unless the server exposes it."""
+@pytest.mark.parametrize("name", ["Retry-After", "X-Request-ID"])
+def test_a_page_can_read_our_headers(log: CountingLog, name: str) -> None:
+    """Browsers hide a header from pages of other origins unless the server exposes it."""
     rejected = client_of(UnavailableLog(), cors_origins=[A]).get("/streams/t", headers={"Origin": A})
 
-    assert "Retry-After" in rejected.headers
-    assert "Retry-After" in rejected.headers["Access-Control-Expose-Headers"]
+    assert name in rejected.headers
+    assert name in rejected.headers["Access-Control-Expose-Headers"].split(", ")
+
+
+def test_the_log_line_of_an_unexpected_error_has_the_request_id(
+    log: CountingLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The response has the same ID, and does not contain the text of the exception."""
+    monkeypatch.setattr(CountingLog, "describe", lambda *_: 1 / 0)
+
+    failed = client_of(log).get("/streams/t", headers={"X-Request-ID": "req-1"})
+
+    assert (500, "req-1") == (failed.status_code, failed.get_json()["request_id"])
+    assert "A request failed unexpectedly: request_id=req-1" in caplog.messages
+    assert b"zero" not in failed.data
 
 
 # Hooks.
@@ -421,8 +435,9 @@ def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.
     assert "cannot filter" not in caplog.text
 
     assert "error" == event.type
-    assert schemas.first_error("problem", json.loads(event.data)) is None
-    assert 500 == json.loads(event.data)["status"]
+    problem = json.loads(event.data)
+    assert schemas.first_error("problem", problem) is None
+    assert (500, True) == (problem["status"], bool(problem["request_id"]))
 
 
 def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(

@@ -24,7 +24,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
-from kafkasse.web.registry import StreamEnd, StreamRegistry
+from kafkasse.web.registry import StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.support.sse import read_events, without_positions
 from tests.support.waiting import wait_until
@@ -58,7 +58,8 @@ class World:
         self.feeds.append(Feeds(self.log, config.feed))
         encoder = Encoder(wire=wire, filterer=lambda message: "hidden" not in message)
         reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)
-        self.stream = Stream(reader, wire, config.web, self.registry, client, self._end, logging.getLogger())
+        info = StreamInfo.new("req-1")
+        self.stream = Stream(reader, wire, config.web, self.registry, client, self._end, logging.getLogger(), info=info)
         return self.stream
 
     def _end(self, end: StreamEnd) -> None:
@@ -267,10 +268,11 @@ def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
 
     assert body.startswith(b":ok\n\nretry: ")
     [event] = without_positions(read_events(body))
-    assert ("error", 500) == (event.type, json.loads(event.data)["status"])
+    problem = json.loads(event.data)
+    assert ("error", 500, "req-1") == (event.type, problem["status"], problem["request_id"])
     assert b"id:" not in body.partition(b"event: error")[2]
     assert b"a bug" not in body
-    assert "A stream failed." in caplog.text
+    assert "A stream failed: request_id=req-1" in caplog.text
     assert 1 == world.ended
 
 
