@@ -25,7 +25,8 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
         {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     ),
     "since": (
-        "Start at the first record at or after this ISO 8601 time. Cannot be combined with `timestamp`.",
+        "Start at the first record at or after this ISO 8601 time, or at these milliseconds since 1970. Cannot be combined "
+        "with `timestamp`.",
         {"type": "string", "examples": ["2026-01-31T12:00:00Z"]},
     ),
 }
@@ -148,7 +149,11 @@ def _server_sent_event(stream: StreamDescription) -> Schema:
             "retry": {"type": "integer", "description": "Milliseconds to wait before a reconnection."},
         },
         "oneOf": [
-            {"description": "Only `retry`.", "required": ["retry"], "properties": {"event": False, "data": False}},
+            {
+                "description": "Only `retry`, or only an event ID.",
+                "minProperties": 1,
+                "properties": {"event": False, "data": False},
+            },
             *(
                 {
                     "description": events.DESCRIPTIONS[event],
@@ -170,28 +175,30 @@ def _text_of(stream: StreamDescription, event: str) -> Schema:
 
 
 def _lines(stream: StreamDescription) -> Iterable[Schema]:
-    """Yield the schema of each kind of line."""
+    """Yield the schema of each kind of line. The only `position` is the one at the end of a snapshot."""
+    if stream.start == "snapshot":
+        yield _marked("position", data_schema(stream, "position"))
     for event in stream.events:
         schema = data_schema(stream, event)
-        marked = {"type": "object", "required": ["event"], "properties": {"event": {"const": event}}}
         match event:
-            case "position" if stream.start != "snapshot":
-                continue  # JSON lines contain only the end of a snapshot
+            case "position":
+                continue
             case "message":
                 yield schema
-                yield {
-                    **marked,
-                    "required": ["event", "data"],
-                    "properties": {"event": {"const": event}, "data": schema},
-                }
+                yield _wrapped(event, schema)
             case "base64":
-                yield {
-                    **marked,
-                    "required": ["event", "data"],
-                    "properties": {"event": {"const": event}, "data": schema},
-                }
+                yield _wrapped(event, schema)
             case _:
-                yield {"allOf": [marked, schema]}
+                yield _marked(event, schema)
+
+
+def _marked(event: str, schema: Schema) -> Schema:
+    marked = {"type": "object", "required": ["event"], "properties": {"event": {"const": event}}}
+    return {"allOf": [marked, schema]}
+
+
+def _wrapped(event: str, schema: Schema) -> Schema:
+    return {"type": "object", "required": ["event", "data"], "properties": {"event": {"const": event}, "data": schema}}
 
 
 def _parameters(settings: WebSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -13,7 +13,6 @@ from kafkasse.route import Route
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
-_EVENTS = ("position", "message", "delete", "gap", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class StreamDescription:
         access: the names of the guards; () if the stream is public.
         filters: the query parameters that select records, with a description of each.
         fields: the members of the value that a client receives; () for all.
-        events: the types of the events.
+        events: the types of the Server-Sent Events.
         schemas: the JSON Schemas of the values, by topic, as far as they are known.
     """
 
@@ -67,11 +66,14 @@ def is_pattern(topic: str) -> bool:
     return any(each in topic for each in "*?[")
 
 
-def describe(route: Route, schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> StreamDescription:
+def describe(
+    route: Route, position_events: bool, schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> StreamDescription:
     """Describe a route.
 
     Args:
         route: the route.
+        position_events: whether the server sends `position` events; the setting of the same name.
         schemas: the JSON Schemas of the values of its topics, as far as they are known.
     """
     return StreamDescription(
@@ -86,9 +88,17 @@ def describe(route: Route, schemas: Mapping[str, Mapping[str, Any]] = MappingPro
         access=tuple(dict.fromkeys(grant.guard for grant in route.access)),
         filters={name: _filter(name) for name in route.client_filters},
         fields=route.fields,
-        events=(*_EVENTS, "base64") if route.format == "value" else _EVENTS,
+        events=tuple(_events(route, position_events)),
         schemas=schemas,
     )
+
+
+def _events(route: Route, position_events: bool) -> Iterator[str]:
+    if position_events:
+        yield "position"
+    yield from ("message", "delete", "gap", "error")
+    if route.format == "value":
+        yield "base64"
 
 
 def _start(route: Route) -> str:

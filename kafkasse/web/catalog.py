@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -142,12 +142,15 @@ class Catalog:
                 routes.append(route)
         return tuple(routes)
 
+    def _describe(self, route: Route, *schemas: Mapping[str, Mapping[str, Any]]) -> StreamDescription:
+        return describe(route, self._service.config.web_of(route).position_events, *schemas)
+
     # The responses.
 
     def _catalog(self) -> Response:
         root = self.root
         base = request.host_url.rstrip("/") + root
-        streams = [_as_json(describe(route), base) for route in self._visible()]
+        streams = [_as_json(self._describe(route), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
         if len(request.headers.get("Accept", "")) <= MAX_ACCEPT_CHARS and _prefers_html():
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
@@ -174,7 +177,7 @@ class Catalog:
 
     def _create_document(self, kind: str, root: str, routes: tuple[Route, ...], version: int) -> str:
         config = self._service.config
-        streams = [describe(route, self._schemas.of(route)) for route in routes]
+        streams = [self._describe(route, self._schemas.of(route)) for route in routes]
         guards = security_schemes(config.access.guards, config.access.tickets)
         if kind == "openapi":
             return json.dumps(openapi(streams, root, config.web, guards))

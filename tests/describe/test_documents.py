@@ -60,6 +60,7 @@ def app(log: MemoryLog, tmp_path: Path) -> Flask:
     }
     routes["check_table"] = {"path": "/check", "topics": ["t"]}
     routes["table"] = {"path": "/table", "topics": ["t"], "start": "snapshot"}
+    routes["plain"] = routes["table"] | {"path": "/plain", "position_events": False}
     filters = ["key", "header.type", "field.*", "filter"]
     routes["mine"] = {
         "path": "/mine/{customer}",
@@ -99,6 +100,7 @@ def test_the_openapi_document_is_valid(app: Flask) -> None:
         "/envelope",
         "/cloudevents",
         "/table",
+        "/plain",
         "/check",
         "/mine/{customer}",
         "/{topics}",
@@ -280,7 +282,7 @@ def test_real_events_match_the_openapi_document(app: Flask, path: str) -> None:
             check(found, matching["properties"]["data"]["contentSchema"], json.loads(event["data"]))
 
 
-@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"])
+@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
 def test_real_lines_match_the_openapi_document(app: Flask, path: str) -> None:
     """Each line of a real stream of JSON lines matches the schema of a line in the document."""
     found = document(app, "openapi")
@@ -309,6 +311,25 @@ def test_real_errors_match_the_openapi_document(app: Flask, status: int, path: s
 
     assert status == response.status_code
     check(found, schema, response.get_json())
+
+
+@pytest.mark.parametrize(("path", "has_positions"), [("/table", True), ("/plain", False)])
+def test_the_documents_list_position_events_only_if_the_stream_has_them(
+    app: Flask, path: str, has_positions: bool
+) -> None:
+    """With `position_events: false`, only JSON lines contain the mark at the end of a snapshot."""
+    openapi, asyncapi = document(app, "openapi"), document(app, "asyncapi")
+    content = openapi["paths"][path]["get"]["responses"]["200"]["content"]
+    [channel] = [each for each in asyncapi["channels"].values() if each["address"] == path]
+
+    assert has_positions == ("position" in channel["messages"])
+    assert has_positions == is_valid(
+        openapi, content["text/event-stream"]["itemSchema"], {"event": "position", "data": "{}", "id": "[]"}
+    )
+    assert is_valid(
+        openapi, content["application/x-ndjson"]["itemSchema"], {"event": "position", "snapshot": "complete"}
+    )
+    assert b'"snapshot":"complete"' in body(app, path, "application/x-ndjson")
 
 
 def test_every_event_id_of_a_stream_matches_its_parameter(app: Flask) -> None:
@@ -345,7 +366,8 @@ def sse(app: Flask, path: str) -> list[dict[str, str]]:
 
 def body(app: Flask, path: str, accept: str) -> bytes:
     """Return the body of a stream from the first offset to the topic's last record and the position after it."""
-    last_event_id = "" if path == "/table" else '[{"topic":"t","partition":0,"offset":0}]'
+    is_table = path in ("/table", "/plain")
+    last_event_id = "" if is_table else '[{"topic":"t","partition":0,"offset":0}]'
     address = f"/streams{path.replace('{topics}', 't')}"
     headers = {"Accept": accept, "Last-Event-ID": last_event_id}
     received = b""
@@ -353,7 +375,7 @@ def body(app: Flask, path: str, accept: str) -> bytes:
         assert 200 == response.status_code
         for chunk in response.response:
             received += chunk
-            if (b"complete" if path == "/table" else b'"last"') in received and received.endswith(
+            if (b"complete" if is_table else b'"last"') in received and received.endswith(
                 b"\n\n" if accept == "text/event-stream" else b"\n"
             ):
                 return received
