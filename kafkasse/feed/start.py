@@ -22,7 +22,7 @@ from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
 from kafkasse.feed.lookup import OffsetRanges
 from kafkasse.log import TRUNCATED, Gap, Log, OffsetRange, Partition, Topic
-from kafkasse.position import IdType, PartitionStart, Position
+from kafkasse.position import LATEST, IdType, PartitionStart, Position
 from kafkasse.route import StartAt
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between this server and the producers
@@ -220,7 +220,7 @@ def _diverged_at(
 def _removed_partitions(position: Position, topics: Mapping[str, Topic]) -> list[Gap]:
     """Return a gap for each partition of the position that a recreated topic does not have."""
     return [
-        Gap(each, start.offset or 0, 0, RECREATED)
+        Gap(each, max(start.offset or 0, 0), 0, RECREATED)
         for each, start in position.starts.items()
         if each.partition >= topics[each.topic].partitions
     ]
@@ -271,6 +271,8 @@ class _Found:
         held = self.held[partition]
         if start is None:
             return held.end if self.start_at is StartAt.LATEST else held.start
+        if start.offset == LATEST:
+            return held.end
         offset = start.offset or 0
         if partition in self.diverged_at and held.start <= offset:
             return Gap(partition, offset, max(self.diverged_at[partition], held.start), TRUNCATED)
@@ -279,6 +281,8 @@ class _Found:
     def _place_without_leader(self, partition: Partition, start: PartitionStart | None) -> int | Gap | _Pending:
         if start is None:
             return _Pending(self.now_ms if self.start_at is StartAt.LATEST else 0)
+        if start.offset == LATEST:
+            return _Pending(self.now_ms)
         if partition.topic in self.recreated and start is not ADDED_SINCE:
             return Gap(partition, start.offset or 0, 0, RECREATED)
         return start.offset or 0

@@ -16,6 +16,6 @@ This package does no I/O; only the feeds talk to Kafka.
 
 from kafkasse.position.id_writer import IdTemplate, IdWriter
 from kafkasse.position.parser import parse
-from kafkasse.position.position import IdType, Limits, PartitionStart, Position, of_topics
+from kafkasse.position.position import LATEST, IdType, Limits, PartitionStart, Position, of_topics
 
-__all__ = ["IdTemplate", "IdType", "IdWriter", "Limits", "PartitionStart", "Position", "of_topics", "parse"]
+__all__ = ["LATEST", "IdTemplate", "IdType", "IdWriter", "Limits", "PartitionStart", "Position", "of_topics", "parse"]

@@ -18,7 +18,7 @@ from kafkasse import schemas
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
 from kafkasse.position import compact
-from kafkasse.position.position import INT32_MAX, INT64_MAX, Limits, PartitionStart, Position
+from kafkasse.position.position import INT32_MAX, INT64_MAX, LATEST, Limits, PartitionStart, Position
 
 SCHEMA = "last-event-id"
 DEFAULT_LIMITS = Limits()
@@ -26,6 +26,7 @@ DEFAULT_LIMITS = Limits()
 _Topic = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")]
 _Int32 = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 _Int64 = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+_Offset = Annotated[int, Meta(ge=LATEST, le=INT64_MAX)]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,7 +34,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
     topic: _Topic
     partition: _Int32
-    offset: _Int64 | UnsetType = UNSET
+    offset: _Offset | UnsetType = UNSET
     leader_epoch: _Int32 | UnsetType = UNSET
     timestamp: _Int64 | UnsetType = UNSET
     topic_id: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,22}\Z")] | UnsetType = UNSET
@@ -100,9 +101,8 @@ def _position(entries: list[_Entry | str]) -> Position:
             raise InvalidPosition(
                 f"Last-Event-ID has two entries for {partition.topic}/{partition.partition}.", at=f"[{index}]"
             )
-        starts[partition] = PartitionStart(
-            _or_none(entry.offset), _or_none(entry.timestamp), _or_none(entry.leader_epoch)
-        )
+        leader_epoch = None if entry.offset == LATEST else _or_none(entry.leader_epoch)
+        starts[partition] = PartitionStart(_or_none(entry.offset), _or_none(entry.timestamp), leader_epoch)
         if entry.topic_id is not UNSET and topic_ids.setdefault(entry.topic, entry.topic_id) != entry.topic_id:
             raise InvalidPosition(f"Last-Event-ID has two topic_ids for {entry.topic}.", at=f"[{index}]")
         if entry.only:

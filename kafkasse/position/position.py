@@ -11,10 +11,11 @@ from kafkasse.log import Partition
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+LATEST = -1  # as an offset: the end of the partition, in event IDs of KafkaSSE
 
 
 class PartitionStart(NamedTuple):
-    """Where to start in one partition: at an offset, or else at a timestamp in milliseconds since the epoch.
+    """Where to start in one partition: at an offset or LATEST, or else at a timestamp in milliseconds since the epoch.
 
     `leader_epoch` is the leader epoch of the record before the offset, if the client knows it.
     """

@@ -148,17 +148,21 @@ def _since(request: Request) -> int | None:
     return None
 
 
-def _parse_timestamp(text: str) -> int:
+def _parse_timestamp(text: str, name: str = "timestamp") -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_TIMESTAMP)) and int(text) <= MAX_TIMESTAMP):
-        raise InvalidParameter("timestamp must be a whole number of milliseconds since 1970, such as 1790000000000.")
+        raise InvalidParameter(f"{name} must be a whole number of milliseconds since 1970, such as 1790000000000.")
     return int(text)
 
 
 def _parse_time(text: str) -> int:
+    if text.isdigit() and len(text) != len("20261121"):  # EventStreams accepts milliseconds here, too
+        return _parse_timestamp(text, "since")
     try:
         time_ms = parse_time(text.replace(" ", "+"))  # an unescaped "+" arrives as a space
     except ValueError:
-        raise InvalidParameter("since must be an ISO 8601 time, such as 2026-11-21T10:00:00Z.") from None
+        raise InvalidParameter(
+            "since must be an ISO 8601 time, such as 2026-11-21T10:00:00Z, or milliseconds since 1970."
+        ) from None
     if time_ms < 0:
         raise InvalidParameter("since must not be before 1970.")
     return time_ms

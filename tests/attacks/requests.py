@@ -76,7 +76,7 @@ POSITIONS = [
         ("offset 1e999", number("1e999"), POSITION),
         ("offset 1.5", number("1.5"), POSITION),
         ("offset 1.0, an integral float", number("1.0"), POSITION),
-        ("offset -1", number("-1"), POSITION),
+        ("offset -2", number("-2"), POSITION),
         ("offset true", number("true"), POSITION),
         ("offset null", number("null"), POSITION),
         ("offset as a string", number('"0"'), POSITION),

@@ -65,6 +65,21 @@ def world() -> Iterator[World]:
         yield world
 
 
+def test_the_offset_minus_one_is_the_end_of_a_live_feed(world: World) -> None:
+    """A client with an event ID of KafkaSSE receives no record that the ring still holds."""
+    live = world.open(IdType.OFFSET, Encoder())
+    world.log.append("t", b'{"n":1}')
+    turn(world.tails[0])
+
+    opened = world.open(
+        IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":-1},{"topic":"t","partition":1,"offset":-1}]'
+    )
+
+    assert b'"n":1' in live.read(0)
+    assert b"" == opened.read(0)
+    assert {0: 2, 1: 0} == {each["partition"]: each["offset"] for each in json.loads(opened.position_id)}
+
+
 @pytest.mark.parametrize("id_type", IdType)
 def test_a_client_that_starts_at_the_end_resumes_there(world: World, id_type: IdType) -> None:
     """A client that resumes with its first event ID receives no older record, whether the ID has offsets or timestamps."""

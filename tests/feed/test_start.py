@@ -97,6 +97,22 @@ def test_an_offset_takes_precedence_over_a_timestamp(log: MemoryLog) -> None:
     assert {ZERO: 6} == resolved(log, entry(timestamp=9999)).offsets
 
 
+@pytest.mark.parametrize("start_at", StartAt)
+def test_the_offset_minus_one_is_the_end(log: MemoryLog, start_at: StartAt) -> None:
+    """KafkaSSE's IDs contain it for partitions without records. The route, a timestamp and an epoch do not matter."""
+    start = resolved(log, entry(offset=-1, timestamp=1003, leader_epoch=7), entry(1, timestamp=0), start_at=start_at)
+
+    assert ({ZERO: 6, ONE: 0}, [], {}) == (start.offsets, start.gaps, start.epochs)
+
+
+def test_the_offset_minus_one_of_a_recreated_topic_is_its_end(log: MemoryLog) -> None:
+    """The client has no records of the former topic, so it misses none. A partition that no longer exists is a gap."""
+    start = resolved(log, entry(offset=-1, topic_id="former"), entry(1, offset=0), entry(2, offset=-1))
+
+    assert {ZERO: 6, ONE: 0} == start.offsets
+    assert (Partition("t", 2), 0, 0, RECREATED) == start.gaps[-1]
+
+
 def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:
     """The error says which partitions exist. KafkaSSE's client waits forever."""
     with pytest.raises(InvalidPosition, match="no partition 2 in t: it has 2") as rejected:

@@ -433,7 +433,7 @@ def test_the_largest_offset() -> None:
         (entry(partition="0"), "[0].partition", "not of type 'integer'"),
         (entry(partition=True), "[0].partition", "not of type 'integer'"),
         (entry(offset=None), "[0].offset", "not of type 'integer'"),
-        (entry(offset=-1), "[0].offset", "less than the minimum"),
+        (entry(offset=-2), "[0].offset", "less than the minimum"),
         (entry(offset=2**63), "[0].offset", "greater than the maximum"),
         (entry(timestamp=-1), "[0].timestamp", "less than the minimum"),
         (entry(timestamp=2**63), "[0].timestamp", "greater than the maximum"),
