@@ -17,11 +17,13 @@ from typing import Any
 from kafkasse import frame
 from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.reader import Reader
-from kafkasse.feed.ring import Ring
+from kafkasse.feed.reader import Reader, ReaderState
+from kafkasse.feed.ring import Ring, Segment
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot
+from kafkasse.feed.subscribers import NewFrames, Subscribers
 from kafkasse.feed.topic_watch import TopicWatch
+from kafkasse.filter.dimensions import Dimensions, Selector
 from kafkasse.frame import Encoder, ServerSentEvents
 from kafkasse.kafka import batches, cursor
 from kafkasse.kafka.broker_node import BrokerNode
@@ -450,7 +452,111 @@ def _opening_without_position() -> None:
     patch(Stream, "_generate", generate)
 
 
+def _sent_to_other_keys() -> None:
+    """One record in four is sent to the parked clients of all keys."""
+    turns = Counter[str]()
+
+    def groups_of(original: Any, self: Any, values: Any) -> Any:
+        found = original(self, values)
+        turns["all"] += 1
+        if turns["all"] % 4 or len(found) == len(self.groups):
+            return found
+        applied["sent_to_other_keys"] += 1
+        return self.groups
+
+    patch(Subscribers, "groups_of", groups_of)
+
+
+def _one_group_of_a_key() -> None:
+    """If the selectors of several groups contain a key, only one group receives its records."""
+
+    def groups_of(original: Any, self: Any, values: Any) -> Any:
+        found = list(original(self, values))
+        applied["one_group_of_a_key"] += len(found) > 1
+        return found[:1]
+
+    patch(Subscribers, "groups_of", groups_of)
+
+
+def _keys_one_after_another() -> None:
+    """A parked client with several keys receives the new records of one key after those of another."""
+
+    def frames_for(original: Any, self: Any, group: Any) -> Any:
+        _, events = original(self, group)
+        indexes = [index for values in self._values_of[group] for index in self._indexes[values]]
+        applied["keys_one_after_another"] += indexes != sorted(indexes)
+        return b"".join([self._frames[index] for index in indexes]), events
+
+    patch(NewFrames, "frames_for", frames_for)
+
+
+def _index_skips_a_segment() -> None:
+    """The index of the ring does not find the last of several segments."""
+
+    def find_selected(original: Any, self: Any, *args: Any) -> Any:
+        found = original(self, *args)
+        applied["index_skips_a_segment"] += len(found) > 1
+        return found[:-1] if len(found) > 1 else found
+
+    patch(Ring, "find_selected", find_selected)
+
+
+def _frames_of_all_keys() -> None:
+    """A reader receives all frames of a segment that contains one of its records."""
+
+    def frames(original: Any, self: Any, selector: Any) -> Any:
+        applied["frames_of_all_keys"] += bool(self.values)
+        return original(self, None)
+
+    patch(Segment, "frames", frames)
+
+
+def _one_key_not_selected() -> None:
+    """A reader that does not receive shared frames loses the records of the last of its keys."""
+
+    def selects(original: Any, self: Any, values: Any) -> bool:
+        lost = len(self.values) > 1 and values == max(self.values)
+        applied["one_key_not_selected"] += lost
+        return not lost and bool(original(self, values))
+
+    patch(Selector, "selects", selects)
+
+
+def _key_of_the_record_before() -> None:
+    """A record without a key has the key of the record before it."""
+    last: dict[int, Any] = {}
+
+    def values(original: Any, self: Any, view: Any) -> Any:
+        found = original(self, view)
+        applied["key_of_the_record_before"] += found is None and id(self) in last
+        found = last.get(id(self)) if found is None else found
+        last[id(self)] = found
+        return found
+
+    patch(Dimensions, "values", values)
+
+
+def _skips_records_in_the_ring() -> None:
+    """A reader moves to the feed's position although the ring has records for it."""
+
+    def skip(original: Any, self: Any) -> None:
+        if self.state is ReaderState.LIVE and self._segment < self._feed.ring.head:
+            applied["skips_records_in_the_ring"] += 1
+            self._segment = self._feed.ring.head
+        original(self)
+
+    patch(Reader, "_skip_filtered_records", skip)
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
+    "sent_to_other_keys": _sent_to_other_keys,
+    "one_group_of_a_key": _one_group_of_a_key,
+    "keys_one_after_another": _keys_one_after_another,
+    "index_skips_a_segment": _index_skips_a_segment,
+    "frames_of_all_keys": _frames_of_all_keys,
+    "one_key_not_selected": _one_key_not_selected,
+    "key_of_the_record_before": _key_of_the_record_before,
+    "skips_records_in_the_ring": _skips_records_in_the_ring,
     "buffer_shared": _buffer_shared,
     "chunk_not_sent": _chunk_not_sent,
     "opening_without_position": _opening_without_position,

@@ -7,14 +7,15 @@ the log is in memory and the test advances the tail itself. The bytes that reade
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
+from kafkasse.filter import Selection
 from kafkasse.frame import Encoder
 from kafkasse.log import Partition as LogPartition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
@@ -28,6 +29,8 @@ from tests.support.turns import turn
 TOPIC = "t"
 PARTITIONS = 3
 HIDDEN = 3  # the filter drops one record in three
+MAX_CLIENTS = 6
+MAX_READS_TO_PARK = 10
 TURNS_TO_THE_END = PARTITIONS + 1  # a client that starts at the end starts at the tail
 MAX_SETTLING_READS = 400
 
@@ -59,31 +62,102 @@ def _keeps(stored: StoredRecord) -> bool:
 
 
 class Client:
-    """One client: what it received over the open connection, and its earlier connections."""
+    """One client and its socket: what it received over the open connection, and its earlier connections.
 
-    def __init__(self) -> None:
+    Attributes:
+        reader: the reader of the open connection.
+        room: how many bytes of the next chunk the socket of the parked client accepts. None: all.
+    """
+
+    coding = ""
+
+    def __init__(self, simulation: Simulation) -> None:
         self.connections: list[Connection] = []
         self.body = b""
         self.sent_id: str | None = None
         self.reader: Any = None
+        self.room: int | None = None
+        self._simulation = simulation
+        self._unsent = b""
+        self._is_parked = self._is_woken = False
         self._began = 0
         self._arrivals: list[tuple[int, float]] = []
 
-    def connect(self, reader: Any, now: int) -> None:
+    def connect(self, reader: Reader) -> None:
         """Begin a connection."""
-        self.reader, self._began = reader, now
-        self.receive(reader.begin(), now)
+        self.reader, self._began = reader, self._simulation.now
+        self._receive(reader.begin())
 
-    def receive(self, data: bytes, now: int) -> None:
-        """Receive bytes at the time `now`."""
+    def _receive(self, data: bytes) -> None:
         self.body += data
-        self._arrivals.append((len(self.body), now))
+        self._arrivals.append((len(self.body), self._simulation.now))
 
-    def disconnect(self, received: int | None = None) -> None:
+    # The greenlet of the stream.
+
+    def read(self) -> None:
+        """Send what the reader returns next. A parked client is sent nothing, unless it was woken."""
+        if self._resume():
+            self._receive(self.reader.read(0))
+
+    def heartbeat(self) -> None:
+        """Send the event ID that is due at a heartbeat. The feed sends it to parked clients."""
+        if self._resume():
+            self._send_id()
+
+    def _send_id(self) -> bytes:
+        data: bytes = self.reader.id_if_moved()
+        self._receive(data)
+        return data
+
+    def park(self) -> None:
+        """Send what the reader returns, and park the client once it has received everything."""
+        for _ in range(MAX_READS_TO_PARK):
+            self.read()
+            if self._is_parked or (self.reader.can_park and not self._send_id()):
+                break
+        if not self._is_parked and self.reader.can_park:
+            self.reader.park(self)
+            self._is_parked, self._is_woken = True, False
+
+    def end(self) -> None:
+        """End the stream as a server does when a token expires."""
+        self.reader.stop(StopReason.ENDED)
+        self.wake()
+        self._resume()
+        self._send_id()
+
+    def _resume(self) -> bool:
+        """Unpark a client that was woken, and send the rest of its last chunk. Return whether it is not parked."""
+        if self._is_parked and self._is_woken:
+            self.reader.unpark()
+            self._is_parked = False
+            self._receive(self._unsent)
+            self._unsent = b""
+        return not self._is_parked
+
+    def disconnect(self, received: int | None = None, is_cut: bool = True) -> None:
         """End the connection after its first `received` bytes."""
-        what = self.sent_id, 200, self.body[:received], True, self._began, self._arrivals
+        self.reader.close()
+        what = self.sent_id, 200, self.body[:received], is_cut, self._began, self._arrivals
         self.connections.append(Connection(*what))
         self.sent_id, self.body, self._arrivals = last_id(self.body[:received], self.sent_id), b"", []
+        self._is_parked, self._unsent, self.room = False, b"", None
+
+    # The feed calls these while the client is parked.
+
+    def to_chunk(self, data: bytes) -> bytes:
+        return data
+
+    def try_send(self, chunk: bytes, data: bytes) -> bool:
+        room, self.room = self.room, None
+        self._unsent = b"" if room is None else chunk[room:]
+        self._receive(chunk[:room])
+        if self._unsent:
+            self.wake()
+        return not self._unsent
+
+    def wake(self) -> None:
+        self._is_woken = True
 
 
 class Simulation:
@@ -121,6 +195,7 @@ class Simulation:
         """Run this many random steps, then let every client read to the end. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
+        moves += [self.park, self.park, self.fill_socket, self.end]
         for _ in range(steps):
             self._tick()
             self.rng.choice(moves)()
@@ -146,10 +221,14 @@ class Simulation:
     def append(self) -> None:
         partition, number = self.rng.randrange(PARTITIONS), len(self.stored)
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
-        key = b"k%d" % number
+        key = self._key(number)
         offset = self.log.append(TOPIC, value, partition, key, timestamp=1000 + number)
         self.stored.append(StoredRecord(TOPIC, partition, offset, 1000 + number, key, value))
         self.ends[partition] = offset + 1
+
+    def _key(self, number: int) -> bytes | None:
+        """Return the key of a record."""
+        return b"k%d" % number
 
     def mark(self) -> None:
         self.log.append_marker(TOPIC, self.rng.randrange(PARTITIONS))
@@ -167,27 +246,53 @@ class Simulation:
             turn(tail)
 
     def open(self) -> None:
-        if len(self.clients) < 6:
+        if len(self.clients) < MAX_CLIENTS:
             for _ in range(TURNS_TO_THE_END):
                 self.turn()
-            self.clients.append(Client())
+            self.clients.append(Client(self))
             self._connect(self.clients[-1])
 
     def read(self) -> None:
         for client in self._some():
-            client.receive(client.reader.read(0), self.now)
+            client.read()
 
     def heartbeat(self) -> None:
         for client in self._some():
-            client.receive(client.reader.id_if_moved(), self.now)
+            client.heartbeat()
+        for tail in self._tails:
+            for feed in list(tail.feeds.values()):
+                feed._heartbeat_at = 0.0
+                feed.flush()
+
+    def park(self) -> None:
+        for client in self._some():
+            client.park()
+
+    def fill_socket(self) -> None:
+        """Let the socket of a parked client accept only a part of the next chunk."""
+        for client in self._some():
+            client.room = self.rng.randrange(200)
 
     def cut(self) -> None:
         for client in self._some():
-            self._reconnect(client, None)
+            self._cut(client, None)
 
     def cut_at_any_byte(self) -> None:
         for client in self._some():
-            self._reconnect(client, self.rng.randrange(len(client.body) + 1))
+            self._cut(client, self.rng.randrange(len(client.body) + 1))
+
+    def _cut(self, client: Client, received: int | None) -> None:
+        if self._may_reconnect(client, received):
+            client.disconnect(received)
+            self._connect(client)
+
+    def end(self) -> None:
+        """End a stream as the server does when its token expires."""
+        for client in self._some():
+            if self._may_reconnect(client, None):
+                client.end()
+                client.disconnect(is_cut=False)
+                self._connect(client)
 
     def settle(self) -> None:
         """Let every client read until there is nothing more."""
@@ -204,10 +309,10 @@ class Simulation:
         for _ in range(MAX_SETTLING_READS):
             before = client.body
             try:
-                client.receive(client.reader.read(0), self.now)
+                client.read()
             except KafkasseError:
                 return
-            if client.body == before and client.reader.state is ReaderState.LIVE:
+            if client.body == before and client.reader.state in (ReaderState.LIVE, ReaderState.PARKED):
                 return
 
     def _run_others(self) -> None:
@@ -219,21 +324,63 @@ class Simulation:
     def _some(self) -> list[Client]:
         return [self.rng.choice(self.clients)] if self.clients else []
 
-    def _reconnect(self, client: Client, received: int | None) -> None:
+    def _may_reconnect(self, client: Client, received: int | None) -> bool:
         kept = last_id(client.body[:received], client.sent_id)
         starts = parse(kept).starts if kept else {}
         late = any((start.offset or 0) < self.firsts[partition.partition] for partition, start in starts.items())
-        if kept and (self.late_reconnects or not late):
-            client.reader.close()
-            client.disconnect(received)
-            self._connect(client)
+        return bool(kept) and (self.late_reconnects or not late)
 
     def _connect(self, client: Client) -> None:
         position = parse(client.sent_id) if client.sent_id else of_topics([TOPIC])
         reader = self._feeds.open(self._route, position, self.log.describe([TOPIC]), self._encoder)
-        client.connect(reader, self.now)
+        client.connect(reader)
 
     def _history(self, number: int, client: Client) -> History:
-        keeps = {"keeps": _keeps} if self.filtered else {}
-        every = "run" if self.sparse else "event"
-        return History(f"client {number}", [TOPIC], client.connections, id_frequency=every, **keeps)
+        promises = {"keeps": _keeps} if self.filtered else {}
+        return self._promised(number, client, self.sparse, **promises)
+
+    def _promised(self, number: int, client: Client, is_sparse: bool, **promises: Any) -> History:
+        """Return the history of a client. The server may end all of its streams."""
+        connections = client.connections
+        limits = {"id_frequency": "run" if is_sparse else "event", "max_ended": len(connections)}
+        return History(f"client {number}", [TOPIC], connections, **limits, **promises)
+
+
+class Choice(NamedTuple):
+    """What a client selects, and the same as a function of a stored record."""
+
+    selection: Selection
+    keeps: Callable[[StoredRecord], bool]
+
+
+class SelectingSimulation(Simulation):
+    """A simulation whose clients select different records. Clients with equal filters and dimensions share an encoder.
+
+    Args:
+        seed: the seed of all random choices.
+        choices: what the clients select, in turn.
+        settings: see Simulation.
+    """
+
+    def __init__(self, seed: int, choices: Sequence[Choice], sparse: bool = False, **settings: Any) -> None:
+        super().__init__(seed, filtered=False, sparse=sparse, **settings)
+        self._choices = choices
+        self._encoders: dict[Any, Encoder] = {}
+
+    def _choice(self, client: Client) -> Choice:
+        return self._choices[self.clients.index(client) % len(self._choices)]
+
+    def _connect(self, client: Client) -> None:
+        chosen = self._choice(client).selection
+        encoder = self._encoders.setdefault(
+            (chosen.filter, chosen.dimensions),
+            Encoder(filter=chosen.filter, dimensions=chosen.dimensions, sparse_ids=self.sparse),
+        )
+        position = parse(client.sent_id) if client.sent_id else of_topics([TOPIC])
+        topics = self.log.describe([TOPIC])
+        client.connect(self._feeds.open(self._route, position, topics, encoder, selector=chosen.selector))
+
+    def _history(self, number: int, client: Client) -> History:
+        choice = self._choice(client)
+        is_sparse = self.sparse and choice.selection.selector is None
+        return self._promised(number, client, is_sparse, keeps=choice.keeps)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from tests.history import mutants, simulation
+from tests.history import mutants
 from tests.history.scenario import Outcome, Scenario
+from tests.history.simulation import Simulation
 from tests.history.test_delivery import SEED, STEPS
+from tests.history.test_personal_streams import PersonalSimulation
 from tests.support.kafka import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
@@ -22,10 +24,22 @@ BATCHES = 10
 CLIENT_TYPES = "live", "from the start", "value", "timestamps", "filtered", "sparse", "table", "lines"
 SEEDS = range(60)
 # These need an order of steps that no black-box test can force, or retention during a stream.
-IN_PROCESS = (
-    "joins_one_too_late", "joins_one_too_early", "evicted_while_joining", "falls_behind_to_the_end",
-    "gap_not_sent", "gap_too_wide",
-)  # fmt: skip
+IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
+    **dict.fromkeys(
+        (
+            "joins_one_too_late", "joins_one_too_early", "evicted_while_joining", "falls_behind_to_the_end",
+            "gap_not_sent", "gap_too_wide",
+        ),
+        lambda seed: Simulation(seed, filtered=False, sparse=False),
+    ),
+    **dict.fromkeys(
+        (
+            "sent_to_other_keys", "one_group_of_a_key", "keys_one_after_another", "index_skips_a_segment",
+            "frames_of_all_keys", "one_key_not_selected", "key_of_the_record_before", "skips_records_in_the_ring",
+        ),
+        PersonalSimulation,
+    ),
+}  # fmt: skip
 BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS}))
 
 
@@ -71,7 +85,7 @@ def mutant(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("mutant", IN_PROCESS, indirect=True)
 def test_reports_a_fault_in_this_process(mutant: str) -> None:
     """Feeds in this process with the fault apply it, and the checker reports it."""
-    simulations = (simulation.Simulation(seed, filtered=False, sparse=False) for seed in SEEDS)
+    simulations = map(IN_PROCESS[mutant], SEEDS)
     found = next((found for each in simulations if (found := each.play(STEPS))), [])
 
     assert mutants.applied[mutant] > 0, "this mutant never ran: patch the code that runs instead"
