@@ -192,19 +192,23 @@ class Simulation:
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
     def play(self, steps: int) -> list[str]:
-        """Run this many random steps, then let every client read to the end. Return the violations."""
+        """Run this many random steps. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
         moves += [self.park, self.park, self.fill_socket, self.end]
         for _ in range(steps):
-            self._tick()
+            self.tick()
             self.rng.choice(moves)()
+        return self.violations()
+
+    def violations(self) -> list[str]:
+        """Let every client read to the end. Return the violations."""
         self.settle()
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         reached = {(TOPIC, partition): end for partition, end in self.ends.items()}
         return violations(histories, self.stored, reached=reached, bounds=self._bounds)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Begin the next step. During a step, writers may append, but nothing is removed."""
         self.now += 1
         for (_, partition), bounds in self._bounds.items():
@@ -218,8 +222,9 @@ class Simulation:
 
     # Steps.
 
-    def append(self) -> None:
-        partition, number = self.rng.randrange(PARTITIONS), len(self.stored)
+    def append(self, partition: int | None = None) -> None:
+        partition = self.rng.randrange(PARTITIONS) if partition is None else partition
+        number = len(self.stored)
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
         key = self._key(number)
         offset = self.log.append(TOPIC, value, partition, key, timestamp=1000 + number)
@@ -237,9 +242,11 @@ class Simulation:
         """Remove the oldest records of a partition, as retention does; rarely."""
         partition = self.rng.randrange(PARTITIONS)
         if self.drops and self.rng.random() < 0.2 and self.ends[partition]:
-            first = self.rng.randrange(self.firsts[partition], self.ends[partition] + 1)
-            self.log.drop_before(TOPIC, first, partition)
-            self.firsts[partition] = first
+            self.drop_before(partition, self.rng.randrange(self.firsts[partition], self.ends[partition] + 1))
+
+    def drop_before(self, partition: int, first: int) -> None:
+        self.log.drop_before(TOPIC, first, partition)
+        self.firsts[partition] = first
 
     def turn(self) -> None:
         for tail in self._tails:
@@ -298,7 +305,7 @@ class Simulation:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise new records would never stop
         for _ in range(4):
-            self._tick()
+            self.tick()
             self.turn()
             for client in self.clients:
                 self._read_all(client)

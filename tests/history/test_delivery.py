@@ -14,6 +14,7 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
+from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
@@ -112,7 +113,25 @@ def test_a_gap_is_sent_again_after_a_cut() -> None:
 
 def test_a_gap_starts_after_the_records_received() -> None:
     """A joining reader that received some of the removed records gets a gap that covers only the others."""
-    assert [] == simulation.Simulation(188, filtered=False, sparse=False).play(STEPS)
+    scenario = simulation.Simulation(SEED, filtered=False, sparse=False)
+    scenario.log.while_closing = lambda: None
+    scenario.open()
+    (client,) = scenario.clients
+    for _ in range(20):  # more than the ring holds
+        scenario.append(0)
+        scenario.turn()
+    for _ in range(5):
+        scenario.append(0)  # the client receives these records before the tail does
+    while client.reader.state is not ReaderState.JOINING:
+        client.read()
+    scenario.append(0)
+    scenario.tick()
+    scenario.drop_before(0, scenario.ends[0])
+
+    found = scenario.violations()
+
+    assert [] == found
+    assert 1 == scenario.gaps
 
 
 def test_timestamp_ids_do_not_skip_late_records() -> None:
