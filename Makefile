@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: asyncapi help demo setup test test-fast lint bench soak chaos attacks old-kafka mutants fuzz audit
+.PHONY: asyncapi help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -51,6 +51,10 @@ attacks: setup ## run the attacks on memory and on the event loop in full size
 # Downloads 31 MB once. See docs/faults.md.
 old-kafka: setup ## read from Kafka 2.6
 	@OLD_KAFKA=1 $(VENV)/bin/pytest tests/kafka/test_old_kafka.py
+
+# Skips the proxies that are not installed. See docs/proxies.md.
+proxies: setup ## run streams through nginx and haproxy with the documented configuration
+	@PROXIES=1 $(VENV)/bin/pytest tests/proxies
 
 # Needs npm; downloads the parser into build/asyncapi.
 asyncapi: setup ## check the AsyncAPI document with AsyncAPI's own parser

@@ -115,7 +115,9 @@ class Client:
         self._connection.close()
 
     def _read(self) -> bytes:
-        chunk = self._response.read1(1 << 20)
+        return self._received(self._response.read1(1 << 20))
+
+    def _received(self, chunk: bytes) -> bytes:
         self.body += chunk
         self._events += without_positions(self._parser.receive(chunk))
         return chunk

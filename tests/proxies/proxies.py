@@ -1,0 +1,138 @@
+"""The proxies of Debian that docs/proxies.md describes, each with its documented configuration file."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.certificates import Authority
+from tests.support.server import ROOT
+from tests.support.waiting import wait_until
+
+DIRECTORY = ROOT / "deploy/proxies"
+SERVER_PORT = 6917  # in the files
+CERTIFICATE = "/etc/ssl/kafkasse.pem"  # in the files
+MAX_STOP_S = 10
+
+
+@dataclass(frozen=True)
+class Program:
+    """A proxy.
+
+    Attributes:
+        name: the name of Debian's package.
+        file: the name of the configuration file in deploy/proxies.
+        binary: the path of the program.
+        command: its arguments. {config} is the configuration file, {home} a directory for the proxy's other files.
+        edits: pairs of a regular expression and its replacement, for paths that only root can write.
+        max_notice_s: how long the server may take to notice that a client has left.
+        clients: the HTTP versions and schemes that the file configures, see HTTP.
+    """
+
+    name: str
+    file: str
+    binary: str
+    command: str
+    edits: tuple[tuple[str, str], ...] = ()
+    max_notice_s: float = 2
+    clients: tuple[str, ...] = ("http1", "https1", "https2")
+
+
+PROGRAMS = (
+    Program(
+        "nginx",
+        "nginx.conf",
+        "/usr/sbin/nginx",
+        "-c {config} -p {home} -e stderr -g 'daemon off;'",
+        (
+            (r"user .*\n", ""),
+            (r"pid .*\n", "pid {home}/nginx.pid;\n"),
+            (
+                r"http \{\n",
+                "http {\n"
+                + "".join(
+                    f"    {each}_temp_path {{home}}/{each};\n"
+                    for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+                ),
+            ),
+        ),
+    ),
+    Program(
+        "haproxy",
+        "haproxy.cfg",
+        "/usr/sbin/haproxy",
+        "-db -f {config}",
+        ((r"    (user|group) .*\n", ""), (r"/etc/haproxy/again.http", f"{DIRECTORY}/again.http")),
+    ),
+)
+
+
+class Proxy:
+    """A running proxy with its documented configuration, but other ports, other paths and a certificate of this test.
+
+    Args:
+        program: the proxy.
+        server_port: the port of the server that it forwards requests to.
+        home: an empty directory.
+
+    Attributes:
+        ports: the proxy's ports, by scheme.
+    """
+
+    def __init__(self, program: Program, server_port: int, home: Path) -> None:
+        self.ports = {"http": _free_port(), "https": _free_port()}
+        authority = Authority()
+        certificate = home / "kafkasse.pem"
+        certificate.write_text("".join(authority.issue("localhost")))
+        config = home / program.file
+        config.write_text(self._substituted(program, server_port, home, certificate))
+        command = f"exec {program.binary} " + program.command.format(config=config, home=home)
+        with (home / "log").open("wb") as log:
+            self._process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, cwd=home)
+        self._log = home / "log"
+        wait_until(self._listens)
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(MAX_STOP_S)
+        except subprocess.TimeoutExpired:  # some proxies wait until the last client has left
+            self._process.kill()
+            self._process.wait()
+        print(self._log.read_text())
+
+    def _substituted(self, program: Program, server_port: int, home: Path, certificate: Path) -> str:
+        text = (DIRECTORY / program.file).read_text()
+        for pattern, replacement in (
+            *program.edits,
+            (rf"\b{SERVER_PORT}\b", str(server_port)),
+            (r"(?<=[ :])80\b", str(self.ports["http"])),
+            (r"(?<=[ :])443\b", str(self.ports["https"])),
+            (re.escape(CERTIFICATE), str(certificate)),
+        ):
+            replaced = replacement.replace("{home}", str(home))
+            text, count = re.subn(pattern, lambda _, to=replaced: to, text)  # type: ignore[misc]
+            assert count or pattern.startswith("("), f"{program.file} does not contain {pattern}"
+        return text
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, self._log.read_text()
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.ports["http"]), 1):
+            return True
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])

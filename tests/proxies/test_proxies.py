@@ -1,0 +1,237 @@
+"""Streams through real proxies with the configuration files that docs/proxies.md shows.
+
+`make proxies` runs all of these tests. `make test` runs them with nginx and HTTP/2, if nginx is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import cache
+from typing import Any
+
+import gevent
+import pytest
+import yaml
+
+from kafkasse.broker import EmbeddedBroker
+from tests.proxies.curl import Curl
+from tests.proxies.proxies import PROGRAMS, Program, Proxy
+from tests.support.client import Client, fetch, numbers
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+RECORDS = 20
+MAX_LATENCY_S = 0.1  # median; Nagle's algorithm with delayed acknowledgments takes 0.2 s
+STREAMS = 1_000  # more than Debian's nginx and apache accept with their default configuration
+LONG_ID_ENTRIES = 1_000  # 58 kB; kafkasse accepts 64 KiB
+CLIENT = "127.0.0.2"  # another address than the proxy's
+RETRY = b"retry: 3000\n\n"
+ALL = "PROXIES" in os.environ
+
+
+def proxy(program: Program, *kind: str) -> Any:
+    """Return the parameters of a test, with the reason if it cannot run."""
+    missing = [name for name in (program.binary, "curl") if not shutil.which(name)]
+    reason = f"{missing[0]} is not installed (apt-get install {program.name} curl)" if missing else ""
+    return pytest.param(
+        program,
+        *kind,
+        marks=pytest.mark.skipif(bool(reason), reason=reason),
+        id="-".join([program.name, *kind]),
+    )
+
+
+TESTED = PROGRAMS if ALL else [each for each in PROGRAMS if each.name == "nginx"]
+each_proxy = pytest.mark.parametrize("site", [proxy(each) for each in TESTED], indirect=True)
+each_client = pytest.mark.parametrize(
+    ("site", "kind"),
+    [proxy(each, kind) for each in TESTED for kind in (each.clients if ALL else each.clients[-1:])],
+    indirect=["site"],
+)
+
+
+class Site:
+    """A server behind a proxy."""
+
+    def __init__(self, program: Program, environment: dict[str, str], home: Any, exits: ExitStack) -> None:
+        self.program = program
+        self.environment = environment
+        self.exits = exits
+        self.server = exits.enter_context(Server("tests.proxies.app:app()", **environment))
+        self.proxy = exits.enter_context(Proxy(program, self.server.port, home))
+
+    def start_again(self) -> None:
+        """Start another server on the port of the one that was stopped."""
+        port = f"127.0.0.1:{self.server.port}"
+        self.server = self.exits.enter_context(
+            Server("tests.proxies.app:app()", **self.environment, KAFKASSE_BIND=port)
+        )
+
+    def streams(self) -> list[Any]:
+        """Return the server's open streams."""
+        streams: list[Any] = fetch(self.server.port, "/-/streams").json["streams"]
+        return streams
+
+
+@pytest.fixture(scope="module")
+def sites(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Program], Site]]:
+    """Returns the site of a proxy. Its server trusts only one proxy."""
+    settings = {
+        "kafka": {"bootstrap_servers": broker.bootstrap_servers},
+        "allowed_topics": ["*"],
+        "compression": ["gzip"],
+        "trusted_proxies": 1,
+    }
+    with ExitStack() as exits:
+
+        @cache
+        def start(program: Program) -> Site:
+            home = tmp_path_factory.mktemp(program.name)
+            (home / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
+            return Site(program, {"KAFKASSE_CONFIG": str(home / "kafkasse.yaml")}, home, exits)
+
+        yield start
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, sites: Callable[[Program], Site]) -> Site:
+    """The site of the test's proxy, without open streams."""
+    site = sites(request.param)
+    wait_until(lambda: not site.streams())
+    return site
+
+
+@pytest.fixture
+def topic(cluster: Cluster, fresh_name: str) -> str:
+    return cluster.create(fresh_name)
+
+
+@pytest.fixture
+def connect(site: Site, kind: str) -> Iterator[Callable[..., Curl]]:
+    """Sends a request through the proxy: connect(path, header="value", …). The client is closed after the test."""
+    port = site.proxy.ports[kind[:-1]]
+    with ExitStack() as clients:
+
+        def connect(path: str, *options: str, **headers: str) -> Curl:
+            return clients.enter_context(closing(Curl(kind, f"127.0.0.1:{port}{path}", *options, **headers)))
+
+        yield connect
+
+
+def latencies(client: Client, cluster: Cluster, topic: str) -> list[float]:
+    """Write records one by one. Return for each the seconds until the client has received it."""
+    seconds = []
+    for n in range(RECORDS):
+        written_at = time.monotonic()
+        cluster.send(topic, b'{"n":%d}' % n)
+        assert [n] == numbers(client.events(1))
+        seconds.append(time.monotonic() - written_at)
+    return seconds
+
+
+@each_client
+def test_each_event_arrives_at_once(connect: Callable[..., Curl], cluster: Cluster, topic: str) -> None:
+    """The proxy holds back no event until the next one."""
+    stream = connect(f"/streams/{topic}").ready()
+
+    assert statistics.median(latencies(stream, cluster, topic)) < MAX_LATENCY_S
+    assert (200, "text/event-stream") == (stream.status, stream.headers["content-type"].partition(";")[0])
+
+
+@each_client
+def test_each_compressed_event_arrives_at_once(connect: Callable[..., Curl], cluster: Cluster, topic: str) -> None:
+    """The proxy forwards the server's gzip."""
+    stream = connect(f"/streams/{topic}", "--compressed").ready()
+
+    assert statistics.median(latencies(stream, cluster, topic)) < MAX_LATENCY_S
+    assert "gzip" == stream.headers["content-encoding"]
+
+
+@each_client
+def test_heartbeats_arrive(connect: Callable[..., Curl], topic: str) -> None:
+    """The proxy forwards the comments of a quiet stream."""
+    stream = connect(f"/streams/{topic}").ready()
+    before = stream.body.count(b"\n:")
+
+    stream.read_until(lambda: stream.body.count(b"\n:") > before)
+
+
+@each_client
+def test_the_request_arrives_unchanged(connect: Callable[..., Curl]) -> None:
+    """The proxy removes the prefix of the path, and forwards the query and a Last-Event-ID of 58 kB as they are."""
+    query = "?lastEventId=%5B%7B%22topic%22%3A%22a%2Cb%22%7D%5D&timestamp=0&x=a+b%2B&x=//"
+    last_event_id = json.dumps(
+        [{"topic": "orders", "partition": n, "offset": 10**12 + n} for n in range(LONG_ID_ENTRIES)],
+        separators=(",", ":"),
+    )
+
+    echo = connect("/streams/-/echo" + query, Last_Event_ID=last_event_id)
+    echo.rest()
+
+    arrived = json.loads(echo.body)
+    assert "/-/echo" + query == arrived["target"]
+    assert last_event_id == arrived["headers"]["Last-Event-Id"]
+
+
+@each_client
+def test_the_server_notices_a_client_that_left(site: Site, connect: Callable[..., Curl], topic: str) -> None:
+    """The server closes the stream. A proxy that needs no data to notice it is as fast as no proxy."""
+    connect(f"/streams/{topic}").ready().close()
+    closed_at = time.monotonic()
+
+    wait_until(lambda: not site.streams())
+
+    assert time.monotonic() - closed_at < site.program.max_notice_s
+
+
+@each_client
+def test_the_server_knows_the_address_of_the_client(site: Site, connect: Callable[..., Curl], topic: str) -> None:
+    """A forged X-Forwarded-For has no effect."""
+    connect(f"/streams/{topic}", "--interface", CLIENT, X_Forwarded_For="192.0.2.1").ready()
+
+    assert [CLIENT] == [each["client"] for each in site.streams()]
+
+
+@each_client
+def test_a_browser_survives_a_restart_of_the_server(
+    site: Site, connect: Callable[..., Curl], cluster: Cluster, topic: str
+) -> None:
+    """The stream ends with an ID. While no server runs, a browser gets an empty stream, and then resumes."""
+    stream = connect(f"/streams/{topic}").ready()
+    site.server.stop()
+    end = stream.rest()
+    cluster.send(topic, b'{"n":1}')
+
+    waiting = connect(f"/streams/{topic}", Accept="text/event-stream", Last_Event_ID=stream.last_id)
+    waiting.rest()
+    health = connect("/streams/-/health")
+    health.rest()
+    site.start_again()
+    resumed = connect(f"/streams/{topic}", Accept="text/event-stream", Last_Event_ID=stream.last_id)
+
+    assert [1] == numbers(resumed.events(1))
+    assert ([], 0, True) == (end, stream.exit_code, stream.body.rpartition(b"retry: ")[2].strip().isdigit())
+    assert (200, "text/event-stream", RETRY) == (waiting.status, waiting.headers["content-type"], bytes(waiting.body))
+    assert 503 == health.status
+
+
+@each_proxy
+def test_a_thousand_streams_are_open_at_once(site: Site, cluster: Cluster, topic: str) -> None:
+    """The proxy accepts them all, and each of them gets the next event."""
+    with ExitStack() as exits:
+
+        def open() -> Client:
+            return exits.enter_context(Client(site.proxy.ports["http"], f"/streams/{topic}")).ready()
+
+        opening = [gevent.spawn(open) for _ in range(STREAMS)]
+        clients = [each.get() for each in opening]
+        cluster.send(topic, b'{"n":1}')
+
+        assert [[1]] * STREAMS == [numbers(each.events(1)) for each in clients]
