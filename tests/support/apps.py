@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import gevent
-from flask import Flask
+from flask import Flask, Response, request
 
 from kafkasse.app import create_app
 from kafkasse.config import Config
@@ -32,6 +32,20 @@ def ticking() -> Flask:
 
     gevent.spawn(write)
     return create_app(Config.load(), log)
+
+
+def with_login() -> Flask:
+    """The app of ticking(), with a login that stores the token of a request in a cookie."""
+    app = ticking()
+
+    def login() -> Response:
+        response = Response(status=204)
+        token = request.headers["Authorization"].removeprefix("Bearer ")
+        response.set_cookie("__Host-token", token, secure=True, httponly=True, samesite="Lax")
+        return response
+
+    app.add_url_rule("/login", view_func=login)
+    return app
 
 
 def filtered() -> Flask:

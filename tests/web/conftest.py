@@ -12,7 +12,8 @@ from selenium import webdriver
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server"
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server "
+    "--ignore-certificate-errors"
 )
 
 

@@ -1,0 +1,130 @@
+"""A cookie whose name starts with `__Host-` in a real browser, over TLS: which pages can open a guarded stream with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jwt
+import pytest
+import yaml
+from selenium import webdriver
+
+from tests.support.certificates import Authority
+from tests.support.issuer import SECRET, SETTINGS, payload
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+from tests.web.conftest import browser as browser
+
+SCRIPT_TIMEOUT_S = 30
+APP = "tests.support.apps:with_login()"
+# Passes the type of the first event to done(), or "closed" if the browser gives up.
+FIRST_EVENT = """
+const source = new EventSource(arguments[0], {withCredentials: arguments[1]});
+const end = (result) => { source.close(); done(result); };
+source.onmessage = (event) => end(event.type);
+source.onerror = () => { if (source.readyState === EventSource.CLOSED) end("closed"); };
+"""
+
+
+class Site(NamedTuple):
+    """A server with guarded streams, and an address of another origin.
+
+    Attributes:
+        url: the URL of the server. Its stream /own is for its own pages; /shared allows pages of the other origin.
+        other: the URL of another origin on the same host, to whose requests the browser adds the cookie.
+        log: the access log of the server.
+    """
+
+    url: str
+    other: str
+    log: Path
+
+    def statuses(self, path: str) -> list[str]:
+        """Return the statuses of the responses to GET requests for a path."""
+        lines = self.log.read_text().splitlines()
+        return [line.split('" ')[1].split()[0] for line in lines if f'"GET {path} HTTP' in line]
+
+
+@pytest.fixture(scope="module")
+def site(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    for name, text in zip(("certificate", "key"), Authority().issue("127.0.0.1"), strict=True):
+        (folder / name).write_text(text)
+    tls = {"GUNICORN_CMD_ARGS": f"--certfile {folder}/certificate --keyfile {folder}/key", "TMPDIR": str(folder)}
+    (folder / "jwt-secret").write_bytes(SECRET)
+    guard = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret")}
+    with Server(APP, **tls) as elsewhere:
+        other = f"https://127.0.0.1:{elsewhere.port}"
+        route = {"topics": ["t"], "access": ["customers"]}
+        settings = {
+            "guards": {"customers": {"jwt": guard, "cookie": "__Host-token"}},
+            "routes": {
+                "own": route | {"path": "/own"},
+                "shared": route | {"path": "/shared", "cors_origins": [other], "cors_credentials": True},
+            },
+            "tickets": True,
+        }
+        (folder / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
+        log = folder / "access.log"
+        own = {
+            "KAFKASSE_CONFIG": str(folder / "kafkasse.yaml"),
+            "KAFKASSE_PUBLIC": "false",
+            "KAFKASSE_ACCESS_LOG": str(log),
+        }
+        with Server(APP, **tls, **own) as server:
+            yield Site(f"https://127.0.0.1:{server.port}", other, log)
+
+
+@pytest.fixture
+def logged_in(browser: webdriver.Chrome, site: Site) -> webdriver.Chrome:
+    """The browser, which has the cookie."""
+    browser.get("about:blank")
+    browser.set_script_timeout(SCRIPT_TIMEOUT_S)
+    run(browser, site.url, "fetch('/login', {headers: {Authorization: arguments[0]}}).then(done);", bearer())
+    return browser
+
+
+def bearer() -> str:
+    return f"Bearer {jwt.encode(payload(), SECRET, 'HS256')}"
+
+
+def run(browser: webdriver.Chrome, origin: str, script: str, *arguments: Any) -> Any:
+    """Run an asynchronous script in a page of an origin, and return what it passes to done()."""
+    browser.get(f"{origin}/-/health")
+    return browser.execute_async_script(f"const done = arguments[arguments.length - 1]; {script}", *arguments)
+
+
+def test_a_page_of_the_same_origin_opens_a_stream_with_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
+    """Scripts cannot read the cookie, and EventSource sends it."""
+    assert "message" == run(logged_in, site.url, FIRST_EVENT, "/own", False)
+    assert "" == logged_in.execute_script("return document.cookie")
+
+
+def test_the_server_rejects_the_cookie_of_a_page_of_another_origin(logged_in: webdriver.Chrome, site: Site) -> None:
+    """The browser sends the cookie, and the response is 403."""
+    assert "closed" == run(logged_in, site.other, FIRST_EVENT, f"{site.url}/own?other", True)
+
+    wait_until(lambda: site.statuses("/own?other") == ["403"])
+
+
+def test_a_route_can_allow_the_cookie_of_a_page_of_another_origin(logged_in: webdriver.Chrome, site: Site) -> None:
+    """`cors_origins` and `cors_credentials` allow it. A page that does not send credentials is a stranger."""
+    assert "message" == run(logged_in, site.other, FIRST_EVENT, f"{site.url}/shared", True)
+    assert "closed" == run(logged_in, site.other, FIRST_EVENT, f"{site.url}/shared?without", False)
+
+    wait_until(lambda: site.statuses("/shared?without") == ["401"])
+
+
+def test_a_page_of_another_origin_opens_a_stream_with_a_ticket(logged_in: webdriver.Chrome, site: Site) -> None:
+    """It needs no cookie. The ticket opens one stream."""
+    request = "fetch(arguments[0], {method: 'POST', headers: {Authorization: arguments[1]}})"
+    address = f"{site.url}/-/ticket?path=/shared"
+    ticket = run(logged_in, site.other, f"{request}.then((each) => each.json()).then(done);", address, bearer())[
+        "ticket"
+    ]
+
+    seen = [run(logged_in, site.other, FIRST_EVENT, f"{site.url}/shared?ticket={ticket}", False) for _ in range(2)]
+
+    assert ["message", "closed"] == seen
