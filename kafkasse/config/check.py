@@ -47,6 +47,7 @@ def problems(layer: Layer) -> list[str]:
         found += _problems_of_clients(layer)
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
         found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registry(layer)]
+        found += _problems_of_groups(layer)
         if not found:  # otherwise, a parameter may be unused because of another mistake
             found += _problems_of_parameters(layer)
     return list(dict.fromkeys(found))
@@ -256,6 +257,20 @@ def problems_of_access(layer: Layer) -> Iterator[str]:
     """Yield a sentence for each stream for which the configuration does not say who may read it."""
     for path, rest in access.undecided(layer.values):
         yield _sentence(layer.source(path), _name(path), rest)
+
+
+def _problems_of_groups(layer: Layer) -> Iterator[str]:
+    if not layer.values["topic_groups"]:
+        return
+    from kafkasse.route import Route  # here, so that `kafkasse load` does not import the modules that routes need
+
+    route = Route(OPEN_ROUTE, OPEN_PATH, None, tuple(layer.values["allowed_topics"]), layer.values["topic_prefix"])
+    for name, topics in layer.values["topic_groups"].items():
+        for number, topic in enumerate(topics):
+            if not route.allows(topic):
+                path = ("topic_groups", name, number)
+                rest = f"is {topic!r}, which clients may not read: add it to allowed_topics."
+                yield _sentence(layer.source(path), _name(path), rest)
 
 
 def _problems_of_routes(layer: Layer) -> Iterator[str]:

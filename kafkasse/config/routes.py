@@ -22,6 +22,7 @@ def routes(settings: RouteSettings) -> tuple[Route, ...]:
         None,
         settings.allowed_topics,
         settings.topic_prefix,
+        groups=tuple((name, tuple(topics)) for name, topics in settings.topic_groups.items()),
         decoder=settings.decoder,
         validate_values=settings.validate_values,
         id_type=IdType(settings.id_type),

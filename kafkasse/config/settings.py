@@ -5,7 +5,7 @@ This module imports no other module of kafkasse, so that a command can read the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,7 @@ class RouteSettings:
     """Read by kafkasse.config.routes, which creates the routes."""
 
     allowed_topics: tuple[str, ...]
+    topic_groups: Mapping[str, Sequence[str]]
     topic_prefix: str
     schema_registry: Mapping[str, Any] | None
     decoder: str

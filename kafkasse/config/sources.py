@@ -21,6 +21,7 @@ SCHEMA = "config"
 NO_VARIABLES = (
     "kafka",
     "clusters",
+    "topic_groups",
     "guards",
     "schema_registry",
     "routes",

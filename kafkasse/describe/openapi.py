@@ -236,7 +236,9 @@ def _path_parameter(stream: StreamDescription, name: str, settings: WebSettings)
     if not stream.is_open:
         return {**parameter, "schema": {"type": "string"}}
     topic = {"type": "string", "pattern": "^[a-zA-Z0-9._-]{1,249}$"}
-    topics = {"type": "array", "items": topic, "minItems": 1, "maxItems": settings.max_topics_per_stream}
+    groups: list[Schema] = [{"description": "A group of topics.", "enum": list(stream.groups)}] if stream.groups else []
+    items = {"anyOf": [*groups, topic]} if groups else topic
+    topics = {"type": "array", "items": items, "minItems": 1, "maxItems": settings.max_topics_per_stream}
     return {**parameter, "description": "One or more topics, separated by commas.", "style": "simple", "schema": topics}
 
 

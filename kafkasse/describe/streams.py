@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -24,6 +24,7 @@ class StreamDescription:
         path: the path below the blueprint's prefix, such as "/prices/{currency}".
         description: the text of the operator, or "".
         topics: the topics; on the open route, the names and patterns of the topics that a client may choose.
+        groups: on the open route, the names that stand for several topics, each with its topics.
         is_open: whether clients choose the topics, as on the route /{topics}.
         parameters: the names of the path parameters.
         format: the format of the data.
@@ -39,6 +40,7 @@ class StreamDescription:
     path: str
     description: str
     topics: tuple[str, ...]
+    groups: Mapping[str, Sequence[str]]
     is_open: bool
     parameters: tuple[str, ...]
     format: str
@@ -56,8 +58,8 @@ class StreamDescription:
 
     @property
     def example_path(self) -> str:
-        """The path with an example of each parameter: a topic, or the parameter's name in capitals."""
-        topic = next((each for each in self.topics if not is_pattern(each)), "TOPIC")
+        """The path with an example of each parameter: a group or topic, or the parameter's name in capitals."""
+        topic = next((each for each in (*self.groups, *self.topics) if not is_pattern(each)), "TOPIC")
         return _PLACEHOLDER.sub(lambda found: topic if self.is_open else found[1].upper(), self.path)
 
 
@@ -81,6 +83,7 @@ def describe(
         path=route.path,
         description=route.description,
         topics=route.allowed if route.topics is None else route.topics,
+        groups=dict(route.groups),
         is_open=route.topics is None,
         parameters=route.parameters,
         format=route.format,

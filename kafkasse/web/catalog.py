@@ -220,6 +220,7 @@ def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
         "url": base + stream.path,
         "description": stream.description,
         "topics": list(stream.topics),
+        "groups": {name: list(topics) for name, topics in stream.groups.items()},
         "parameters": list(stream.parameters),
         "format": stream.format,
         "start": stream.start,

@@ -54,7 +54,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     Args:
         request: the request.
         route: the route that it matched.
-        topics: comma-separated topic names from the path, or "" if the route configures its topics.
+        topics: comma-separated names of topics and groups from the path, or "" if the route configures its topics.
         settings: limits.
 
     Raises:
@@ -66,7 +66,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     since = _since(request)
     last_event_id = _last_event_id(request, settings)
     if last_event_id is None:
-        position = Position() if route.topics is not None else of_topics(_topic_names(topics))
+        position = Position() if route.topics is not None else of_topics(route.expand(_topic_names(topics)))
     else:
         limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
         position = parse(last_event_id, limits)

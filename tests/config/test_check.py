@@ -67,6 +67,13 @@ ROUTE = {"path": "/a", "topics": ["t"]}
             "{routes: {a: {path: /a, topics: [t], cluster: uest}}, clusters: {us_west: {bootstrap_servers: 'a:1'}}}",
             "routes.a.cluster is 'uest', which is not one of the clusters: did you mean us_west?",
         ),
+        ("topic_groups: {a+b: [t]}", "topic_groups.a+b is not a valid name: a name consists of letters, digits, dots"),
+        ("topic_groups: {a: []}", "topic_groups.a must be a list of at least one topic name, not an empty list."),
+        ("{allowed_topics: [t], topic_groups: {a: [t, 't.*']}}", "topic_groups.a[1] must be a topic name: at most 249"),
+        (
+            "{allowed_topics: ['t.*'], topic_groups: {a: [t.a, u]}}",
+            "topic_groups.a[1] is 'u', which clients may not read: add it to allowed_topics.",
+        ),
         ("clusters:", "clusters must be a mapping of names to client settings, not null."),
         ("clusters: {eu: 5}", "clusters.eu must be a mapping of client settings, not 5."),
         ("clusters: {EU: {}}", "clusters.EU is not a valid name: a name consists of lowercase letters"),

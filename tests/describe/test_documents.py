@@ -75,7 +75,15 @@ def app(log: MemoryLog, tmp_path: Path) -> Flask:
     (tmp_path / "keys").write_text("")
     guards = GUARDS | {"partners": {"api_keys": {"file": str(tmp_path / "keys")}, "cookie": "__Host-key"}}
     topics = ["t", "events.*", "events_*"]
-    config = Config(routes=routes, public=True, allowed_topics=topics, catalog=True, guards=guards, tickets=True)
+    config = Config(
+        routes=routes,
+        public=True,
+        allowed_topics=topics,
+        topic_groups={"group": ["t", "events.a"]},
+        catalog=True,
+        guards=guards,
+        tickets=True,
+    )
     app.register_blueprint(blueprint(config, log), url_prefix="/streams")
     return app
 
@@ -252,6 +260,18 @@ class TestSchemas:
 
         assert known == document(app, "openapi")
         assert "Value.orders" not in without["components"]["schemas"]
+
+
+def test_the_parameter_topics_lists_the_groups(app: Flask) -> None:
+    """A client can choose groups of topics, and topics."""
+    found = document(app, "openapi")
+    (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]
+
+    assert ["group"] == parameter["schema"]["items"]["anyOf"][0]["enum"]
+    check(found, parameter["schema"], ["group", "events.a"])
+    catalog = app.test_client().get("/streams/-/catalog").get_json()
+    (stream,) = [each for each in catalog["streams"] if each["path"] == "/{topics}"]
+    assert {"group": ["t", "events.a"]} == stream["groups"]
 
 
 def test_a_broken_document_is_not_valid(app: Flask) -> None:

@@ -68,6 +68,15 @@ def test_a_route_has_its_own_topics() -> None:
     assert ("topn", "more") == NAMED.adapt(stream_request("", route=NAMED).position).topics
 
 
+def test_a_group_stands_for_its_topics() -> None:
+    """A client can combine groups and topics, and receives each topic once."""
+    route = Route("topics", "/{topics}", None, groups=(("changes", ("eu.c", "us.c")), ("a", ("a", "eu.c"))))
+
+    assert ("eu.c", "us.c", "b", "a") == stream_request("changes,b,a", route=route).position.topics
+    with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
+        stream_request("changes,b", route=route, max_topics_per_stream=2)
+
+
 def test_rejects_too_many_topics() -> None:
     """The message contains the requested number and the limit, which applies to event IDs too."""
     with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
