@@ -67,7 +67,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
             "{routes: {a: {path: /a, topics: [t], cluster: uest}}, clusters: {us_west: {bootstrap_servers: 'a:1'}}}",
             "routes.a.cluster is 'uest', which is not one of the clusters: did you mean us_west?",
         ),
-        ("topic_groups: {a+b: [t]}", "topic_groups.a+b is not a valid name: a name consists of letters, digits, dots"),
+        ("topic_groups: {a+b: [t]}", "topic_groups.a… is not a valid name: a name consists of letters, digits, dots"),
         ("topic_groups: {a: []}", "topic_groups.a must be a list of at least one topic name, not an empty list."),
         ("{allowed_topics: [t], topic_groups: {a: [t, 't.*']}}", "topic_groups.a[1] must be a topic name: at most 249"),
         (
