@@ -344,6 +344,7 @@ class _Client:
 
     def _take(self, block: Block) -> bool:
         """Process one block. Return True if it ended the stream."""
+        self._move_to_start_of_added()
         gap = _gap_in(block, self._is_sse)
         if block.event == "error" and self._is_sse:
             self._check_error(block)
@@ -362,6 +363,18 @@ class _Client:
         if block.id is not None:
             self._take_id(block.id)
         return False
+
+    def _move_to_start_of_added(self) -> None:
+        """Move past removed records in partitions that were added after the client's first event ID.
+
+        Such a partition starts at the first record that the log holds when the partition joins the stream.
+        """
+        if self._positions is None or self._at_last_id is None:
+            return
+        for partition in self._positions.keys() - self._had_offset:
+            position = self._positions[partition]
+            first = self._stored.first(partition, self._now)
+            self._positions[partition] = replace(position, high=max(position.high, first))
 
     def _check_error(self, block: Block) -> None:
         status = json.loads(block.data).get("status")
@@ -479,7 +492,7 @@ class _Client:
         self, partition: Partition, versions: Iterable[LogVersion], version: LogVersion, start: int, to: int
     ) -> bool:
         """Return whether a client at `start` had to continue at `to` in this version of the log."""
-        first = max((each.first for each in self._stored.between(partition, self._now, self._now)), default=0)
+        first = self._stored.first(partition, self._now)
         if version in versions and start < to <= first:
             return True
         earlier = [each for each in versions if each < version]
@@ -526,7 +539,7 @@ class _Client:
     def _checked_position(self, partition: Partition, position: _Position, parsed: EventId) -> _Position:
         offset, timestamp = parsed.entries.get(partition, (0, None))  # a missing partition is read from its start
         if offset is not None:
-            self._had_offset.add(partition)
+            self._had_offset |= {partition} & parsed.entries.keys()
         elif self._history.id_type == "offset" and timestamp is not None and partition not in self._had_offset:
             return position  # a pending partition: until it has a leader, the event ID contains its start timestamp
         if (offset, offset, timestamp) == (position.low, position.high, None) and self._is_plain_id(partition, parsed):

@@ -22,6 +22,7 @@ from kafkasse.feed.ring import Ring, Segment
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.subscribers import NewFrames, Subscribers
+from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.filter.dimensions import Dimensions, Selector
 from kafkasse.frame import Encoder, ServerSentEvents
@@ -31,6 +32,7 @@ from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.kafka.partition_state import PartitionState
 from kafkasse.position import IdWriter
+from kafkasse.route import Route
 from kafkasse.web.client_socket import ClientSocket
 from kafkasse.web.stream import Stream
 
@@ -548,7 +550,66 @@ def _skips_records_in_the_ring() -> None:
     patch(Reader, "_skip_filtered_records", skip)
 
 
+def _new_topic_from_its_end() -> None:
+    """The tail reads a new partition from its end."""
+
+    def add_partitions(original: Any, self: Any, offsets: Any) -> None:
+        ends = {each: held.end for each, held in self._log.offset_ranges(offsets).items()}
+        applied["new_topic_from_its_end"] += ends != offsets
+        original(self, ends)
+
+    patch(Tail, "_add_partitions", add_partitions)
+
+
+def _new_topic_ignored_by_the_tail() -> None:
+    """A live stream does not contain new topics."""
+
+    def add_topics(original: Any, self: Any, matching: Any) -> None:
+        applied["new_topic_ignored_by_the_tail"] += bool(matching.keys() - self.topics.keys())
+        original(self, {name: topic for name, topic in matching.items() if name in self.topics})
+
+    patch(Tail, "_add_topics", add_topics)
+
+
+def _new_topic_missed_in_catch_up() -> None:
+    """The position of a reader that catches up contains a new topic from its second record on."""
+
+    def add(original: Any, self: Any, starts: Any) -> None:
+        applied["new_topic_missed_in_catch_up"] += len(starts)
+        original(self, {each: start + 1 for each, start in starts.items()})
+
+    patch(CatchUp, "_add", add)
+
+
+def _new_topic_starts_like_the_route() -> None:
+    """A client that returns starts topics that were created since at their end, like a new client."""
+
+    def adapt(original: Any, self: Any, position: Any, matching: Any = ()) -> Any:
+        adapted = original(self, position, matching)
+        if position.topics:
+            applied["new_topic_starts_like_the_route"] += bool(adapted.added_topics)
+            adapted = replace(adapted, named_topics=(*adapted.named_topics, *adapted.added_topics), added_topics=())
+        return adapted
+
+    patch(Route, "adapt", adapt)
+
+
+def _topic_id_of_a_new_topic_missing() -> None:
+    """Event IDs do not contain the topic ID of a topic that has joined the stream."""
+
+    def add_partitions(original: Any, self: Any, offsets: Any, topic_ids: Any) -> None:
+        applied["topic_id_of_a_new_topic_missing"] += 1
+        original(self, offsets, {})
+
+    patch(SharedFeed, "add_partitions", add_partitions)
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
+    "new_topic_from_its_end": _new_topic_from_its_end,
+    "new_topic_ignored_by_the_tail": _new_topic_ignored_by_the_tail,
+    "new_topic_missed_in_catch_up": _new_topic_missed_in_catch_up,
+    "new_topic_starts_like_the_route": _new_topic_starts_like_the_route,
+    "topic_id_of_a_new_topic_missing": _topic_id_of_a_new_topic_missing,
     "sent_to_other_keys": _sent_to_other_keys,
     "one_group_of_a_key": _one_group_of_a_key,
     "keys_one_after_another": _keys_one_after_another,

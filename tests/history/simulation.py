@@ -7,7 +7,8 @@ the log is in memory and the test advances the tail itself. The bytes that reade
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kafkasse.config import Config
@@ -15,7 +16,7 @@ from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
-from kafkasse.filter import Selection
+from kafkasse.filter import Selection, Selector
 from kafkasse.frame import Encoder
 from kafkasse.log import Partition as LogPartition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
@@ -31,7 +32,6 @@ PARTITIONS = 3
 HIDDEN = 3  # the filter drops one record in three
 MAX_CLIENTS = 6
 MAX_READS_TO_PARK = 10
-TURNS_TO_THE_END = PARTITIONS + 1  # a client that starts at the end starts at the tail
 MAX_SETTLING_READS = 400
 
 
@@ -170,32 +170,35 @@ class Simulation:
         late_reconnects: whether clients may reconnect after retention removed the records they need next.
     """
 
+    _route = Route("topics", "/{topics}", None)
+    _start = of_topics([TOPIC])  # of a client without an event ID
+
     def __init__(
         self, seed: int, filtered: bool, sparse: bool, drops: bool = True, late_reconnects: bool = False
     ) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self.filtered, self.sparse, self.drops, self.late_reconnects = filtered, sparse, drops, late_reconnects
         self.log = BusyLog()
-        self.log.create(TOPIC, PARTITIONS)
         self.log.while_closing = self._run_others
         self.stored: list[StoredRecord] = []
-        self.ends = dict.fromkeys(range(PARTITIONS), 0)
-        self.firsts = dict.fromkeys(range(PARTITIONS), 0)
+        self.ends: dict[Partition, int] = {}
+        self.firsts: dict[Partition, int] = {}
         self.clients: list[Client] = []
         self.now = 0  # the number of the step
-        self._bounds: dict[Partition, list[Bounds]] = {(TOPIC, each): [] for each in range(PARTITIONS)}
+        self._bounds: dict[Partition, list[Bounds]] = {}
         self._tails: list[Tail] = []
         ring = self.rng.choice([1, 3, 8])
-        config = Config(max_ring_records=ring, metadata_refresh_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
-        self._feeds = Feeds(self.log, config.feed, self._tails.append)
-        self._route = Route("topics", "/{topics}", None)
+        config = Config(max_ring_records=ring, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
+        # Refresh the metadata whenever a tail or a cursor checks it.
+        self._feeds = Feeds(self.log, replace(config.feed, metadata_refresh_s=0.0), self._tails.append)
+        self.create(TOPIC, PARTITIONS)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
     def play(self, steps: int) -> list[str]:
         """Run this many random steps. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
-        moves += [self.park, self.park, self.fill_socket, self.end]
+        moves += [self.park, self.park, self.fill_socket, self.end, *self._more_moves()]
         for _ in range(steps):
             self.tick()
             self.rng.choice(moves)()
@@ -205,14 +208,18 @@ class Simulation:
         """Let every client read to the end. Return the violations."""
         self.settle()
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
-        reached = {(TOPIC, partition): end for partition, end in self.ends.items()}
-        return violations(histories, self.stored, reached=reached, bounds=self._bounds)
+        return violations(histories, self.stored, reached=self.ends, bounds=self._bounds)
+
+    def _more_moves(self) -> Iterable[Callable[[], None]]:
+        """Return the other steps of this simulation."""
+        return ()
 
     def tick(self) -> None:
         """Begin the next step. During a step, writers may append, but nothing is removed."""
         self.now += 1
-        for (_, partition), bounds in self._bounds.items():
-            held = self.log.offset_ranges([LogPartition(TOPIC, partition)])[LogPartition(TOPIC, partition)]
+        for partition, bounds in self._bounds.items():
+            at = LogPartition(*partition)
+            held = self.log.offset_ranges([at])[at]
             bounds.append(Bounds(self.now, self.now, held.start, held.end))
 
     @property
@@ -222,39 +229,51 @@ class Simulation:
 
     # Steps.
 
-    def append(self, partition: int | None = None) -> None:
-        partition = self.rng.randrange(PARTITIONS) if partition is None else partition
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic, or add partitions to it."""
+        self.log.create(topic, partitions)
+        for each in [(topic, at) for at in range(partitions) if (topic, at) not in self.ends]:
+            self.ends[each] = self.firsts[each] = 0
+            self._bounds[each] = [Bounds(self.now, self.now, 0, 0)]
+
+    def append(self, partition: Partition | None = None) -> None:
+        topic, at = partition or self._any_partition()
         number = len(self.stored)
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
         key = self._key(number)
-        offset = self.log.append(TOPIC, value, partition, key, timestamp=1000 + number)
-        self.stored.append(StoredRecord(TOPIC, partition, offset, 1000 + number, key, value))
-        self.ends[partition] = offset + 1
+        offset = self.log.append(topic, value, at, key, timestamp=1000 + number)
+        self.stored.append(StoredRecord(topic, at, offset, 1000 + number, key, value))
+        self.ends[topic, at] = offset + 1
+
+    def _any_partition(self) -> Partition:
+        return self.rng.choice(list(self.ends))
 
     def _key(self, number: int) -> bytes | None:
         """Return the key of a record."""
         return b"k%d" % number
 
     def mark(self) -> None:
-        self.log.append_marker(TOPIC, self.rng.randrange(PARTITIONS))
+        self.log.append_marker(*self._any_partition())
 
     def drop(self) -> None:
         """Remove the oldest records of a partition, as retention does; rarely."""
-        partition = self.rng.randrange(PARTITIONS)
+        partition = self._any_partition()
         if self.drops and self.rng.random() < 0.2 and self.ends[partition]:
             self.drop_before(partition, self.rng.randrange(self.firsts[partition], self.ends[partition] + 1))
 
-    def drop_before(self, partition: int, first: int) -> None:
-        self.log.drop_before(TOPIC, first, partition)
+    def drop_before(self, partition: Partition, first: int) -> None:
+        topic, at = partition
+        self.log.drop_before(topic, first, at)
         self.firsts[partition] = first
 
     def turn(self) -> None:
         for tail in self._tails:
             turn(tail)
+            tail._check_topics()
 
     def open(self) -> None:
         if len(self.clients) < MAX_CLIENTS:
-            for _ in range(TURNS_TO_THE_END):
+            for _ in range(len(self.ends) + 1):  # a client that starts at the end starts at the tail
                 self.turn()
             self.clients.append(Client(self))
             self._connect(self.clients[-1])
@@ -334,13 +353,18 @@ class Simulation:
     def _may_reconnect(self, client: Client, received: int | None) -> bool:
         kept = last_id(client.body[:received], client.sent_id)
         starts = parse(kept).starts if kept else {}
-        late = any((start.offset or 0) < self.firsts[partition.partition] for partition, start in starts.items())
+        late = any((start.offset or 0) < self.firsts[partition] for partition, start in starts.items())
         return bool(kept) and (self.late_reconnects or not late)
 
     def _connect(self, client: Client) -> None:
-        position = parse(client.sent_id) if client.sent_id else of_topics([TOPIC])
-        reader = self._feeds.open(self._route, position, self.log.describe([TOPIC]), self._encoder)
-        client.connect(reader)
+        self._open(client, self._encoder)
+
+    def _open(self, client: Client, encoder: Encoder, selector: Selector | None = None) -> None:
+        """Open a stream as the web package does."""
+        matching = [*self.log.describe(self._route.matching(self.log.topic_names()))]
+        position = self._route.adapt(parse(client.sent_id) if client.sent_id else self._start, matching)
+        topics = self.log.describe(position.topics)
+        client.connect(self._feeds.open(self._route, position, topics, encoder, selector=selector))
 
     def _history(self, number: int, client: Client) -> History:
         promises = {"keeps": _keeps} if self.filtered else {}
@@ -350,7 +374,8 @@ class Simulation:
         """Return the history of a client. The server may end all of its streams."""
         connections = client.connections
         limits = {"id_frequency": "run" if is_sparse else "event", "max_ended": len(connections)}
-        return History(f"client {number}", [TOPIC], connections, **limits, **promises)
+        topics = sorted({topic for topic, _ in self.ends})
+        return History(f"client {number}", topics, connections, **limits, **promises)
 
 
 class Choice(NamedTuple):
@@ -383,9 +408,7 @@ class SelectingSimulation(Simulation):
             (chosen.filter, chosen.dimensions),
             Encoder(filter=chosen.filter, dimensions=chosen.dimensions, sparse_ids=self.sparse),
         )
-        position = parse(client.sent_id) if client.sent_id else of_topics([TOPIC])
-        topics = self.log.describe([TOPIC])
-        client.connect(self._feeds.open(self._route, position, topics, encoder, selector=chosen.selector))
+        self._open(client, encoder, chosen.selector)
 
     def _history(self, number: int, client: Client) -> History:
         choice = self._choice(client)

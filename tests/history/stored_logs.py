@@ -141,6 +141,10 @@ class StoredLogs:
         end = bisect_left(known, until, key=lambda each: each.asked) + 1
         return [*([] if start >= 0 else [Bounds(since, since, 0, 0)]), *known[max(0, start) : end]] if known else []
 
+    def first(self, partition: Partition, time: float) -> int:
+        """Return the first offset that the log may have had at a time."""
+        return max((each.first for each in self.between(partition, time, time)), default=0)
+
     def at_time(self, partition: Partition, versions: Iterable[LogVersion], timestamp: int) -> tuple[int, int]:
         """Return the first offset at or after a timestamp, among all records ever stored and according to Kafka now.
 

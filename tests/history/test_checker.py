@@ -258,6 +258,21 @@ def test_reports_a_gap_before_retention() -> None:
     assert "the log did not lose these offsets" in found(removed_at=3.0)[0]
 
 
+def test_an_added_partition_starts_at_the_first_record_that_the_log_holds() -> None:
+    """Records that retention removed before the partition joined the stream need no gap. Later ones do."""
+    opening = event("position", id_at({0: 0}), "{}")
+    first = frame_of(record(1, 1), id_at({0: 0, 1: 2}))
+
+    def found(removed_at: float) -> list[str]:
+        arrivals = [(len(opening), 1.0), (10_000, 3.0)]
+        history = History("c", [TOPIC], [Connection(None, 200, opening + first, arrivals=arrivals)], start="earliest")
+        bounds = {(TOPIC, 1): [Bounds(at, at, int(at >= removed_at), 2) for at in (0.0, 2.0, 4.0, 5.0)]}
+        return violations([history], stored_records(2), bounds=bounds)
+
+    assert [] == found(removed_at=2.0)
+    assert "offset 1 came, but 1 records before it did not" in found(removed_at=5.0)[0]
+
+
 def test_reports_refused_connections() -> None:
     """A server that refuses more connections in a row than expected is not available."""
     refused = [Connection(None, 0, b"")] * 1000

@@ -116,17 +116,17 @@ def test_a_gap_starts_after_the_records_received() -> None:
     scenario = simulation.Simulation(SEED, filtered=False, sparse=False)
     scenario.log.while_closing = lambda: None
     scenario.open()
-    (client,) = scenario.clients
+    (client,), partition = scenario.clients, (simulation.TOPIC, 0)
     for _ in range(20):  # more than the ring holds
-        scenario.append(0)
+        scenario.append(partition)
         scenario.turn()
     for _ in range(5):
-        scenario.append(0)  # the client receives these records before the tail does
+        scenario.append(partition)  # the client receives these records before the tail does
     while client.reader.state is not ReaderState.JOINING:
         client.read()
-    scenario.append(0)
+    scenario.append(partition)
     scenario.tick()
-    scenario.drop_before(0, scenario.ends[0])
+    scenario.drop_before(partition, scenario.ends[partition])
 
     found = scenario.violations()
 

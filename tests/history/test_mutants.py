@@ -14,6 +14,7 @@ from tests.history import mutants
 from tests.history.scenario import Outcome, Scenario
 from tests.history.simulation import Simulation
 from tests.history.test_delivery import SEED, STEPS
+from tests.history.test_patterns import PatternSimulation
 from tests.history.test_personal_streams import PersonalSimulation
 from tests.support.kafka import Cluster
 
@@ -38,6 +39,13 @@ IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
             "frames_of_all_keys", "one_key_not_selected", "key_of_the_record_before", "skips_records_in_the_ring",
         ),
         PersonalSimulation,
+    ),
+    **dict.fromkeys(
+        (
+            "new_topic_from_its_end", "new_topic_ignored_by_the_tail", "new_topic_missed_in_catch_up",
+            "new_topic_starts_like_the_route", "topic_id_of_a_new_topic_missing",
+        ),
+        PatternSimulation,
     ),
 }  # fmt: skip
 BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS}))
