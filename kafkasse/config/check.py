@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from ipaddress import ip_network
 from typing import Any
 
 from jsonschema import Draft202012Validator, TypeChecker, validators
@@ -44,7 +45,7 @@ def problems(layer: Layer) -> list[str]:
     errors = sorted(_validator().iter_errors(layer.values), key=lambda error: [str(each) for each in error.path])
     found = [sentence for error in errors for sentence in _sentences(error, layer)]
     if not errors:  # the following checks rely on the types
-        found += _problems_of_clients(layer)
+        found += [*_problems_of_clients(layer), *_problems_of_proxies(layer)]
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
         found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registry(layer)]
         found += _problems_of_groups(layer)
@@ -64,6 +65,24 @@ def _problems_of_clients(layer: Layer) -> Iterator[str]:
             yield _sentence(layer.source(("clusters", cluster)), full_name, rest)
         for name, rest in kafka.problems(settings):
             yield _sentence(layer.source(("clusters", cluster, name)), f"{full_name}.{name}", rest)
+
+
+def _problems_of_proxies(layer: Layer) -> Iterator[str]:
+    """Check that trusted_proxies contains networks, and not the whole Internet."""
+    proxies = layer.values["trusted_proxies"]
+    for number, text in enumerate([] if isinstance(proxies, int) else proxies):
+        path = ("trusted_proxies", number)
+        try:
+            network = ip_network(text)
+        except ValueError:
+            schema = schemas.read(SCHEMA)["properties"]["trusted_proxies"]["items"]
+            source = layer.source(path)
+            rest = f"must be {expected(schema)}, not {shown(path, text)}{_example(schema, source, '')}"
+            yield _sentence(source, _name(path), rest)
+        else:
+            if not network.prefixlen:
+                rest = f"is {text!r}, which contains all clients: any of them could forge its address."
+                yield _sentence(layer.source(path), _name(path), rest)
 
 
 @cache

@@ -55,7 +55,7 @@ class WebSettings:
     max_client_expressions: int
     max_last_event_id_bytes: int
     max_last_event_id_entries: int
-    trusted_proxies: int
+    trusted_proxies: int | tuple[str, ...]
     id_frequency: str
     position_events: bool
     compression: tuple[str, ...]

@@ -297,12 +297,12 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
     types = schema.get("type", "string")
     if "string" in types:
         return text
+    if ("integer" in types or "number" in types) and _WHOLE_NUMBER.fullmatch(text):
+        return int(text)
     if "array" in types:
         return [each.strip() for each in text.split(",") if each.strip()]
     if "boolean" in types:
         return _YES_OR_NO.get(text.lower(), text)
-    if _WHOLE_NUMBER.fullmatch(text):
-        return int(text)
     return _decimal(text) if "number" in types else text
 
 

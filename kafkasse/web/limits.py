@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from ipaddress import ip_address
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address, ip_network
 
 from flask import Request
 
@@ -24,18 +24,25 @@ class StreamLimits:
     Args:
         max_streams: the maximum for all clients together.
         max_per_client: the maximum for one client address.
-        trusted_proxies: the number of your own proxies in front of this server. Each appends an address to X-Forwarded-For.
-            If it is 0, the header is ignored, because any client can set it.
+        trusted_proxies: the number of your own proxies in front of this server, or their networks. Each proxy appends an
+            address to X-Forwarded-For. If it is 0, the header is ignored, because any client can set it.
         scope: the subject of the error message, such as "This route".
     """
 
     def __init__(
-        self, max_streams: int, max_per_client: int, trusted_proxies: int = 0, scope: str = "This server"
+        self,
+        max_streams: int,
+        max_per_client: int,
+        trusted_proxies: int | Sequence[str] = 0,
+        scope: str = "This server",
     ) -> None:
         self._scope = scope
         self._max_streams = max_streams
         self._max_per_client = max_per_client
-        self._trusted_proxies = trusted_proxies
+        self._trusted_proxies = trusted_proxies if isinstance(trusted_proxies, int) else 0
+        self._trusted_networks = (
+            [] if isinstance(trusted_proxies, int) else [ip_network(each) for each in trusted_proxies]
+        )
         self._open: dict[str, int] = {}  # by client address
         self._count = 0
 
@@ -71,13 +78,22 @@ class StreamLimits:
     def client(self, request: Request) -> str:
         """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded.
 
-        If the proxy recorded no valid address, the client counts under the address of the peer.
+        If the proxy recorded no valid address, the client counts under the address of the peer, or of the proxy after it.
         """
-        peer = request.remote_addr or ""
+        peer = _canonical(request.remote_addr or "") or request.remote_addr or ""
         forwarded = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
         if self._trusted_proxies and len(forwarded) >= self._trusted_proxies:
-            peer = _canonical(forwarded[-self._trusted_proxies]) or peer
-        return _canonical(peer) or peer
+            return _canonical(forwarded[-self._trusted_proxies]) or peer
+        while self._trusted_networks and forwarded and self._is_trusted(peer):
+            recorded = _canonical(forwarded.pop())
+            if recorded is None:
+                break
+            peer = recorded
+        return peer
+
+    def _is_trusted(self, address: str) -> bool:
+        # The peer at a Unix socket has no IP address. The permissions of the socket restrict who can connect.
+        return _canonical(address) is None or any(ip_address(address) in each for each in self._trusted_networks)
 
 
 def _canonical(text: str) -> str | None:

@@ -82,12 +82,12 @@ class Site:
 
 @pytest.fixture(scope="module")
 def sites(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Program], Site]]:
-    """Returns the site of a proxy. Its server trusts only one proxy."""
+    """Returns the site of a proxy. Its server trusts only 127.0.0.1 as a proxy."""
     settings = {
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "allowed_topics": ["*"],
         "compression": ["gzip"],
-        "trusted_proxies": 1,
+        "trusted_proxies": ["127.0.0.1"],
     }
     with ExitStack() as exits:
 

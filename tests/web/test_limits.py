@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, Request
 from flask.testing import FlaskClient
-from werkzeug.test import TestResponse
+from werkzeug.test import TestResponse, create_environ
 
 from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.feed import Feeds, Reader
 from kafkasse.memory_log import MemoryLog
+from kafkasse.web.limits import StreamLimits
 
 
 def client_of(**settings: object) -> FlaskClient:
@@ -103,6 +104,40 @@ def test_uses_the_forwarded_address_of_the_trusted_proxy(opened: ExitStack) -> N
     other = open_stream(client, opened, forwarded="1.1.1.1, 3.3.3.3")
 
     assert [429, 200] == [spoofed.status_code, other.status_code]
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "expected"),
+    [
+        ("10.0.0.1", "9.9.9.9, 192.0.2.1", "192.0.2.1"),
+        ("10.0.0.1", "9.9.9.9, 192.0.2.1, 10.0.0.2, [fd00::3]:80", "192.0.2.1"),
+        ("::ffff:10.0.0.1", "192.0.2.1", "192.0.2.1"),
+        ("10.0.0.1", "10.0.0.4, 10.0.0.2", "10.0.0.4"),
+        ("10.0.0.1", "9.9.9.9, unknown, 10.0.0.2", "10.0.0.2"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("192.0.2.7", "9.9.9.9", "192.0.2.7"),
+        ("", "9.9.9.9, 192.0.2.1", "192.0.2.1"),
+        ("localhost", "9.9.9.9, 192.0.2.1", "192.0.2.1"),
+    ],
+    ids=[
+        "one proxy",
+        "three proxies",
+        "IPv6 socket",
+        "only proxies",
+        "no address",
+        "no header",
+        "no proxy",
+        "Unix socket of gunicorn",
+        "Unix socket of waitress",
+    ],
+)
+def test_uses_the_last_address_outside_the_trusted_networks(peer: str, forwarded: str, expected: str) -> None:
+    """Only a trusted proxy could record it. A client can forge the addresses before it."""
+    limits = StreamLimits(1, 1, trusted_proxies=("10.0.0.0/8", "fd00::/8"))
+    headers = {"X-Forwarded-For": forwarded} if forwarded else {}
+    request = Request(create_environ(headers=headers, environ_base={"REMOTE_ADDR": peer}))
+
+    assert expected == limits.client(request)
 
 
 def test_ignores_x_forwarded_for_without_trusted_proxies(opened: ExitStack) -> None:
