@@ -1,74 +1,114 @@
 """`make mutants`: change one expression or statement of kafkasse at a time, and list the changes that no fast test notices.
 
-    module ─▶ places ─▶ one changed copy of the project ─▶ the fast tests of that part ─▶ killed, or survived
+    collect the fast tests ─▶ record which test executes which lines ─▶ for each change: fork, replace the code of the
+                                                                        function, run the tests that execute its line
 
-The copy is in a temporary directory, so the sources stay as they are. Results are appended to a file, and a run continues
-where an earlier one stopped. A test run that takes too long counts as killed, because many changes cause endless loops.
-Survivors are not all defects: some changes make no difference.
+pytest starts once. A forked process changes only its own copy of the code, so the sources stay as they are. Results are
+appended to a file, and a run continues where an earlier one stopped. Survivors are not all defects: some changes make no
+difference. Only the bodies of functions are changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import json
 import os
 import random
-import shutil
-import subprocess
+import resource
+import signal
 import sys
 import tempfile
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import gevent.os
+import pytest
+from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutants.jsonl"
-TIMEOUT_S = 120
-TESTS = {
-    "kafkasse/feed": ["tests/feed", "tests/history/test_delivery.py"],
-    "kafkasse/kafka": ["tests/kafka"],
-}
+PARTS = ("kafkasse/feed", "kafkasse/kafka")
+TESTS = ("tests/feed", "tests/kafka", "tests/history/test_delivery.py")
+OPTIONS = ("-m", "not processes", "-p", "no:cacheprovider", "-p", "no:timeout", "-qq")
+PROCESSES = 2
+NICENESS = 15
+MAX_MEMORY = 4 * 1024**3
+KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
+CRASHED, NOT_EXECUTED = "crashed the test run", "not executed by a fast test"
+SLOW_S = 1.0  # slower tests run only for changes of their own module; those of the whole delivery always run
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
     ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add,
 }  # fmt: skip
+REMOVED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete)
 
 
-def changed(source: str, number: int) -> str:
-    """Return the source with one of its possible changes."""
-    tree = ast.parse(source)
-    _, _, apply = list(_changes(tree))[number]
-    apply()
-    return ast.unparse(ast.fix_missing_locations(tree))
+class Change(NamedTuple):
+    """One possible change of a module's tree."""
+
+    statement: int  # the line of the statement that contains it
+    line: int
+    column: int
+    what: str
+    apply: Callable[[], object]
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[int, str, Callable[[], object]]]:
-    """Yield the line, a description and a function that changes the tree, for each place in functions."""
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
-            for node in ast.walk(function):
-                yield from _changes_of(node)
+class Mutant(NamedTuple):
+    """The change with this number in a module. The fields before the number identify it in the results."""
+
+    module: str
+    line: int
+    column: int
+    what: str
+    number: int
+    statement: int
 
 
-def _changes_of(node: ast.AST) -> Iterator[tuple[int, str, Callable[[], object]]]:
+class Profile(NamedTuple):
+    """What one test did without a change."""
+
+    seconds: float
+    executed: frozenset[tuple[str, int]]  # the modules and lines of the statements
+
+
+def changes(node: ast.AST, statement: int = 0, in_function: bool = False) -> Iterator[Change]:
+    """Yield each possible change of the functions' bodies."""
+    if in_function:
+        statement = node.lineno if isinstance(node, ast.stmt) else statement
+        for at, what, apply in _changes_of(node):
+            yield Change(at.lineno if isinstance(at, ast.stmt) else statement, at.lineno, at.col_offset, what, apply)
+    function = isinstance(node, ast.FunctionDef)
+    for child in node.body if function else ast.iter_child_nodes(node):
+        yield from changes(child, statement, in_function or function)
+
+
+def _changes_of(node: ast.AST) -> Iterator[tuple[Any, str, Callable[[], object]]]:
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPPED:
-        yield node.lineno, f"compare {type(node.ops[0]).__name__}: {ast.unparse(node)}", lambda: _swap_operator(node)
+        yield node, f"compare {type(node.ops[0]).__name__}: {ast.unparse(node)}", lambda: _swap_operator(node)
     elif isinstance(node, (ast.BoolOp, ast.BinOp)) and type(node.op) in SWAPPED:
-        yield node.lineno, f"swap {type(node.op).__name__}: {ast.unparse(node)}", lambda: _swap(node)
+        yield node, f"swap {type(node.op).__name__}: {ast.unparse(node)}", lambda: _swap(node)
     elif isinstance(node, ast.Constant) and type(node.value) is int:
-        yield node.lineno, f"one more: {node.value}", lambda: setattr(node, "value", node.value + 1)
+        yield node, f"one more: {node.value}", lambda: setattr(node, "value", node.value + 1)
     elif isinstance(node, (ast.If, ast.While, ast.IfExp)):
-        yield node.lineno, f"negate: {ast.unparse(node.test)}", lambda: _negate(node)
-    for name in ("body", "orelse", "finalbody"):
-        statements = getattr(node, name, None)
-        for at, statement in enumerate(statements if isinstance(statements, list) else ()):
-            if isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete)) and not _is_docstring(
-                statement
-            ):
+        yield node, f"negate: {ast.unparse(node.test)}", lambda: _negate(node)
+    for statements in _blocks(node):
+        for at, statement in enumerate(statements):
+            if isinstance(statement, REMOVED) and not _is_docstring(statement):
                 what = f"remove: {ast.unparse(statement)[:100]}"
-                yield statement.lineno, what, lambda at=at, to=statements: to.__setitem__(at, ast.Pass())
+                yield statement, what, lambda at=at, to=statements: _remove(to, at)
+
+
+def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    fields = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+    return [each for each in fields if isinstance(each, list)]
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -87,21 +127,156 @@ def _negate(node: ast.If | ast.While | ast.IfExp) -> None:
     node.test = ast.UnaryOp(ast.Not(), node.test)
 
 
-def survives(copy: Path, module: str, source: str, tests: list[str]) -> bool:
-    """Return whether all tests pass with this source of the module."""
-    path = copy / module
-    before = path.read_text()
-    path.write_text(source)
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not processes", *tests]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HISTORY_SEED": "1"}
-    try:
-        options = {"cwd": copy, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        words += ["--hypothesis-profile=fast", f"--timeout={TIMEOUT_S}"]
-        return subprocess.run(words, timeout=TIMEOUT_S, check=False, **options).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        path.write_text(before)
+def _remove(statements: list[ast.stmt], at: int) -> None:
+    """Disable a statement. It stays in the tree, because a function's variables must stay the same."""
+    statements[at] = ast.If(ast.Constant(False), [statements[at]], [])
+
+
+def _record_lines(node: ast.AST, module: str) -> None:
+    """Add to each function's statements that `executed` gets their lines. A trace function would miss some greenlets."""
+    for function in ast.walk(node):
+        if isinstance(function, ast.FunctionDef):
+            for inner in list(ast.walk(function)):
+                for statements in _blocks(inner):
+                    lines = (each.lineno for each in statements)
+                    records = (ast.parse(f"executed.add(({module!r}, {line}))").body[0] for line in lines)
+                    statements[:] = [each for pair in zip(records, statements, strict=True) for each in pair]
+
+
+def _replace_code(functions: list[FunctionType], module: str, tree: ast.Module) -> None:
+    """Give the functions of a module the code of a changed tree."""
+    path = str(ROOT / module)
+    codes = {_key(code): code for code in _codes(compile(ast.fix_missing_locations(tree), path, "exec"))}
+    for function in functions:
+        if function.__code__.co_filename == path:
+            function.__code__ = codes[_key(function.__code__)]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _is_ours(code: CodeType) -> bool:
+    """Return whether this is a function of kafkasse. Several lambdas in a line have the same key, and none is changed."""
+    return code.co_filename.startswith(str(ROOT / "kafkasse")) and code.co_name != "<lambda>"
+
+
+def _key(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
+
+
+class Mutation:
+    """A pytest plugin that runs the collected tests once for each mutant, instead of once."""
+
+    def __init__(self, sources: dict[str, str], mutants: list[Mutant], until: float, directory: Path) -> None:
+        self._sources = sources  # as the tests have imported them
+        self._mutants = mutants
+        self._until = until
+        self._profiles_path = directory / "profiles"
+        self._functions: list[FunctionType] = []
+        self._running: dict[int, Mutant] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """Do not let hypothesis shrink a failing example: that it fails is enough."""
+        phases = (Phase.explicit, Phase.generate)
+        fast = settings.get_profile("fast")
+        settings.register_profile(
+            "fast", fast, phases=phases, database=None, derandomize=True, report_multiple_bugs=False
+        )
+        settings.load_profile("fast")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config.pluginmanager.unregister(name="terminalreporter")  # the failures are the purpose
+        functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+        self._functions = [each for each in functions if _is_ours(each.__code__)]
+        profiles = self._profiles(session)
+        for mutant in self._mutants:
+            if time.monotonic() > self._until:
+                break
+            if tests := _tests_of(mutant, session.items, profiles):
+                if len(self._running) == PROCESSES:
+                    self._wait()
+                self._running[self._fork(lambda m=mutant, t=tests: self._try(session, m, t, profiles))] = mutant
+            else:
+                _append(mutant, NOT_EXECUTED)
+        while self._running:
+            self._wait()
+        return True
+
+    def _profiles(self, session: pytest.Session) -> dict[str, Profile]:
+        """Run all tests without a change, in another process."""
+        os.waitpid(self._fork(lambda: self._write_profiles(session)), 0)
+        lines = [json.loads(line) for line in self._profiles_path.read_text().splitlines()]
+        if failed := [name for name, passed, _, _ in lines if not passed]:
+            sys.exit(f"These tests fail without a change: {' '.join(failed)}")
+        return {name: Profile(seconds, frozenset(map(tuple, executed))) for name, _, seconds, executed in lines}
+
+    def _write_profiles(self, session: pytest.Session) -> None:
+        executed: set[tuple[str, int]] = set()
+        for module, source in self._sources.items():
+            tree = ast.parse(source)
+            _record_lines(tree, module)
+            _replace_code(self._functions, module, tree)
+        for function in self._functions:
+            function.__globals__["executed"] = executed
+        with self._profiles_path.open("w") as file:
+            for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+                failed, start = session.testsfailed, time.monotonic()
+                executed.clear()
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                passed, seconds = session.testsfailed == failed, time.monotonic() - start
+                file.write(json.dumps([item.nodeid, passed, seconds, sorted(executed)]) + "\n")
+
+    def _try(
+        self, session: pytest.Session, mutant: Mutant, tests: list[pytest.Item], profiles: dict[str, Profile]
+    ) -> None:
+        """Run tests with the mutant until one fails."""
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+        tree = ast.parse(self._sources[mutant.module])
+        list(changes(tree))[mutant.number].apply()
+        _replace_code(self._functions, mutant.module, tree)
+        for item, following in zip(tests, [*tests[1:], None], strict=True):
+            signal.setitimer(signal.ITIMER_REAL, 5 + 5 * profiles[item.nodeid].seconds)  # SIGALRM ends the process
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                os._exit(1)
+
+    def _fork(self, work: Callable[[], None]) -> int:
+        if pid := gevent.os.fork():
+            return pid
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - the child must not continue as a second parent
+            traceback.print_exc()
+            os._exit(2)
+        os._exit(0)
+
+    def _wait(self) -> None:
+        pid, status = os.wait()
+        results = {0: SURVIVED, 1: KILLED, -signal.SIGALRM: TIMED_OUT}
+        _append(self._running.pop(pid), results.get(os.waitstatus_to_exitcode(status), CRASHED))
+
+
+def _tests_of(mutant: Mutant, items: list[pytest.Item], profiles: dict[str, Profile]) -> list[pytest.Item]:
+    """Return the tests that execute the mutant, the fastest first."""
+    even_if_slow = (f"test_{Path(mutant.module).name}", "test_delivery.py")
+    executing = [item for item in items if (mutant.module, mutant.statement) in profiles[item.nodeid].executed]
+    tests = [item for item in executing if profiles[item.nodeid].seconds < SLOW_S or item.path.name in even_if_slow]
+    return sorted(tests, key=lambda item: profiles[item.nodeid].seconds)
+
+
+def _append(mutant: Mutant, result: str) -> None:
+    with RESULTS.open("a") as results:
+        results.write(json.dumps([*mutant[:4], result]) + "\n")
+
+
+def _sources() -> dict[str, str]:
+    paths = (path for part in PARTS for path in sorted((ROOT / part).glob("*.py")))
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
 
 def main() -> int:
@@ -110,42 +285,39 @@ def main() -> int:
     parser.add_argument("--module", default="", help="only modules whose path contains this text")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
     args = parser.parse_args()
+    until = time.monotonic() + args.seconds
     if args.fresh:
         RESULTS.unlink(missing_ok=True)
-    done = {tuple(json.loads(line)[:3]) for line in RESULTS.read_text().splitlines()} if RESULTS.exists() else set()
+    sources = _sources()
+    every = [
+        Mutant(module, change.line, change.column, change.what, number, change.statement)
+        for module, source in sources.items()
+        if args.module in module
+        for number, change in enumerate(changes(ast.parse(source)))
+    ]
+    done = _results()
+    todo = [mutant for mutant in every if mutant[:4] not in done]
+    random.shuffle(todo)  # a short run is a sample of all modules
+    os.nice(NICENESS)
     with tempfile.TemporaryDirectory(prefix="kafkasse-mutants-") as directory:
-        copy = Path(directory) / "project"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
-        every = [
-            (module, line, what, number, tests)
-            for part, tests in TESTS.items()
-            for path in sorted((copy / part).glob("*.py"))
-            if args.module in (module := str(path.relative_to(copy)))
-            for number, (line, what, _) in enumerate(_changes(ast.parse(path.read_text())))
-        ]
-        todo = [each for each in every if each[:3] not in done]
-        random.shuffle(todo)  # a short run is a sample of all modules
-        for part, tests in TESTS.items():
-            init = f"{part}/__init__.py"
-            if args.module in part and not survives(copy, init, (copy / init).read_text(), tests):
-                sys.exit(f"{' '.join(tests)} fail without a change.")
-        until = time.monotonic() + args.seconds
-        for module, line, what, number, tests in todo:
-            if time.monotonic() > until:
-                break
-            survived = survives(copy, module, changed((copy / module).read_text(), number), tests)
-            with RESULTS.open("a") as results:
-                results.write(json.dumps([module, line, what, survived]) + "\n")
-    _report(len(every))
+        os.environ |= {"HISTORY_SEED": "1", "PYTEST_DEBUG_TEMPROOT": directory}
+        pytest.main([*OPTIONS, *TESTS], plugins=[Mutation(sources, todo, until, Path(directory))])
+    _report(every)
     return 0
 
 
-def _report(count: int) -> None:
-    found = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    survivors = sorted(each[:3] for each in found if each[3])
-    for module, line, what in survivors:
-        print(f"{module}:{line}: {what}")
-    print(f"{len(found)} of {count} changes tried, {len(survivors)} survived")
+def _results() -> dict[tuple[str, int, int, str], str]:
+    lines = map(json.loads, RESULTS.read_text().splitlines()) if RESULTS.exists() else ()
+    return {tuple(mutant): result for *mutant, result in lines}
+
+
+def _report(every: list[Mutant]) -> None:
+    results = _results()
+    tried = [(mutant, result) for mutant in every if (result := results.get(mutant[:4]))]
+    for mutant, result in tried:
+        if result != KILLED:
+            print(f"{mutant.module}:{mutant.line}:{mutant.column}: {mutant.what} ({result})")
+    print(f"{len(tried)} of {len(every)} changes tried: {dict(Counter(result for _, result in tried))}")
 
 
 if __name__ == "__main__":
