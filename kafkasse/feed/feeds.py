@@ -17,7 +17,7 @@ from kafkasse.errors import ServerFull, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
-from kafkasse.feed.reader import Reader
+from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
@@ -85,6 +85,7 @@ class Feeds:
         self._tail: Tail | None = None
         self.stats: dict[str, RouteStats] = {}
         self._slots = CatchUpSlots(settings.max_catch_ups)
+        self._cursors = Cursors(self._open_catch_up, self._slots, settings.max_chunk_bytes)
         self._ring_limits = limits or ring_limits(settings)
 
     def describe(self, topics: Iterable[str], max_age_s: float = MAX_DESCRIPTION_AGE_S) -> dict[str, Topic]:
@@ -144,7 +145,7 @@ class Feeds:
         feed = self._feed(route, position, topics, encoder)
         feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
         try:
-            return self._open_reader(feed, route, position, topics, encoder, since, client, selector)
+            return self._open_reader(feed, route, position, topics, since, client, selector)
         except BaseException:
             feed.readers -= 1
             raise
@@ -155,12 +156,10 @@ class Feeds:
         route: Route,
         position: Position,
         topics: Mapping[str, Topic],
-        encoder: Encoder,
         since: int | None,
         client: str,
         selector: Selector | None,
     ) -> Reader:
-        settings = self._settings
         ids = self._ids_in_ring(feed, route, position, topics, since)
         gaps: list[Gap] = []
         snapshot: SnapshotReader | None = None
@@ -171,12 +170,13 @@ class Feeds:
             ids, gaps = _ids(start, route), start.gaps
             snapshot = SnapshotReader(self._snapshot(feed), selector) if start.snapshot else None
 
-        def open_catch_up(ids: IdWriter) -> CatchUp:
-            follows = [feed.key.follows] if feed.key.follows is not None else []
-            watch = self._watch(feed.key.partial_topics, lambda: follows)
-            return CatchUp(self.log, ids, encoder, watch, settings.max_chunk_bytes, feed.stats, bool(follows), selector)
+        return Reader(ids, feed, self._cursors, client, gaps, snapshot, selector)
 
-        return Reader(ids, feed, open_catch_up, self._slots, client, settings.max_chunk_bytes, gaps, snapshot, selector)
+    def _open_catch_up(self, feed: SharedFeed, ids: IdWriter, selector: Selector | None) -> CatchUp:
+        key, max_chunk_bytes = feed.key, self._settings.max_chunk_bytes
+        follows = [key.follows] if key.follows is not None else []
+        watch = self._watch(key.partial_topics, lambda: follows)
+        return CatchUp(self.log, ids, key.encoder, watch, max_chunk_bytes, feed.stats, bool(follows), selector)
 
     def _ids_in_ring(
         self, feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None

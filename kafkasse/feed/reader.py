@@ -31,8 +31,10 @@ A slow client costs other readers nothing: its reader falls behind, and catches 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 import gevent
 
@@ -45,12 +47,14 @@ from kafkasse.feed.shared_feed import FeedPosition, ParkedClient, SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.snapshot import SnapshotReader
 from kafkasse.filter import Selector
+from kafkasse.frame import Wire
 from kafkasse.log import Gap, Partition
 from kafkasse.position import IdWriter
 
 MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes between two turns
 MAX_PIECE_SEGMENTS = 1000  # that a joining reader examines between two turns
 UNAVAILABLE_BACKOFF_S = 0.5
+NOWHERE: Mapping[Partition, Place] = MappingProxyType({})
 
 
 class ReaderState(Enum):
@@ -83,16 +87,28 @@ _NEXT_STATES = {
 }
 
 
+class Cursors(NamedTuple):
+    """How the readers of a log catch up.
+
+    Attributes:
+        open: opens the cursor of a reader of a feed, at the position of an ID writer, for the records of a selector.
+        slots: grants the slot that a cursor needs.
+        max_chunk_bytes: Reader.read() returns about this many bytes at most.
+    """
+
+    open: Callable[[SharedFeed, IdWriter, Selector | None], CatchUp]
+    slots: CatchUpSlots
+    max_chunk_bytes: int
+
+
 class Reader:
     """One client's view of a feed. One greenlet calls its methods; other greenlets may call stop() and close().
 
     Args:
         ids: writes the client's own event IDs, at the client's position.
         feed: the feed to join, whose `readers` already counts this reader.
-        open_catch_up: opens a cursor at the position of the ID writer that it receives.
-        slots: grants the slot that a cursor needs.
+        cursors: opens the reader's own cursor.
         client: the address of the client. Clients get slots in turn.
-        max_chunk_bytes: read() returns about this many bytes at most.
         gaps: the gaps before the position, which begin() reports.
         snapshot: the snapshot with which the stream starts, instead of at the position of `ids`. None: there is none.
         selector: the records that the client receives, if the feed has dimensions.
@@ -101,26 +117,23 @@ class Reader:
         state: the state of the reader.
         stop_reason: why read() returns no more frames; None until then.
         stats: the totals of the route.
-        events: the records that the client was sent, except since it was parked; see totals().
-        sent_bytes: the bytes that the client was sent, except since it was parked.
+        events: the records that the client was sent. While it is parked, minus those that its group was sent; see totals().
+        sent_bytes: the bytes that the client was sent, with the same exception.
     """
 
     __slots__ = (
         "_address",
         "_catch_up",
         "_client",
+        "_cursors",
         "_feed",
         "_gaps",
         "_id_sent",
         "_ids",
-        "_max_chunk_bytes",
-        "_open_catch_up",
-        "_parked_totals",
         "_places",
         "_segment",
         "_selector",
         "_slot",
-        "_slots",
         "_snapshot",
         "events",
         "sent_bytes",
@@ -133,10 +146,8 @@ class Reader:
         self,
         ids: IdWriter,
         feed: SharedFeed,
-        open_catch_up: Callable[[IdWriter], CatchUp],
-        slots: CatchUpSlots,
+        cursors: Cursors,
         client: str,
-        max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
         snapshot: SnapshotReader | None = None,
         selector: Selector | None = None,
@@ -148,9 +159,7 @@ class Reader:
         self.stats.readers[self.state] += 1
         self._feed = feed
         self._selector = selector
-        self._max_chunk_bytes = max_chunk_bytes
-        self._open_catch_up = open_catch_up
-        self._slots = slots
+        self._cursors = cursors
         self._address = client
         self._gaps = gaps
         self._snapshot = snapshot  # SNAPSHOT only
@@ -158,10 +167,9 @@ class Reader:
         self._slot: Slot | None = None  # BEHIND and CATCHING_UP
         self._catch_up: CatchUp | None = None  # CATCHING_UP only
         self._segment = 0  # JOINING and LIVE: the next segment to read
-        self._places: dict[Partition, Place] = {}  # LIVE only: the position before that segment
+        self._places = NOWHERE  # LIVE only: the position before that segment
         self._id_sent = False  # the last event ID that the client received is its position
         self._client: ParkedClient | None = None  # PARKED only
-        self._parked_totals = (0, 0)  # PARKED only: the records and bytes that its group had been sent before
         if snapshot is None and feed.covers(ids):
             self._change(ReaderState.JOINING)
             self._find_segment(ids)
@@ -193,7 +201,7 @@ class Reader:
 
     def _start_catch_up(self, slot: Slot, ids: IdWriter) -> None:
         try:
-            catch_up = self._open_catch_up(ids)  # may switch greenlets
+            catch_up = self._cursors.open(self._feed, ids, self._selector)  # may switch greenlets
         except Unavailable:
             self._release_cursor()  # let others try; Kafka may be able to serve them
             gevent.sleep(UNAVAILABLE_BACKOFF_S)
@@ -233,7 +241,7 @@ class Reader:
         self._enter(ReaderState.BEHIND)
         if self._ids is None:
             self._ids = self._feed.ids_at(self._places)
-            self._places = {}
+            self._places = NOWHERE
         self._release_cursor()
 
     def _on_revoked(self) -> None:
@@ -245,10 +253,11 @@ class Reader:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
         self._enter(ReaderState.PARKED)
         self._client = client
-        self._places = {}
+        self._places = NOWHERE
         self._feed.park(client, self._selector)
-        parked_at = self._feed.parked_at(client, self._selector)
-        self._parked_totals = parked_at.events, parked_at.bytes
+        group = self._feed.parked_at(client, self._selector)
+        self.events -= group.events
+        self.sent_bytes -= group.bytes
 
     def unpark(self) -> None:
         """Take the client back from the feed."""
@@ -298,9 +307,8 @@ class Reader:
         return (self.events, self.sent_bytes) if self._client is None else self._totals_parked(self._client)
 
     def _totals_parked(self, client: ParkedClient) -> tuple[int, int]:
-        events, sent_bytes = self._parked_totals
-        now = self._feed.parked_at(client, self._selector)
-        return self.events + now.events - events, self.sent_bytes + now.bytes - sent_bytes
+        group = self._feed.parked_at(client, self._selector)
+        return self.events + group.events, self.sent_bytes + group.bytes
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed, in all partitions together."""
@@ -374,7 +382,7 @@ class Reader:
 
     def _read_snapshot(self, snapshot: SnapshotReader, deadline: float) -> bytes:
         rows = snapshot.rows_read
-        data = snapshot.read(max(0.0, deadline - time.monotonic()), self._max_chunk_bytes)
+        data = snapshot.read(max(0.0, deadline - time.monotonic()), self._cursors.max_chunk_bytes)
         self._count_events(snapshot.rows_read - rows)
         if snapshot.position is not None and self.state is ReaderState.SNAPSHOT:
             feed = self._feed
@@ -394,7 +402,7 @@ class Reader:
 
     def _wait_for_slot(self, deadline: float) -> None:
         if self._slot is None:
-            self._slot = self._slots.request(self._address, self._on_revoked)
+            self._slot = self._cursors.slots.request(self._address, self._on_revoked)
         slot = self._slot
         if slot.wait(max(0.0, deadline - time.monotonic())) and self.stop_reason is None:
             assert self._ids is not None  # noqa: S101 - a reader that is behind has its own IDs
@@ -435,7 +443,7 @@ class Reader:
         size, begin = 0, self._segment
         numbers, end = self._next_segments(feed, MAX_PIECE_SEGMENTS)
         for number in numbers:
-            if size >= self._max_chunk_bytes:
+            if size >= self._cursors.max_chunk_bytes:
                 break
             segment = feed.ring[number]
             frames, events = segment.frames(self._selector)
@@ -449,8 +457,10 @@ class Reader:
         if self._selector is not None and end == feed.ring.head == self._segment:
             self._skip_filtered_records()  # without reading the segments of other clients
         else:
+            places = dict(self._places)
             for number in range(begin, self._segment):
-                self._places.update(feed.ring[number].moves)
+                places.update(feed.ring[number].moves)
+            self._places = places
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_joining(self, feed: SharedFeed, ids: IdWriter) -> bytes:
@@ -461,7 +471,7 @@ class Reader:
         ring = feed.ring
         rank = ring.rank(ids.offsets)
         numbers, end = self._next_segments(feed, MAX_PIECE_SEGMENTS)
-        max_bytes = min(MAX_PIECE_BYTES, self._max_chunk_bytes)
+        max_bytes = min(MAX_PIECE_BYTES, self._cursors.max_chunk_bytes)
         for number in numbers:
             if size >= max_bytes:
                 break
@@ -527,6 +537,16 @@ class Reader:
 
     # The position.
 
+    @property
+    def wire(self) -> Wire:
+        """The wire format of the frames."""
+        return self._feed.wire
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the feed, in alphabetical order."""
+        return sorted({partition.topic for partition in self._feed.partitions})
+
     def id_if_moved(self) -> bytes:
         """Return a position event if the client has not received the ID of its position, else b""."""
         self._skip_filtered_records()
@@ -560,4 +580,4 @@ class Reader:
 
     def _read_to(self, position: FeedPosition) -> None:
         self._segment, self._id_sent = position.segment, position.id_sent
-        self._places = dict(position.places)
+        self._places = position.places

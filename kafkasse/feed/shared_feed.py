@@ -73,7 +73,7 @@ class FeedPosition(NamedTuple):
     """
 
     segment: int
-    places: dict[Partition, Place]
+    places: Mapping[Partition, Place]
     id_sent: bool
     events: int = 0
     bytes: int = 0

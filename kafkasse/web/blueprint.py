@@ -158,6 +158,7 @@ class StreamService:
         web = config.web
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
+        self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
 
     def view(self, route: Route) -> Callable[..., Any]:
         """Return the view function of a route."""
@@ -255,35 +256,30 @@ class StreamService:
         route.check(names, found)
         check_id_size(route, position, found, settings)
         address = self._limits.client(request)
-        leave = self._enter(route, address)
+        self._enter(route, address)
         coding = negotiate(request.accept_encodings, settings.compression)
         try:
             if request.method == "HEAD":
                 resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
-                leave()
-                return self._stream_response(route, parsed, (), coding)
-            encoder = self._encoders.get(route, parsed.wire, selection)
-            problem_types = self.problem_types()
-            reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
+            else:
+                encoder = self._encoders.get(route, parsed.wire, selection)
+                problem_types = self.problem_types()
+                reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
         except BaseException:
-            leave()
+            self._leave(route.name, address)
             raise
+        if request.method == "HEAD":
+            self._leave(route.name, address)
+            return self._stream_response(route, parsed, (), coding)
         self._call_handler("ready", list(found))
         info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name)
         self.observer.opened(info)
-
-        def on_close(end: StreamEnd) -> None:
-            leave()
-            self.observer.closed(info, end)
-            self._call_handler("disconnected", list(found))
-
         stream = Stream(
             reader,
-            parsed.wire,
             settings,
             registry,
             request.environ.get("gunicorn.socket"),
-            on_close,
+            self._on_close,
             self.config.hooks.logger,
             problem_types=problem_types,
             expires_at=visitor.expires_at,
@@ -368,24 +364,27 @@ class StreamService:
                 self.observer.observe(feeds, has_worker=ENVIRON_KEY in request.environ)
             return self._feeds[cluster]
 
-    def _enter(self, route: Route, address: str) -> Callable[[], None]:
-        """Count a new stream. Return a function that undoes this.
+    def _enter(self, route: Route, address: str) -> None:
+        """Count a new stream.
 
         Raises:
             ServerFull, TooManyStreams: the server or the route has too many streams.
         """
-        leave_server = self._limits.enter(address)
+        self._limits.enter(address)
         try:
-            leave_route = self._endpoints[route.name].limits.enter(address)
+            self._endpoints[route.name].limits.enter(address)
         except BaseException:
-            leave_server()
+            self._limits.leave(address)
             raise
 
-        def leave() -> None:
-            leave_server()
-            leave_route()
+    def _leave(self, route: str, address: str) -> None:
+        self._limits.leave(address)
+        self._endpoints[route].limits.leave(address)
 
-        return leave
+    def _stream_closed(self, stream: Stream, end: StreamEnd) -> None:
+        self._leave(stream.info.route, stream.info.client)
+        self.observer.closed(stream.info, end)
+        self._call_handler("disconnected", stream.topics)
 
     def _identify(self, route: Route, parameters: Mapping[str, str]) -> Visitor:
         """Return the visitor whom the current request identifies to the guards of a route."""

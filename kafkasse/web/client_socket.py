@@ -8,14 +8,14 @@ module uses HTTP's chunked encoding. It does not depend on Kafka.
 from __future__ import annotations
 
 import fcntl
+import math
 import socket
 import struct
 import sys
 import termios
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from gevent import get_hub, spawn
 from gevent.monkey import get_original
@@ -52,7 +52,7 @@ class SilenceDetector:
         self._client = client
         self._timeout_s = timeout_s
         self._check_at = 0.0
-        self._unacknowledged_since = float("inf")
+        self._unacknowledged_since = math.inf
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if client.family in (socket.AF_INET, socket.AF_INET6):
             interval_s = max(1, int(timeout_s / CHECKS_PER_TIMEOUT))
@@ -68,7 +68,7 @@ class SilenceDetector:
             return False
         self._check_at = now + self._timeout_s / CHECKS_PER_TIMEOUT
         if not queued_bytes(self._client):
-            self._unacknowledged_since = float("inf")
+            self._unacknowledged_since = math.inf
             return False
         self._unacknowledged_since = min(self._unacknowledged_since, now)
         return min(now - self._unacknowledged_since, self._silence_s()) >= self._timeout_s
@@ -100,13 +100,21 @@ class ClientStalled(ClientGone):
     """The client has accepted no byte within the write timeout."""
 
 
+class Resumable(Protocol):
+    """A stream whose client may be parked."""
+
+    def resume(self) -> None:
+        """Take the client back from the feed, and continue."""
+        ...
+
+
 class ClientSocket:
     """One client's socket, which receives a chunked response. Implements feed.ParkedClient.
 
     Args:
         client: a connected socket. It is detached, so the caller can no longer use this object.
         write_timeout_s: how long send_all() waits while the client accepts no byte.
-        resume: runs in a new greenlet when a parked client is woken.
+        stream: its method resume() runs in a new greenlet when a parked client is woken.
         coding: compresses what a feed sends to the client while it is parked.
     """
 
@@ -114,8 +122,8 @@ class ClientSocket:
         "_coding",
         "_is_closed",
         "_is_gone",
-        "_resume",
         "_silence",
+        "_stream",
         "_unsent",
         "_watcher",
         "_write_timeout_s",
@@ -127,14 +135,14 @@ class ClientSocket:
         self,
         client: socket.socket,
         write_timeout_s: float,
-        resume: Callable[[], None],
+        stream: Resumable,
         coding: Coding = IDENTITY,
     ) -> None:
         self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
         self.socket.setblocking(False)
         self.parked = False
         self._write_timeout_s = write_timeout_s
-        self._resume = resume
+        self._stream = stream
         self._coding = coding
         self._unsent: bytes | memoryview = b""
         self._watcher: Any = None  # while a greenlet waits until the socket is writable
@@ -222,7 +230,7 @@ class ClientSocket:
         """If the client is parked, start a greenlet for it."""
         if self.parked:
             self.parked = False
-            spawn(self._resume)
+            spawn(self._stream.resume)
 
     def close(self) -> None:
         """Half-close, then drain the input, so that the client does not receive an RST; then close."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 from flask import Request
@@ -46,8 +46,8 @@ class StreamLimits:
         self._open: dict[str, int] = {}  # by client address
         self._count = 0
 
-    def enter(self, client: str) -> Callable[[], None]:
-        """Count a new stream of a client address. Return a function that undoes this; calling it again does nothing.
+    def enter(self, client: str) -> None:
+        """Count a new stream of a client address.
 
         Raises:
             ServerFull: this worker has `max_streams` streams.
@@ -61,15 +61,9 @@ class StreamLimits:
             )
         self._open[client] = self._open.get(client, 0) + 1
         self._count += 1
-        counted = [client]
 
-        def leave() -> None:
-            if counted:
-                self._leave(counted.pop())
-
-        return leave
-
-    def _leave(self, client: str) -> None:
+    def leave(self, client: str) -> None:
+        """Undo enter(), once for each call of it."""
         self._count -= 1
         self._open[client] -= 1
         if not self._open[client]:

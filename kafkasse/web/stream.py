@@ -10,6 +10,7 @@ impossible to continue. In all cases, its reader is closed. There are two ways t
 from __future__ import annotations
 
 import logging
+import math
 import random
 import socket
 import ssl
@@ -27,7 +28,6 @@ from kafkasse.config.settings import WebSettings
 from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
-from kafkasse.frame import Wire
 from kafkasse.log_line import Fields
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, ClientStalled, SilenceDetector
 from kafkasse.web.compression import IDENTITY, Coding
@@ -52,12 +52,11 @@ class Stream:
 
     Args:
         reader: returns the frames to send.
-        wire: encodes heartbeats, errors and everything else that is not a record.
         settings: intervals and limits.
         registry: contains this stream as long as it is open.
         client: the client's socket, if the server exposes it, as gunicorn does. With it, the stream notices at once when the
             client leaves.
-        on_close: called once, after the reader was closed.
+        on_close: called once with the stream, after the reader was closed.
         logger: receives unexpected errors.
         problem_types: the start of the `type` of an error; see KafkasseError.problem().
         expires_at: when the visitor must be identified again, in seconds since the epoch.
@@ -68,7 +67,6 @@ class Stream:
 
     __slots__ = (
         "__weakref__",
-        "_chunks",
         "_client",
         "_closed",
         "_coding",
@@ -89,21 +87,19 @@ class Stream:
         "_socket",
         "_timer",
         "_watcher",
-        "_wire",
         "info",
     )
 
     def __init__(
         self,
         reader: Reader,
-        wire: Wire,
         settings: WebSettings,
         registry: StreamRegistry,
         client: socket.socket | None,
-        on_close: Callable[[StreamEnd], object],
+        on_close: Callable[[Stream, StreamEnd], object],
         logger: logging.Logger,
         problem_types: str = URN,
-        expires_at: float = float("inf"),
+        expires_at: float = math.inf,
         info: StreamInfo | None = None,
         on_open: Callable[[], object] = _nothing,
         coding: Coding = IDENTITY,
@@ -114,7 +110,6 @@ class Stream:
         self._error = ""
         self._on_open = on_open
         self._reader = reader
-        self._wire = wire
         self._settings = settings
         self._registry = registry
         self._on_close = on_close
@@ -128,7 +123,6 @@ class Stream:
         self._client = client
         self._input_left = MAX_INPUT_BYTES
         self._socket: ClientSocket | None = None  # set by serve()
-        self._chunks: Iterator[bytes | None] = iter(())  # the rest of the body; only serve() uses it
         self._on_served: Callable[[], object] | None = None
         self._silence: SilenceDetector | None = None  # of a client's socket that the server writes to
         self._watcher: Any = None
@@ -165,15 +159,19 @@ class Stream:
             on_end: called once, when the stream has ended.
         """
         assert self._client is not None  # noqa: S101 - see can_serve
-        self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self._resume, self._coding)
+        self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self, self._coding)
         self._client = None
-        self._chunks = self._body()
         self._on_served = on_end
-        if self._deadline != float("inf"):
+        if self._deadline != math.inf:
             self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
             # update: the clock of the event loop may be late, and the timer would fire too early.
             self._timer.start(self.end, self._deadline_reason, update=True)
-        self._send(self._socket, start)
+        self._send(self._socket, self._body(), start)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the stream, in alphabetical order."""
+        return self._reader.topics
 
     def end(self, reason: EndReason = EndReason.RECONNECT) -> None:
         """End the stream soon: send the last event ID and a reconnection time. Never waits."""
@@ -211,11 +209,10 @@ class Stream:
         try:
             self._reader.close()
         finally:
-            self._on_close(StreamEnd(self._reason(), self._error, *self._reader.totals()))
+            self._on_close(self, StreamEnd(self._reason(), self._error, *self._reader.totals()))
             if self._on_served is not None:
                 self._on_served()
-            # Break the reference cycle, so that memory does not wait for the garbage collector.
-            self._chunks, self._socket = iter(()), None
+            self._socket = None  # break the reference cycle, so that memory does not wait for the garbage collector
 
     def _report_open(self) -> None:
         on_open, self._on_open = self._on_open, _nothing  # a span takes memory
@@ -232,11 +229,17 @@ class Stream:
 
     def _body(self) -> Iterator[bytes | None]:
         """Return the parts of the body in its content coding; see _generate()."""
-        return self._generate() if self._coding is IDENTITY else self._compressed()
+        return self._encoded(self._generate(), self._coding.opening())
 
-    def _compressed(self) -> Iterator[bytes | None]:
-        opening = self._coding.opening()
-        for data in self._generate():
+    def _rest(self) -> Iterator[bytes | None]:
+        """Return the parts of the body after the client was parked. Until then, no generator takes memory."""
+        return self._encoded(self._after_opening(), b"")
+
+    def _encoded(self, parts: Iterator[bytes | None], opening: bytes) -> Iterator[bytes | None]:
+        return parts if self._coding is IDENTITY else self._compressed(parts, opening)
+
+    def _compressed(self, parts: Iterator[bytes | None], opening: bytes) -> Iterator[bytes | None]:
+        for data in parts:
             if data:
                 self._coding.add(data)
                 data, opening = opening + self._coding.segment(data), b""
@@ -245,18 +248,25 @@ class Stream:
 
     def _generate(self) -> Iterator[bytes | None]:
         """Yield the parts of the body, which may be b"", and None whenever the client can be parked."""
-        opening = self._wire.opening + self._wire.retry(self._retry_ms())
+        wire = self._reader.wire
+        opening = wire.opening + wire.retry(self._retry_ms())
         try:
             self._prepare_client()
             opening += self._reader.begin()
+        except (Exception, gevent.Timeout) as error:  # noqa: BLE001 - logged
+            yield opening + self._error_frame(error)
+        else:
             yield opening
-            opening = b""
+            yield from self._after_opening()
+
+    def _after_opening(self) -> Iterator[bytes | None]:
+        try:
             self._report_open()
             yield from self._frames()
             if self._reader.stop_reason is StopReason.ENDED:
-                yield self._wire.retry(self._retry_ms()) + self._reader.id_if_moved()
+                yield self._reader.wire.retry(self._retry_ms()) + self._reader.id_if_moved()
         except (Exception, gevent.Timeout) as error:  # noqa: BLE001 - logged; a hook may let a Timeout escape
-            yield opening + self._error_frame(error)
+            yield self._error_frame(error)
 
     def _frames(self) -> Iterator[bytes | None]:
         reader, heartbeat_s = self._reader, self._settings.heartbeat_s
@@ -273,7 +283,7 @@ class Stream:
             frames = reader.read(max(0.0, min(heartbeat_at, self._deadline) - time.monotonic()))
             now = time.monotonic()
             if not frames and now >= heartbeat_at:
-                frames = reader.id_if_moved() or self._wire.heartbeat
+                frames = reader.id_if_moved() or reader.wire.heartbeat
             if self._silence is not None and self._silence.is_silent():
                 self._stop(StopReason.CLIENT_LEFT)
             elif frames:
@@ -289,10 +299,10 @@ class Stream:
         elif not isinstance(error, KafkasseError):
             self._logger.error("A stream failed: %s", Fields(request_id=request_id), exc_info=error)
         if isinstance(error, KafkasseError):
-            return frame.error(self._wire, error, self._reader.position_id, self._problem_types, request_id)
+            return frame.error(self._reader.wire, error, self._reader.position_id, self._problem_types, request_id)
         # After an unexpected error, the reader's position may be past frames that it has not returned. Without an ID, the
         # client keeps the last ID that it received.
-        return frame.error(self._wire, KafkasseError(UNEXPECTED), "", self._problem_types, request_id)
+        return frame.error(self._reader.wire, KafkasseError(UNEXPECTED), "", self._problem_types, request_id)
 
     def _log_filter_error(self, error: FilterError) -> None:
         """Log where the filter failed. The text of its exception may contain the record's data, so it is left out."""
@@ -313,11 +323,13 @@ class Stream:
 
     # Sending, after serve() has taken over the socket.
 
-    def _send(self, client: ClientSocket, start: Callable[[bytes], bytes] | None = None) -> None:
-        """Send until the client can be parked, or the stream ends. See serve() for `start`."""
+    def _send(
+        self, client: ClientSocket, parts: Iterator[bytes | None], start: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        """Send parts of the body until the client can be parked, or the stream ends. See serve() for `start`."""
         try:
             client.send_unsent()
-            for data in self._chunks:
+            for data in parts:
                 if data is None:
                     self._reader.park(client)
                     client.parked = True
@@ -344,12 +356,12 @@ class Stream:
             if not client.parked:
                 self.close()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Continue in a new greenlet, because a parked client did not accept all bytes, or because the stream ends."""
         client = self._socket
         if client is not None and not self._closed:  # it may have been closed before this greenlet ran
             self._reader.unpark()
-            self._send(client)
+            self._send(client, self._rest())
 
     # Watching the client.
 
@@ -400,5 +412,5 @@ class Stream:
 
 def _deadline(max_age_s: float) -> float:
     if not max_age_s:
-        return float("inf")
+        return math.inf
     return time.monotonic() + max_age_s * random.uniform(1 - MAX_AGE_JITTER, 1)  # noqa: S311 - not for secrets

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
 from kafkasse.feed import Reader, StopReason
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.reader import Cursors
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve
 from kafkasse.feed.topic_watch import TopicWatch
+from kafkasse.filter import Selector
 from kafkasse.frame import Encoder
 from kafkasse.log import Topic
 from kafkasse.memory_log import MemoryLog
@@ -57,12 +59,13 @@ class Client:
         watch = TopicWatch(describe or log.describe, 0, start.partial_topics)
         encoder = Encoder(**hooks)
 
-        def open_catch_up(ids: IdWriter) -> CatchUp:
+        def open_catch_up(feed: SharedFeed, ids: IdWriter, selector: Selector | None) -> CatchUp:
             return CatchUp(log, ids, encoder, watch, max_chunk_bytes)
 
         # A feed of another topic, which this reader never joins.
         feed = SharedFeed(FeedKey(encoder, ("u",)), ids.copy_at({}, {}), id_type, RingLimits(1, 1, 1), 300.0)
-        self.reader = Reader(ids, feed, open_catch_up, CatchUpSlots(1), "", max_chunk_bytes, start.gaps)
+        cursors = Cursors(open_catch_up, CatchUpSlots(1), max_chunk_bytes)
+        self.reader = Reader(ids, feed, cursors, "", start.gaps)
         self.parser = Parser(last_event_id=last_id)
         self.bytes = b""
         self.events: list[Event] = []

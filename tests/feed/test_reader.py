@@ -305,8 +305,8 @@ def waiting() -> Iterator[Waiting]:
 def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world: World) -> None:
     """A worker that exits closes the streams that wait for Kafka, too."""
     reader = behind(world)
-    open_catch_up, is_free = reader._open_catch_up, Event()
-    reader._open_catch_up = lambda ids: is_free.wait() and open_catch_up(ids)
+    cursors, is_free = reader._cursors, Event()
+    reader._cursors = cursors._replace(open=lambda *at: is_free.wait() and cursors.open(*at))
     reading = gevent.spawn(reader.read, TIMEOUT_S)
     gevent.sleep(0)
     assert BEHIND is reader.state

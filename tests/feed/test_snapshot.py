@@ -131,7 +131,7 @@ def test_personal_snapshots_of_an_old_version_are_removed_when_it_expires(monkey
     """A slow client of a personal snapshot cannot keep more than two versions in memory."""
     world = personal_world()
     slow = world.open(selector=Selector.of(["bob"]))
-    slow.reader._max_chunk_bytes = 1
+    slow.reader._cursors = slow.reader._cursors._replace(max_chunk_bytes=1)
     slow.events += slow.parser.receive(slow.reader.read(TIMEOUT_S))
     monkeypatch.setattr(snapshots, "MAX_SUPERSEDED_S", 0.0)
     for n in (11, 13):
@@ -317,7 +317,7 @@ def test_a_client_receives_its_version_while_a_newer_one_is_made(world: World, m
     for n in range(3):
         world.put(n, b"%d" % n)
     slow = world.open()
-    slow.reader._max_chunk_bytes = 1
+    slow.reader._cursors = slow.reader._cursors._replace(max_chunk_bytes=1)
     first = slow.parser.receive(slow.reader.read(TIMEOUT_S))
     world.put(7, b"2")
     world.open().read()
@@ -335,7 +335,7 @@ def test_at_most_two_versions_are_in_memory(world: World) -> None:
     for n in range(5):
         world.put(n, b"%d" % n)
         client = world.open()
-        client.reader._max_chunk_bytes = 1
+        client.reader._cursors = client.reader._cursors._replace(max_chunk_bytes=1)
         client.events += client.parser.receive(client.reader.read(TIMEOUT_S))
         if client.reader._snapshot is not None:  # otherwise its version had one row
             versions.add(id(client.reader._snapshot._version.rows))
@@ -351,7 +351,7 @@ def test_a_version_that_clients_receive_too_slowly_is_removed(world: World, monk
     for n in range(3):
         world.put(n, b"%d" % n)
     slow = world.open()
-    slow.reader._max_chunk_bytes = 1
+    slow.reader._cursors = slow.reader._cursors._replace(max_chunk_bytes=1)
     slow.reader.read(TIMEOUT_S)
     for n in (7, 8):
         world.put(n, b"2")
@@ -414,7 +414,7 @@ def test_the_limit_counts_all_memory_of_a_snapshot(selector: Selector | None) ->
         world.log.append("t", b'{"n":%d}' % n, 0, b"key-%d" % n)
     client = world.open(selector=selector)
     tracemalloc.start()
-    client.reader._max_chunk_bytes = 1
+    client.reader._cursors = client.reader._cursors._replace(max_chunk_bytes=1)
     client.reader.read(TIMEOUT_S * 4)
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

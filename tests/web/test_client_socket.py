@@ -17,7 +17,7 @@ from gevent.event import Event
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder, ServerSentEvents
+from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics
 from kafkasse.route import Route
@@ -43,9 +43,8 @@ class Peer:
         reader = feeds.open(Route("topics", "/{topics}", None), of_topics(["t"]), log.describe(["t"]), encoder)
         settings = Config(write_timeout_s=20, heartbeat_s=60).web
         logger = logging.getLogger()
-        self.stream = Stream(
-            reader, ServerSentEvents(), settings, StreamRegistry(), server_end, lambda end: left.set(), logger
-        )
+        registry = StreamRegistry()
+        self.stream = Stream(reader, settings, registry, server_end, lambda stream, end: left.set(), logger)
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 
@@ -141,7 +140,7 @@ def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: li
     """A worker that exits closes all streams, even those that have just been woken; a hook may let other greenlets run."""
     stream = peers[0].stream
     on_close = stream._on_close
-    stream._on_close = lambda end: (gevent.sleep(0.01), on_close(end))
+    stream._on_close = lambda stream, end: (gevent.sleep(0.01), on_close(stream, end))
     failures: list[object] = []
 
     with mock.patch.object(gevent.get_hub(), "handle_error", lambda *error: failures.append(error)):

@@ -19,7 +19,7 @@ from werkzeug.http import parse_accept_header
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
-from kafkasse.frame import Encoder, ServerSentEvents
+from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics
 from kafkasse.route import Route
@@ -101,8 +101,8 @@ class Peer:
         route = Route("topics", "/{topics}", None)
         reader = feeds.open(route, of_topics(["t"]), log.describe(["t"]), encoder)
         web = Config(write_timeout_s=20, heartbeat_s=60).web
-        end = (server_end, lambda: None, logging.getLogger())
-        self.stream = Stream(reader, ServerSentEvents(), web, StreamRegistry(), *end, coding=coding)
+        end = (server_end, lambda stream, end: None, logging.getLogger())
+        self.stream = Stream(reader, web, StreamRegistry(), *end, coding=coding)
         self.received = b""
         gevent.spawn(self.stream.serve, chunked)
         gevent.spawn(self._read)

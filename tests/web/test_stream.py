@@ -54,15 +54,14 @@ class World:
         **settings: object,
     ) -> Stream:
         config = Config(**settings)
-        wire = wire or ServerSentEvents()
         self.feeds.append(Feeds(self.log, config.feed))
-        encoder = Encoder(wire=wire, filterer=lambda message: "hidden" not in message)
+        encoder = Encoder(wire=wire or ServerSentEvents(), filterer=lambda message: "hidden" not in message)
         reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)
         info = StreamInfo.new("req-1")
-        self.stream = Stream(reader, wire, config.web, self.registry, client, self._end, logging.getLogger(), info=info)
+        self.stream = Stream(reader, config.web, self.registry, client, self._end, logging.getLogger(), info=info)
         return self.stream
 
-    def _end(self, end: StreamEnd) -> None:
+    def _end(self, stream: Stream, end: StreamEnd) -> None:
         self.ended += 1
         self.end = end
 
