@@ -32,6 +32,7 @@ from tests.history.wire import Block, EventId, Partition, blocks, last_id, lines
 
 __all__ = ["Acknowledged", "Bounds", "Connection", "History", "StoredRecord", "last_id", "violations"]
 
+MAX_EARLY_S = 0.1  # a stream may end this long before its token expires: clocks differ
 MAX_VIOLATIONS_PER_CLIENT = 10  # one fault causes many violations; the first ones identify it
 GAP_MEMBERS = {"topic", "partition", "from", "to", "reason"}
 SNAPSHOT_END = '{"snapshot":"complete"}'  # the data of the position event after the last row of a snapshot
@@ -47,6 +48,7 @@ class Connection(NamedTuple):
         cut: True if the connection broke; False if the server ended the response.
         began: when the client connected.
         arrivals: when the client had received how many bytes of the body, in order.
+        expires_at: when the token of the client expires. The server must end the stream then, and not earlier.
     """
 
     sent_id: str | None
@@ -55,11 +57,22 @@ class Connection(NamedTuple):
     cut: bool = True
     began: float = 0.0
     arrivals: Sequence[tuple[int, float]] = ()
+    expires_at: float = inf
 
     def time_of(self, size: int) -> float:
         """Return when the client had received `size` bytes of the body."""
         at = bisect_left(self.arrivals, size, key=lambda each: each[0])
         return self.arrivals[at][1] if at < len(self.arrivals) else self.began
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the last bytes arrived when the token expired, or later."""
+        return self.time_of(len(self.body)) > self.expires_at - MAX_EARLY_S
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the client got no stream, although its token had not expired."""
+        return self.status != 200 and not (self.status == 401 and self.has_expired)
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,7 @@ class History:
         wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records.
         statuses: the statuses that a response or an error event may have in addition to 200.
         max_refused: how many connections in a row may bring no stream.
-        max_ended: how many streams the server may end.
+        max_ended: how many streams the server may end before their token expires.
     """
 
     client: str
@@ -108,6 +121,7 @@ def violations(
     max_delay_s: float = inf,
     outages: Sequence[tuple[float, float]] = (),
     max_behind_s: float = 0.0,
+    max_overstay_s: float = inf,
 ) -> list[str]:
     """Return the violations in these histories; an empty list if there are none.
 
@@ -127,13 +141,14 @@ def violations(
         max_delay_s: how long after its acknowledgment, or after the client first connected, a record may arrive.
         outages: the times, as begin and end, that do not count as a delay.
         max_behind_s: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
+        max_overstay_s: how long after the token has expired a stream may still send bytes.
     """
     acknowledged = list(acknowledged)
     logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, max_behind_s)
     delays = Delays(acknowledged, max_delay_s, outages)
     found = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
-        found += _Client(history, logs, reached or {}, delays).violations()
+        found += _Client(history, logs, reached or {}, delays, max_overstay_s).violations()
     return found
 
 
@@ -160,8 +175,16 @@ class _TooManyViolations(Exception):
 class _Client:
     """Replays the history of one client."""
 
-    def __init__(self, history: History, logs: StoredLogs, reached: Mapping[Partition, int], delays: Delays) -> None:
+    def __init__(
+        self,
+        history: History,
+        logs: StoredLogs,
+        reached: Mapping[Partition, int],
+        delays: Delays,
+        max_overstay_s: float,
+    ) -> None:
         self._history = history
+        self._max_overstay_s = max_overstay_s
         self._stored = logs
         self._reached = reached
         self._delays = delays
@@ -198,13 +221,14 @@ class _Client:
         """Check how often the server refused a connection or ended a stream."""
         refused = in_a_row = 0
         for each in self._history.connections:
-            in_a_row = in_a_row + 1 if each.status != 200 else 0
+            in_a_row = in_a_row + 1 if each.is_refused else 0
             refused = max(refused, in_a_row)
         if refused > self._history.max_refused:
             self._report(
                 f"{refused} connections in a row brought no stream, expected at most {self._history.max_refused}"
             )
-        ended = sum(each.status == 200 and not each.cut for each in self._history.connections)
+        streams = [each for each in self._history.connections if each.status == 200]
+        ended = sum(not each.cut and not each.has_expired for each in streams)
         if ended > self._history.max_ended:
             self._report(f"the server ended {ended} streams, expected at most {self._history.max_ended}")
 
@@ -212,7 +236,7 @@ class _Client:
 
     def _follow(self, connection: Connection) -> None:
         if connection.status != 200:
-            if connection.status not in self._history.statuses and connection.status != 0:
+            if connection.is_refused and connection.status not in {0, *self._history.statuses}:
                 self._report(f"the response was {connection.status}")
             return
         received = blocks(connection.body) if self._is_sse else lines(connection.body)
@@ -240,6 +264,17 @@ class _Client:
         self._where = connection_at
         if not connection.cut and connection.body and not connection.body.endswith(b"\n\n" if self._is_sse else b"\n"):
             self._report("the server ended the stream within an event")
+        if not failed:
+            self._check_expiry(connection, received)
+
+    def _check_expiry(self, connection: Connection, received: Sequence[Block]) -> None:
+        """Check that a stream whose token expired ended in time, with a reconnection time."""
+        overstay_s = connection.time_of(len(connection.body)) - connection.expires_at
+        if overstay_s > self._max_overstay_s:
+            self._report(f"the stream sent bytes {overstay_s:.1f} s after its token expired")
+        is_ended = connection.expires_at < inf and not connection.cut
+        if is_ended and self._is_sse and all(each.retry_ms is None for each in received[-2:]):
+            self._report("the server ended the stream without a reconnection time")
 
     @property
     def _is_sse(self) -> bool:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from kafkasse import frame
@@ -34,6 +35,7 @@ from kafkasse.kafka.partition_state import PartitionState
 from kafkasse.position import IdWriter
 from kafkasse.route import Route
 from kafkasse.web.client_socket import ClientSocket
+from kafkasse.web.registry import EndReason
 from kafkasse.web.stream import Stream
 
 applied: Counter[str] = Counter()  # how often each mutant applied its fault in this process
@@ -604,7 +606,41 @@ def _topic_id_of_a_new_topic_missing() -> None:
     patch(SharedFeed, "add_partitions", add_partitions)
 
 
+def _on_expiry(name: str, by_s: float) -> Callable[[], None]:
+    """Return a mutant whose streams end `by_s` seconds after their token has expired."""
+
+    def init(original: Any, self: Any, *args: Any, **named: Any) -> None:
+        given = inspect.signature(original).bind(self, *args, **named)
+        applied[name] += given.arguments["expires_at"] < inf
+        given.arguments["expires_at"] += by_s
+        original(*given.args, **given.kwargs)
+
+    return lambda: patch(Stream, "__init__", init)
+
+
+def _on_last_chunk(name: str, change: Callable[[Any, bytes], bytes]) -> Callable[[], None]:
+    """Return a mutant that changes the last chunk of a stream whose token has expired."""
+
+    def generate(original: Any, self: Any) -> Iterator[bytes | None]:
+        for data in original(self):
+            if data and self._end_reason is EndReason.ACCESS_EXPIRED:
+                applied[name] += 1
+                data = change(self, data)
+            yield data
+
+    return lambda: patch(Stream, "_generate", generate)
+
+
+def _with_later_id(stream: Any, data: bytes) -> bytes:
+    return data + _shift_last_offset(1)([stream._wire.position(stream._reader.position_id)])[0]
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
+    "expiry_ignored": _on_expiry("expiry_ignored", inf),
+    "ends_before_expiry": _on_expiry("ends_before_expiry", -0.5),
+    "expiry_cuts_an_event": _on_last_chunk("expiry_cuts_an_event", lambda stream, data: data[:-1]),
+    "expiry_without_retry": _on_last_chunk("expiry_without_retry", lambda stream, data: data.partition(b"\n\n")[2]),
+    "expired_id_too_far": _on_last_chunk("expired_id_too_far", _with_later_id),
     "new_topic_from_its_end": _new_topic_from_its_end,
     "new_topic_ignored_by_the_tail": _new_topic_ignored_by_the_tail,
     "new_topic_missed_in_catch_up": _new_topic_missed_in_catch_up,

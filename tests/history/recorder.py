@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 
 from tests.history.checker import Connection
 from tests.history.wire import Partition, blocks, last_id, next_offsets
@@ -134,6 +135,7 @@ class Recorder:
         max_retry_ms: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
         silence_s: how long a silent connection is kept.
         lines_of: the topics of a stream of JSON lines; None for Server-Sent Events.
+        token: returns the token for each connection, and when it expires.
 
     Attributes:
         connections: the connections that have ended.
@@ -150,6 +152,7 @@ class Recorder:
         max_retry_ms: int = 20,
         silence_s: float = READ_TIMEOUT_S,
         lines_of: Sequence[str] | None = None,
+        token: Callable[[], tuple[str, float]] | None = None,
     ) -> None:
         self.connections: list[Connection] = []
         self.errors: list[str] = []
@@ -160,6 +163,8 @@ class Recorder:
         self._max_retry_ms = max_retry_ms
         self._silence_s = silence_s
         self._lines_of = lines_of
+        self._token = token
+        self._expires_at = inf
         self._next_offsets: dict[Partition, int] = {}
         self._retry_ms = max_retry_ms
         self._response: Response | None = None
@@ -194,6 +199,9 @@ class Recorder:
         headers = {"Accept": self._accept}
         if self.last_id is not None:
             headers["Last-Event-ID"] = self.last_id
+        if self._token is not None:
+            token, self._expires_at = self._token()
+            headers["Authorization"] = f"Bearer {token}"
         self._sent_id = self.last_id
         began = time.monotonic()
         try:
@@ -240,7 +248,7 @@ class Recorder:
             self.errors.append(str(broken))
         response.close(abruptly=broken is not None)
         what = self._sent_id, response.status, bytes(response.body), broken is not None
-        self.connections.append(Connection(*what, response.began, tuple(response.arrivals)))
+        self.connections.append(Connection(*what, response.began, tuple(response.arrivals), self._expires_at))
         if response.status == 200:
             self._learn(bytes(response.body))
 

@@ -337,7 +337,7 @@ class Scenario:
 
         def enough(recorder: Recorder) -> bool:
             body = bytes(recorder.body or (recorder.connections[-1].body if recorder.connections else b""))
-            kept = body[: body.rfind(b"\n") + 1] if is_lines else _kept(body)
+            kept = body[: body.rfind(b"\n") + 1] if is_lines else kept_part(body)
             missing[:] = [mark for mark in missing if mark not in kept]
             if bool(kept) and not missing:
                 return True
@@ -374,7 +374,7 @@ class Scenario:
             self.write(batches - batches // 2, first=batches // 2)
             self.end()
             gevent.joinall([each for some in clients.values() for each in some], raise_error=True)
-            applied = {mutant: _applied(of[mutant][0]).get(mutant, 0) for mutant in mutants}
+            applied = {mutant: times_applied(of[mutant][0]).get(mutant, 0) for mutant in mutants}
         reached = self.read()
         histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
         broken = {mutant: self._broken[of[mutant][0].port] for mutant in mutants}
@@ -420,7 +420,7 @@ class Scenario:
         )
 
 
-def _kept(body: bytes) -> bytes:
+def kept_part(body: bytes) -> bytes:
     """Return the part of a body that is not sent again after a cut: up to the last complete block with an ID."""
     at = len(body)
     while (at := body.rfind(b"\nid: ", 0, at)) >= 0:
@@ -435,7 +435,7 @@ def _has_begun(recorder: Recorder, client_type: ClientType) -> bool:
     return last_id(bytes(recorder.body), recorder.last_id) is not None
 
 
-def _applied(server: Server) -> dict[str, int]:
+def times_applied(server: Server) -> dict[str, int]:
     """Return how often each mutant of a server applied its fault."""
     response = Response(("127.0.0.1", server.port), "/-/mutants", {})
     while response.read():

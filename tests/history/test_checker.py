@@ -293,6 +293,34 @@ def test_reports_streams_that_the_server_ends() -> None:
     assert ["c, at the end: the server ended 3 streams, expected at most 0"] == check(*one_by_one)
 
 
+def test_reports_a_stream_that_does_not_end_when_its_token_expires() -> None:
+    """A stream must end when its token expires: not earlier, not much later, and with a reconnection time."""
+
+    def found(ended_at: float, last: bytes = b"retry: 1\n\n", cut: bool = False) -> list[str]:
+        body = stream() + last
+        connection = Connection(None, 200, body, cut, arrivals=[(len(body), ended_at)], expires_at=10.0)
+        history = History("c", [TOPIC], [connection], start="earliest")
+        return violations([history], stored_records(), reached={(TOPIC, 1): 3}, max_overstay_s=1.0)
+
+    assert [] == found(10.0) == found(11.0) == found(5.0, b"", cut=True)
+    assert ["c, at the end: the server ended 1 streams, expected at most 0"] == found(9.0)
+    assert (
+        ["c, connection 0: the stream sent bytes 1.5 s after its token expired"] == found(11.5) == found(11.5, cut=True)
+    )
+    assert ["c, connection 0: the server ended the stream without a reconnection time"] == found(10.0, b"")
+
+
+def test_reports_a_401_unless_the_token_has_expired() -> None:
+    """A token may expire before the server answers."""
+
+    def found(answered_at: float) -> list[str]:
+        rejected = Connection(None, 401, b"{}", False, arrivals=[(2, answered_at)], expires_at=10.0)
+        return check(rejected, Connection(None, 200, stream()))
+
+    assert [] == found(10.0)
+    assert "c, connection 0: the response was 401" == found(9.0)[0]
+
+
 def test_reports_late_records() -> None:
     """A record that arrives too late is reported. Outages, and the time before the client connected, do not count."""
     acknowledged = [Acknowledged(*each[:3], *each[4:6], at=10.0) for each in stored_records()]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.history import mutants
+from tests.history.gateway import LIFETIME_S, Gateway
 from tests.history.scenario import Outcome, Scenario
 from tests.history.simulation import Simulation
 from tests.history.test_delivery import SEED, STEPS
@@ -48,7 +49,9 @@ IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
         PatternSimulation,
     ),
 }  # fmt: skip
-BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS}))
+# These need clients whose tokens expire.
+EXPIRY = "ends_before_expiry", "expired_id_too_far", "expiry_cuts_an_event", "expiry_ignored", "expiry_without_retry"
+BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS, *EXPIRY}))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,27 @@ def test_reports_a_fault_from_outside(outcomes: Outcomes, black_box: str) -> Non
     # Records may be missing at the end only because the client gave up, except those of a partition that the server ignores.
     may_give_up = black_box != "added_partitions_ignored"
     assert [each for each in found if not (may_give_up and "never came" in each)]
+
+
+@pytest.fixture(scope="module")
+def outcomes_of_expiry(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """The outcome of each mutant of EXPIRY, and of none (""): one server for each, over the same records."""
+    with closing(Gateway(cluster, tmp_path_factory.mktemp("expiry"), SEED)) as gateway:
+        return gateway.play(["", *EXPIRY], lambda servers: gateway.write(2 * LIFETIME_S))
+
+
+def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry: Outcomes) -> None:
+    """With the same records, clients and cuts, but no fault, the checker reports nothing."""
+    assert [] == outcomes_of_expiry[""].violations
+
+
+@pytest.mark.parametrize("expiry", EXPIRY)
+def test_reports_a_fault_at_expiry(outcomes_of_expiry: Outcomes, expiry: str) -> None:
+    """A server with the fault applies it, and the checker reports it."""
+    found, applied = outcomes_of_expiry[expiry]
+
+    assert applied > 0, "this mutant never ran: patch the code that runs instead"
+    assert [each for each in found if "never came" not in each]
 
 
 @pytest.fixture

@@ -1,0 +1,283 @@
+"""Clients with tokens that expire soon, on real servers with guards and a real Kafka. The configuration may be reloaded.
+
+This module knows kafkasse only by its settings and over sockets.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gevent
+import jwt
+import yaml
+from gevent.event import Event
+
+from tests.history.app import MUTANT_VARIABLE
+from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
+from tests.history.cluster import Watch, Witness, Writer
+from tests.history.recorder import Recorder
+from tests.history.scenario import (
+    HEARTBEAT_S,
+    MAX_BEHIND_S,
+    MAX_DELAY_S,
+    PATIENCE_S,
+    TIMEOUT_S,
+    Outcome,
+    kept_part,
+    times_applied,
+    value,
+)
+from tests.support.issuer import SECRET, SETTINGS, payload
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+LIFETIME_S = 2  # of a token; a token contains whole seconds, so it may be a second less
+MAX_OVERSTAY_S = 2.0  # of a stream whose token has expired; generous, because all clients and servers share the cores
+WRITE_INTERVAL_S = 0.02
+CUTS = 3  # of each client's connections
+MAX_REFUSED = 3  # connections in a row, while a worker is replaced
+PARTITIONS = 2
+KEYS = [b"ada", b"ada", b"bob", b"carol", None, b"\xff"]
+END = b"end"  # the key of the last record of each partition
+
+
+class Visitor(NamedTuple):
+    """A client: its claim `sub`, and the route that it reads."""
+
+    sub: str
+    route: str
+
+
+VISITORS = [
+    Visitor("ada", "mine"),
+    Visitor("ada", "mine"),
+    Visitor("bob", "mine"),
+    Visitor("ada", "live"),
+    Visitor("carol", "live"),
+    Visitor("ada", "matching"),
+]
+
+
+class Gateway:
+    """Topics, servers, visitors and a writer. Close it at the end.
+
+    A personal route contains one topic, and after reload() another one too. A route with a pattern contains both, and a
+    third one that is created while clients read.
+
+    Args:
+        cluster: where the topics are created.
+        directory: for the servers' settings.
+        seed: the seed of all random choices.
+
+    Attributes:
+        expiries: how many streams ended because their token expired.
+    """
+
+    def __init__(self, cluster: Cluster, directory: Path, seed: int) -> None:
+        name = f"gateway-{secrets.token_hex(4)}"
+        self.topic = cluster.create(f"{name}-first", PARTITIONS)
+        self.added = cluster.create(f"{name}-added")
+        self.created = f"{name}-created"
+        self.expiries = 0
+        self._reloads = 0
+        self._pattern = f"{name}-*"
+        self._cluster = cluster
+        self._directory = directory
+        self._seed = seed
+        self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._numbers = count()
+        self._acknowledged: list[Acknowledged] = []
+        self._written_at = inf
+        bootstrap = cluster.bootstrap_servers
+        self._topics = [self.topic, self.added]
+        self._witness = Witness(bootstrap, self._topics)
+        self._watch = Watch(bootstrap, self._topics)
+        self._watch.now()
+        (directory / "secret").write_bytes(SECRET)
+        self._file = directory / "kafkasse.yaml"
+        self._configure([self.topic])
+
+    def close(self) -> None:
+        self._watch.close()
+        self._witness.close()
+
+    def _configure(self, topics: list[str]) -> None:
+        """Write the configuration. The personal route contains these topics."""
+        guard = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(self._directory / "secret"), "leeway_s": 0}
+        own = {"key": ["{claims.sub}", END.decode()]}
+        routes: dict[str, dict[str, Any]] = {
+            "mine": {"topics": topics, "start": "earliest", "where": own},
+            "live": {"topics": [self.topic], "where": own},
+            "matching": {"topics": [self._pattern], "start": "earliest"},
+        }
+        settings = {
+            "kafka": {"bootstrap_servers": self._cluster.bootstrap_servers},
+            "guards": {"customers": {"jwt": guard}},
+            "heartbeat_s": HEARTBEAT_S,
+            "max_ring_records": 40,
+            "max_chunk_bytes": 2048,
+            "metadata_refresh_s": 0.2,
+            "retry_ms": 1,
+            "routes": {name: {"path": f"/{name}", "access": ["customers"], **more} for name, more in routes.items()},
+        }
+        self._file.write_text(yaml.safe_dump(settings))
+
+    @contextmanager
+    def _servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
+        with ExitStack() as stack:
+            environments = [{"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: each} for each in mutants]
+            starting = [gevent.spawn(Server, "tests.history.app:create()", **each) for each in environments]
+            yield [stack.enter_context(each.get()) for each in starting]
+
+    # Steps.
+
+    def write(self, seconds: float) -> None:
+        """Append records for some time."""
+        until = time.monotonic() + seconds
+        with closing(Writer(self._cluster.bootstrap_servers)) as writer:
+            while time.monotonic() < until:
+                for topic in self._topics:
+                    self._send(writer, topic, self._rng.choice(KEYS))
+                writer.flush()
+                gevent.sleep(WRITE_INTERVAL_S)
+            self._acknowledged += writer.acknowledged
+
+    def _send(self, writer: Writer, topic: str, key: bytes | None) -> None:
+        partition = self._rng.randrange(self._partitions(topic))
+        writer.send(topic, partition, value(next(self._numbers), self._rng), key)
+
+    def _partitions(self, topic: str) -> int:
+        return PARTITIONS if topic == self.topic else 1
+
+    def create(self) -> None:
+        """Create another topic that matches the pattern, and write to it from now on."""
+        self._cluster.create(self.created)
+        self._topics.append(self.created)
+        self._watch.topics.append(self.created)
+
+    def reload(self, server: Server) -> None:
+        """Add a topic to the personal route, and wait until the workers are new."""
+        self._configure([self.topic, self.added])
+        before = set(server.workers())
+        server.reload()
+        wait_until(lambda: len(server.workers()) == 1 and not before & set(server.workers()))
+        self._reloads += 1
+
+    def end(self) -> None:
+        """Write the last record of each partition."""
+        with closing(Writer(self._cluster.bootstrap_servers)) as writer:
+            for topic in self._topics:
+                for partition in range(self._partitions(topic)):
+                    writer.send(topic, partition, _end_mark(topic, partition), END)
+            writer.flush()
+            self._acknowledged += writer.acknowledged
+        self._written_at = time.monotonic()
+
+    # Clients.
+
+    def _client(self, server: Server, visitor: Visitor, number: int, is_patient: bool, began: Event) -> History:
+        """Run one client until it has received the last records. An impatient client gives up after PATIENCE_S."""
+        rng = random.Random(f"{self._seed} {number}")  # noqa: S311 - reproducible, not secret
+        recorder = Recorder(
+            lambda: ("127.0.0.1", server.port), f"/plain/{visitor.route}", token=lambda: _token(visitor)
+        )
+        received: set[bytes] = set()
+
+        def enough(recorder: Recorder) -> bool:
+            body = bytes(recorder.body or (recorder.connections[-1].body if recorder.connections else b""))
+            if last_id(body, recorder.last_id) is not None:
+                began.set()
+            if time.monotonic() > self._written_at + PATIENCE_S and not is_patient:
+                return True
+            marks = {_end_mark(*each) for each in self._contents(visitor)}
+            received.update(mark for mark in marks if mark[:-1] in kept_part(body))
+            return self._written_at < inf and received >= marks
+
+        def cut_after() -> int | None:
+            return rng.randrange(1, 6000) if len(recorder.connections) < CUTS else None
+
+        try:
+            with gevent.Timeout(TIMEOUT_S):
+                recorder.follow(enough, cut_after)
+        finally:
+            recorder.leave()
+        return History(
+            f"{visitor.sub} {number} of {visitor.route}",
+            sorted({topic for topic, _ in self._contents(visitor)}),
+            recorder.connections,
+            keeps=_keeps(visitor),
+            start="latest" if visitor.route == "live" else "earliest",
+            statuses=frozenset({503}),
+            max_refused=MAX_REFUSED if self._reloads else 0,
+            max_ended=self._reloads,
+        )
+
+    def _contents(self, visitor: Visitor) -> list[tuple[str, int]]:
+        """Return the partitions of a visitor's route."""
+        topics = {"live": [self.topic], "matching": self._topics, "mine": self._topics[: 1 + bool(self._reloads)]}
+        return [(topic, each) for topic in topics[visitor.route] for each in range(self._partitions(topic))]
+
+    # The whole test.
+
+    def play(self, mutants: Sequence[str], actions: Callable[[list[Server]], None]) -> dict[str, Outcome]:
+        """Run all visitors on a server for each mutant, during `actions`. Return the outcome of each mutant."""
+        with self._servers(mutants) as servers:
+            of = dict(zip(mutants, servers, strict=True))
+            began: dict[str, list[Event]] = {mutant: [Event() for _ in VISITORS] for mutant in mutants}
+            clients = {
+                mutant: [
+                    gevent.spawn(self._client, of[mutant], visitor, number, not mutant, began[mutant][number])
+                    for number, visitor in enumerate(VISITORS)
+                ]
+                for mutant in mutants
+            }
+            for mutant in mutants:
+                gevent.wait(began[mutant], timeout=PATIENCE_S if mutant else TIMEOUT_S)
+            actions(servers)
+            self.end()
+            histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
+            applied = {mutant: times_applied(of[mutant]).get(mutant, 0) for mutant in mutants}
+        connections = [each for some in histories.values() for history in some for each in history.connections]
+        self.expiries = sum(each.status == 200 and not each.cut and each.has_expired for each in connections)
+        self._watch.now()
+        reached = self._witness.read()
+        return {each: Outcome(self._violations(histories[each], reached), applied[each]) for each in mutants}
+
+    def _violations(self, histories: list[History], reached: dict[tuple[str, int], int]) -> list[str]:
+        return violations(
+            histories,
+            self._witness.stored,
+            acknowledged=self._acknowledged,
+            reached=reached,
+            bounds=self._watch.bounds,
+            max_delay_s=MAX_DELAY_S,
+            max_behind_s=MAX_BEHIND_S,
+            max_overstay_s=MAX_OVERSTAY_S,
+        )
+
+
+def _end_mark(topic: str, partition: int) -> bytes:
+    """Return the value of the last record of a partition."""
+    return b'{"end":"%b/%d"}' % (topic.encode(), partition)
+
+
+def _token(visitor: Visitor) -> tuple[str, float]:
+    """Return a token that expires soon, and when it expires."""
+    expires_at = int(time.time()) + LIFETIME_S
+    token = jwt.encode(payload(sub=visitor.sub, exp=expires_at), SECRET, "HS256")
+    return token, time.monotonic() + expires_at - time.time()
+
+
+def _keeps(visitor: Visitor) -> Callable[[StoredRecord], bool]:
+    if visitor.route == "matching":
+        return lambda stored: True
+    return lambda stored: stored.key in (visitor.sub.encode(), END)

@@ -1,0 +1,47 @@
+"""Personal streams of visitors whose tokens expire, on a real server that reloads its file, judged by the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.history.gateway import LIFETIME_S, VISITORS, Gateway
+from tests.history.test_delivery import SEED
+from tests.support.kafka import Cluster
+from tests.support.server import Server
+
+EXPIRIES = 3
+
+
+@pytest.fixture
+def gateway(cluster: Cluster, tmp_path: Path) -> Iterator[Gateway]:
+    print(f"to repeat this run: HISTORY_SEED={SEED}")
+    with closing(Gateway(cluster, tmp_path, SEED)) as gateway:
+        yield gateway
+
+
+def test_nothing_is_lost_or_repeated_when_tokens_expire(gateway: Gateway) -> None:
+    """Streams end when their token expires, not later, and resume with a new one. A new topic joins without a gap."""
+
+    def write(servers: list[Server]) -> None:
+        gateway.write(LIFETIME_S)
+        gateway.create()
+        gateway.write(EXPIRIES * LIFETIME_S)
+
+    assert [] == gateway.play([""], write)[""].violations
+    assert gateway.expiries >= len(VISITORS)
+
+
+def test_nothing_is_lost_or_repeated_by_reloads(gateway: Gateway) -> None:
+    """Open streams resume at the new worker. A topic that the new file adds to a route joins from its first record."""
+
+    def write(servers: list[Server]) -> None:
+        for _ in range(2):
+            gateway.write(LIFETIME_S)
+            gateway.reload(servers[0])
+        gateway.write(LIFETIME_S)
+
+    assert [] == gateway.play([""], write)[""].violations
