@@ -20,6 +20,9 @@ from kafkasse.kafka.client import Broker
 from kafkasse.kafka.fetch_protocol import frame_request
 
 INITIAL_BUFFER_BYTES = 65_536
+# In one turn of the event loop. Hundreds of connections may have a response at the same time. Not less than a TLS record
+# (16 KiB): the event loop does not see the rest of a record that is already decrypted.
+MAX_BYTES_PER_TURN = 131_072
 # Far more than a Fetch request asks for: a broker returns the first batch even if it exceeds the limits of the request.
 MAX_RESPONSE_BYTES = 1 << 30
 _INT32 = struct.Struct(">i")
@@ -112,10 +115,16 @@ class Connection:
             on_error(error)
 
     def _receive(self) -> memoryview:
-        """Read the available bytes. Return a response without its size field, or raise _WOULD_BLOCK if it is incomplete."""
-        size = self._response_size()
+        """Read some of the available bytes. Return a response without its size field.
+
+        Raises:
+            BlockingIOError, SSLWantReadError, SSLWantWriteError: the response is incomplete.
+        """
+        size, began = self._response_size(), self._filled
         while self._filled < size:
-            count = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
+            if self._filled - began >= MAX_BYTES_PER_TURN:
+                raise BlockingIOError
+            count = self._socket.recv_into(memoryview(self._buffer)[self._filled : self._filled + MAX_BYTES_PER_TURN])
             if not count:
                 raise ConnectionResetError("the broker closed the connection")
             self._filled += count

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 import gevent
 import pytest
-from gevent import socket
+from gevent import get_hub, socket
 
 from kafkasse.kafka.client import Broker
-from kafkasse.kafka.connection import INITIAL_BUFFER_BYTES, Connection
+from kafkasse.kafka.connection import INITIAL_BUFFER_BYTES, MAX_BYTES_PER_TURN, Connection
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 2.0
@@ -68,6 +69,41 @@ def test_buffer_grows_with_large_responses(link: Link, size: int) -> None:
         gevent.spawn(link.broker.sendall, data)
         wait_until(lambda: link.responses or link.errors)
         assert data[4:] == link.responses.pop()
+
+
+class FullSocket(socket.socket):
+    """A socket whose buffer always has more bytes of a response. It counts the bytes read in each turn of the event loop."""
+
+    def __init__(self, data: bytes) -> None:
+        own, self._other = socket.socketpair()
+        super().__init__(own.family, own.type, own.proto, own.detach())
+        self._other.sendall(b"!")  # readable at every turn
+        self._rest = memoryview(data)
+        self.read_in_turn: Counter[int] = Counter()
+
+    def recv_into(self, buffer: memoryview, *_: int) -> int:
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        self.read_in_turn[get_hub().loop.iteration] += count
+        return count
+
+
+def test_reads_a_large_response_over_several_turns() -> None:
+    """Hundreds of connections may have a large response at the same time, so none reads all of it in one turn."""
+    data = response(1, 4_000_000)
+    full = FullSocket(data)
+    connection = Connection(full, Broker(0, "b", 1), VERSION, "test", TIMEOUT_S)
+    responses: list[bytes] = []
+    connection.start_reading(lambda received: responses.append(bytes(received)), lambda error: None)
+    connection.in_flight = 1
+
+    wait_until(lambda: responses)
+
+    assert data[4:] == responses[0]
+    assert len(data) == sum(full.read_in_turn.values())
+    assert max(full.read_in_turn.values()) < 2 * MAX_BYTES_PER_TURN
+    connection.close()
 
 
 def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
