@@ -149,9 +149,18 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self.wsgi: Any = self._with_streams(self.wsgi)
         http.RequestParser = _Parser  # gunicorn has no setting for its parser; get_parser() looks up this name
 
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        """Serve a new connection when it is its turn.
+
+        Otherwise, if ten thousand clients connect at once, each callback of the event loop would wait until the requests of
+        thousands of clients are parsed. A lookup in Kafka, which needs several callbacks, would exceed kafka_timeout_s.
+        """
+        take_turn()
+        super().handle(listener, client, addr)
+
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Handle one request, then yield to other greenlets, because the next request may have been pipelined."""
-        take_turn()  # a hundred clients may connect at once
+        take_turn()  # the requests of a hundred connections may arrive at once
         sock.settimeout(self.write_timeout_s)
         req.is_for_operators = self._operations_name is not None and listener_name == self._operations_name
         try:
