@@ -621,18 +621,18 @@ def _on_expiry(name: str, by_s: float) -> Callable[[], None]:
 def _on_last_chunk(name: str, change: Callable[[Any, bytes], bytes]) -> Callable[[], None]:
     """Return a mutant that changes the last chunk of a stream whose token has expired."""
 
-    def generate(original: Any, self: Any) -> Iterator[bytes | None]:
+    def after_opening(original: Any, self: Any) -> Iterator[bytes | None]:
         for data in original(self):
             if data and self._end_reason is EndReason.ACCESS_EXPIRED:
                 applied[name] += 1
                 data = change(self, data)
             yield data
 
-    return lambda: patch(Stream, "_generate", generate)
+    return lambda: patch(Stream, "_after_opening", after_opening)
 
 
 def _with_later_id(stream: Any, data: bytes) -> bytes:
-    return data + _shift_last_offset(1)([stream._wire.position(stream._reader.position_id)])[0]
+    return data + _shift_last_offset(1)([stream._reader.wire.position(stream._reader.position_id)])[0]
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
