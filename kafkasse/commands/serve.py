@@ -19,6 +19,7 @@ from kafkasse.errors import CommandError
 
 BIND_DEFAULT = "127.0.0.1:6917"
 APP = "kafkasse.app:create_app()"
+SETTINGS = "python:kafkasse.server.gunicorn_conf"
 
 EPILOG = f"""\b
 Examples:
@@ -52,16 +53,11 @@ def command(bootstrap_servers: str | None, bind: str | None, workers: int | None
     This runs gunicorn, a web server for production. Ctrl-C or SIGTERM stops it.
     """
     environ = _environment(bootstrap_servers, bind, workers, config)
+    _check_workers(environ)
     Config.load(environ).check_servable()
     if "KAFKASSE_BIND" in environ:
         _check_free(environ["KAFKASSE_BIND"])
-    os.execve(sys.executable, [sys.executable, "-m", "gunicorn", "-c", str(gunicorn_conf()), APP], environ)  # noqa: S606 - no shell is wanted
-
-
-def gunicorn_conf() -> Path:
-    """Return the path of gunicorn.conf.py: in kafkasse/server in the wheel, in the root directory of a checkout."""
-    packaged = Path(__file__).parents[1] / "server" / "gunicorn.conf.py"
-    return packaged if packaged.exists() else Path(__file__).parents[2] / "gunicorn.conf.py"
+    os.execve(sys.executable, [sys.executable, "-m", "gunicorn", "-c", SETTINGS, APP], environ)  # noqa: S606 - no shell is wanted
 
 
 def _environment(
@@ -77,6 +73,12 @@ def _environment(
     if config:
         environ[FILE_VARIABLE] = str(config)
     return environ
+
+
+def _check_workers(environ: dict[str, str]) -> None:
+    workers = environ.get("WEB_CONCURRENCY", "1")
+    if not (workers.isascii() and workers.isdigit() and int(workers[:9])):
+        raise CommandError(f"WEB_CONCURRENCY must be a whole number, not {workers[:60]!r}; example: WEB_CONCURRENCY=2")
 
 
 def _check_free(bind: str) -> None:

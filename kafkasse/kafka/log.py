@@ -372,6 +372,6 @@ def check_patched() -> None:
         if monkey.is_module_patched("socket") and monkey.is_module_patched("selectors"):
             return
     raise ConfigurationError(
-        "gevent must patch the standard library first. Put `from gevent import monkey; monkey.patch_all()` at the top of"
-        " the module that creates your app, or run the app under gunicorn with kafkasse's gunicorn.conf.py."
+        "gevent must patch the standard library first. Run the app with"
+        " `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP`."
     )

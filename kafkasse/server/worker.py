@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent import monkey
 from gevent.server import StreamServer
 from gunicorn import http, util
 from gunicorn.glogging import SafeAtoms
@@ -36,6 +37,7 @@ from kafkasse.server.short_collections import ShortCollections
 from kafkasse.telemetry.request_id import HEADER, new_id
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
 from kafkasse.web.registry import ENVIRON_KEY, OPERATIONS_KEY, StreamRegistry
+from kafkasse.web.wsgi_server import raise_descriptor_limit
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
@@ -129,6 +131,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self._listeners: list[_Listener] = []
         self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
         self._control: Any = None
+
+    @classmethod
+    def setup(cls) -> None:
+        """Prepare the process before an app is loaded. With --preload, gunicorn loads the app in its master."""
+        monkey.patch_all()
+        raise_descriptor_limit()
 
     def patch(self) -> None:
         """Find the listener for operators, after gevent has patched all listeners."""

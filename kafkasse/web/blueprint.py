@@ -54,6 +54,7 @@ from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
 from kafkasse.web.stream import Stream
 from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.value_schemas import ValueSchemas
+from kafkasse.web.wsgi_server import WsgiServer
 
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
@@ -157,7 +158,10 @@ class StreamService:
         self._revocations = Revocations(self._guards)
         web = config.web
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
-        self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
+        self._server = WsgiServer(config.hooks.logger)
+        self._limits = StreamLimits(
+            self._server.limit(web.max_streams), web.max_streams_per_client, web.trusted_proxies
+        )
         self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
 
     def view(self, route: Route) -> Callable[..., Any]:
@@ -242,6 +246,7 @@ class StreamService:
         """
         if request.method == "OPTIONS":
             return Response(status=204, headers={"Allow": READ_METHODS, **DEFAULT_HEADERS})
+        self._server.check(request.environ)
         settings = self._endpoints[route.name].settings
         visitor = self._identify(route, parameters)
         parsed = parse_request(request, route, topics, settings)

@@ -11,12 +11,13 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
-from gevent import spawn_later
+from gevent import spawn, spawn_later
 
 ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WSGI environ
 OPERATIONS_KEY = "kafkasse.operations"  # true if the request arrived at the address for operators
 DRAIN_S = 1.0
 _numbers = count(1)
+_registries: WeakSet[StreamRegistry] = WeakSet()
 
 
 class EndReason(Enum):
@@ -97,6 +98,7 @@ class StreamRegistry:
     def __init__(self) -> None:
         self.stopping = False
         self._open: WeakSet[OpenStream] = WeakSet()
+        _registries.add(self)
 
     @classmethod
     def of(cls, environ: Mapping[str, Any], default: StreamRegistry) -> StreamRegistry:
@@ -146,3 +148,18 @@ class StreamRegistry:
         """Close the streams that are still open, because the process exits."""
         for stream in list(self._open):
             stream.close()
+
+
+def drain(within_s: float = DRAIN_S) -> None:
+    """End all streams of this process, and open no more. Call this when the process is about to stop.
+
+    Each stream ends at a random time within `within_s` seconds. It sends its last event ID and a reconnection time, so that
+    its client resumes at another process. This function returns at once. A signal handler may call it. kafkasse's gunicorn
+    worker does the same by itself.
+    """
+    spawn(_drain_all, within_s)  # a signal may have interrupted code that changes these sets
+
+
+def _drain_all(within_s: float) -> None:
+    for registry in list(_registries):
+        registry.drain(within_s)

@@ -129,6 +129,14 @@ def test_rejects_an_invalid_address(startup_error: Callable[..., str], address: 
     assert address in startup_error("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
 
 
+@pytest.mark.parametrize("workers", ["x", "0", "", "1.5"])
+def test_rejects_an_invalid_number_of_workers(startup_error: Callable[..., str], workers: str) -> None:
+    """gunicorn would fail with a traceback."""
+    sentence = startup_error(KAFKASSE_ALLOWED_TOPICS="*", WEB_CONCURRENCY=workers)
+
+    assert f"WEB_CONCURRENCY must be a whole number, not {workers!r}" in sentence
+
+
 def test_checks_the_settings_before_gunicorn_starts(startup_error: Callable[..., str], tmp_path: Path) -> None:
     """An invalid setting, an unreadable file and an empty configuration are errors of the command itself."""
     file = tmp_path / "kafkasse.yaml"

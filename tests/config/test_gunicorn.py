@@ -45,6 +45,21 @@ def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -
     assert line.startswith(problem)
 
 
+def test_preload_is_rejected() -> None:
+    """Reloads and metrics need workers that load the app themselves."""
+    done = subprocess.run(
+        [*COMMAND[:3], "--preload", *COMMAND[4:]],
+        env={"PATH": os.environ["PATH"], "KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true", "PORT": "0"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert 1 == done.returncode
+    assert done.stderr.splitlines()[-1].startswith("Remove gunicorn's option --preload.")
+
+
 def test_a_valid_configuration() -> None:
     """The app loads with only the variables that a platform sets. The log level may be in capitals."""
     done = check(KAFKASSE_ALLOWED_TOPICS="*", PORT="8080", WEB_CONCURRENCY="2", KAFKASSE_LOG_LEVEL="INFO")

@@ -1,0 +1,157 @@
+"""Whether the WSGI server of this process can serve streams, and how many.
+
+A server with a thread or a process for each request stops responding after a few streams, without any message. Therefore,
+this module recognizes such a server: when the app is loaded if possible, otherwise at the first request for a stream. The
+message names the command to use instead. This module does not depend on Flask or Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from gevent import getcurrent
+from gevent.monkey import is_module_patched
+
+from kafkasse.errors import ConfigurationError
+
+ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
+PATCH = "`from gevent import monkey; monkey.patch_all()`"
+OUR_WORKER = "kafkasse.server.worker."
+GEVENT_WORKERS = (OUR_WORKER, "gevent", "gunicorn.workers.ggevent.")
+MAX_DESCRIPTORS = 65_536
+RESERVED = 200  # file descriptors and requests that are not streams: connections to Kafka, files, pages
+
+
+def is_patched() -> bool:
+    """Return whether gevent has patched the modules that kafka-python uses."""
+    return bool(is_module_patched("socket") and is_module_patched("selectors"))
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit, at most to MAX_DESCRIPTORS. The usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if 0 <= soft < wanted:
+        with suppress(ValueError, OSError):  # the system may have a lower limit than the one that it reports
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class WsgiServer:
+    """The server that runs the app. Create this object when the app is loaded.
+
+    Args:
+        logger: receives the reason why the server cannot serve streams, if it is known at this time.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._was_patched = is_patched()
+        self._problem = _problem_of_process()
+        if self._problem:
+            logger.error(self._problem)
+
+    def check(self, environ: Mapping[str, Any]) -> None:
+        """Check whether the server that received this request can serve streams.
+
+        Raises:
+            ConfigurationError: it cannot. The message says what to do.
+        """
+        if problem := self._problem or self._problem_of_request(environ):
+            raise ConfigurationError(problem)
+
+    def limit(self, max_streams: int) -> int:
+        """Return how many streams the server can serve, at most `max_streams`. If they are fewer, log why.
+
+        A server without free descriptors or greenlets leaves new connections waiting, for pages too.
+        """
+        limit, name = _limit()
+        possible = max(limit - RESERVED, limit // 2)
+        if self._problem or possible >= max_streams:
+            return max_streams
+        self._logger.warning(
+            "The server can have %s open streams instead of max_streams=%s, because %s is %s. Raise it to %s or more.",
+            possible,
+            max_streams,
+            name,
+            limit,
+            max_streams + RESERVED,
+        )
+        return possible
+
+    def _problem_of_request(self, environ: Mapping[str, Any]) -> str:
+        server = str(environ.get("SERVER_SOFTWARE") or ("uwsgi.version" in environ and "uWSGI") or "")
+        if not server:
+            return ""  # a test client, which runs in the thread of the app
+        if server.startswith("waitress"):
+            return _occupied("waitress")
+        if not (is_patched() and self._was_patched):
+            return (
+                f"{server} cannot serve streams, because gevent had not patched the standard library when the app was"
+                f" loaded. Put {PATCH} at the top of the app's first module if the server runs gevent. {ADVICE}"
+            )
+        if getcurrent().parent is None:  # not a greenlet that the event loop has started
+            return _occupied(server)
+        return ""
+
+
+def _limit() -> tuple[int, str]:
+    """Return the number of connections that the server can have, and what limits it."""
+    limits = [(resource.getrlimit(resource.RLIMIT_NOFILE)[0], "the limit of open files (ulimit -n)")]
+    if (cfg := _gunicorn_config()) is not None and not cfg.worker_class_str.startswith(OUR_WORKER):
+        limits.append((cfg.worker_connections, "gunicorn's worker_connections"))
+    if (cores := (_uwsgi_options() or {}).get("gevent")) is not None:
+        limits.append((int(cores), "uWSGI's option gevent"))
+    return min(((sys.maxsize if each == resource.RLIM_INFINITY else each), name) for each, name in limits)
+
+
+def _problem_of_process() -> str:
+    if (cfg := _gunicorn_config()) is not None:
+        worker = cfg.worker_class_str
+        if worker == "gthread" and is_patched():
+            return f"gunicorn's gthread worker does not respond after monkey.patch_all(). {ADVICE}"
+        if not worker.startswith(GEVENT_WORKERS):
+            return _occupied(f"gunicorn's {worker} worker")
+        if not is_patched():
+            return (
+                f"gunicorn's {worker} worker cannot serve streams with --preload, because it loads the app before gevent"
+                f" patches the standard library. {ADVICE}"
+            )
+    elif "mod_wsgi" in sys.modules:
+        return _occupied("mod_wsgi")
+    elif "waitress.runner" in sys.modules:
+        return _occupied("waitress")
+    elif (options := _uwsgi_options()) is not None and "gevent" not in options:
+        return f"uWSGI serves streams only with the options `--gevent 1000 --gevent-early-monkey-patch`. {ADVICE}"
+    return ""
+
+
+def _occupied(server: str) -> str:
+    return f"{server} cannot serve streams, because each stream would occupy a process or a thread. {ADVICE}"
+
+
+def _gunicorn_config() -> Any:
+    """Return the settings of the gunicorn that called this, directly or not, or None if there is none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("gunicorn."):
+            cfg = getattr(frame.f_locals.get("self"), "cfg", None)
+            if cfg is not None:
+                return cfg
+        frame = frame.f_back
+    return None
+
+
+def _uwsgi_options() -> dict[str, str] | None:
+    """Return the options of the uWSGI that runs this process, or None if there is none."""
+    options = getattr(sys.modules.get("uwsgi"), "opt", None)
+    return None if options is None else {_text(name): _text(value) for name, value in options.items()}
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,237 @@
+"""Under every WSGI server, the streams work, or the log names the command to use instead. No server hangs silently."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import gevent
+import pytest
+
+from tests.support.client import Client, fetch
+from tests.support.server import ROOT
+from tests.support.waiting import wait_until
+
+ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
+SHOP = "tests.support.shop:app"
+BIN = Path(sys.executable).parent
+GUNICORN = f"{BIN}/gunicorn --bind 127.0.0.1:{{port}}"
+WORKER = "--worker-class kafkasse.server.worker.Worker"
+FLASK = f"{BIN}/flask --app {SHOP} run --port {{port}}"
+PYWSGI = f"{sys.executable} -m tests.support.shop {{port}}"
+WAITRESS = f"{BIN}/waitress-serve --listen 127.0.0.1:{{port}} {SHOP}"
+PATCH = {"PATCH": "1"}
+
+WORKING = {
+    "our worker": (f"{GUNICORN} {WORKER} {SHOP}", {}),
+    "our worker with --preload": (f"{GUNICORN} {WORKER} --preload {SHOP}", {}),
+    "our settings": (f"{GUNICORN} -c python:kafkasse.server.gunicorn_conf {SHOP}", {}),
+    "gunicorn's gevent worker": (f"{GUNICORN} -k gevent {SHOP}", {}),
+    "flask run in a patched app": (FLASK, PATCH),
+    "gevent.pywsgi in a patched app": (PYWSGI, PATCH),
+}
+# Whether the log has the advice when the server has started. Otherwise, it appears at the first request for a stream.
+REJECTED = {
+    "sync": (f"{GUNICORN} {SHOP}", {}, True),
+    "sync in a patched app": (f"{GUNICORN} {SHOP}", PATCH, True),
+    "gthread": (f"{GUNICORN} -k gthread --threads 4 {SHOP}", {}, True),
+    "gevent with --preload": (f"{GUNICORN} -k gevent --preload {SHOP}", {}, True),
+    "flask run": (FLASK, {}, False),
+    "flask run without threads": (f"{FLASK} --without-threads", PATCH, False),
+    "gevent.pywsgi": (PYWSGI, {}, False),
+    "waitress": (WAITRESS, {}, True),
+    "waitress in a patched app": (WAITRESS, PATCH, True),
+}
+
+
+class AnyServer:
+    """A server that a command starts.
+
+    Args:
+        command: contains `{port}`.
+        limits: the soft and the hard limit of open files.
+        variables: environment variables.
+    """
+
+    def __init__(self, command: str, log: Path, limits: tuple[int, int] | None = None, **variables: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        words = shlex.split(command.format(port=self.port))
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
+        if limits:
+            words = ["sh", "-c", f'ulimit -Sn {limits[0]}; ulimit -Hn {limits[1]}; exec "$@"', "sh", *words]
+        self._log = log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                words, cwd=log.parent, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+        wait_until(self._is_listening)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> None:
+        """Kill the server and its workers, some of which would not respond to SIGTERM."""
+        with suppress(ProcessLookupError):  # it has stopped by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        print(self.log)
+
+    def _is_listening(self) -> bool:
+        assert self.process.poll() is None, self.log
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@pytest.fixture
+def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., AnyServer]]:
+    """Starts servers that are killed after the test."""
+    with ExitStack() as servers:
+
+        def start(command: str, **options: object) -> AnyServer:
+            server = AnyServer(command, tmp_path / "log", **options)  # type: ignore[arg-type]
+            servers.callback(server.stop)
+            return server
+
+        yield start
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_streams_and_pages_work(start: Callable[..., AnyServer], name: str) -> None:
+    """Many clients receive a record while pages are served, also if requests wait for a lock of the app."""
+    command, variables = WORKING[name]
+    server = start(command, **variables)
+    with ExitStack() as clients:
+        streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(8)]
+        pages = [gevent.spawn(fetch, server.port, "/") for _ in range(4)]
+        assert [200] * 4 == [each.get(timeout=10).status for each in pages]
+
+        assert 200 == fetch(server.port, "/records", "POST").status
+
+        assert [1] * 8 == [len(stream.events(1)) for stream in streams]
+    assert "cannot serve streams" not in server.log
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_a_server_that_cannot_serve_streams_names_the_command_to_use(
+    start: Callable[..., AnyServer], name: str
+) -> None:
+    """Requests for streams get status 500 and do not occupy the server. Pages work."""
+    command, variables, knows_at_start = REJECTED[name]
+    server = start(command, **variables)
+    assert 200 == fetch(server.port, "/", Connection="close").status
+    assert knows_at_start == (ADVICE in server.log)
+
+    answers = [fetch(server.port, "/streams/t", Connection="close") for _ in range(6)]
+
+    assert {(500, "ConfigurationError")} == {(each.status, each.json["name"]) for each in answers}
+    assert 200 == fetch(server.port, "/", Connection="close").status
+    assert ADVICE in server.log
+
+
+def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start: Callable[..., AnyServer]) -> None:
+    """gunicorn's gthread worker hangs in such an app, so only the log can say so."""
+    server = start(f"{GUNICORN} -k gthread --threads 4 {SHOP}", **PATCH)
+
+    wait_until(lambda: f"does not respond after monkey.patch_all(). {ADVICE}" in server.log)
+
+
+# Limits.
+
+
+def test_a_low_limit_of_open_files_limits_the_streams(start: Callable[..., AnyServer]) -> None:
+    """The worker raises the soft limit to the hard limit. Above that, streams get 503, and pages still work."""
+    server = start(f"{GUNICORN} {WORKER} {SHOP}", limits=(64, 300))
+    with ExitStack() as clients:
+        for _ in range(150):
+            clients.enter_context(Client(server.port, "/streams/t")).ready()
+
+        refused = fetch(server.port, "/streams/t")
+
+        assert (503, "ServerFullError") == (refused.status, refused.json["name"])
+        assert 200 == fetch(server.port, "/").status
+    assert (
+        "The server can have 150 open streams instead of max_streams=8000, because the limit of open files (ulimit -n) is"
+        " 300. Raise it to 8200 or more." in server.log
+    )
+
+
+def test_a_high_hard_limit_of_open_files_is_enough(start: Callable[..., AnyServer]) -> None:
+    """A soft limit of 64 does not limit the streams."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    server = start(f"{GUNICORN} {WORKER} {SHOP}", limits=(64, hard), KAFKASSE_MAX_STREAMS="1000")
+    with ExitStack() as clients:
+        streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(100)]
+
+    assert [200] * 100 == [stream.status for stream in streams]
+    assert "open streams instead of" not in server.log
+
+
+def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., AnyServer]) -> None:
+    """With gunicorn's gevent worker, each stream takes one of them. Without the limit, no page would be served."""
+    server = start(f"{GUNICORN} -k gevent --worker-connections 20 {SHOP}")
+    with ExitStack() as clients:
+        for _ in range(10):
+            clients.enter_context(Client(server.port, "/streams/t")).ready()
+
+        assert 503 == fetch(server.port, "/streams/t", Connection="close").status
+        assert 200 == fetch(server.port, "/", Connection="close").status
+    assert "because gunicorn's worker_connections is 20" in server.log
+
+
+# Stopping and upgrading.
+
+
+@pytest.mark.parametrize("example", ["post_worker_init", "gevent.pywsgi"])
+def test_sigterm_ends_streams_politely(start: Callable[..., AnyServer], tmp_path: Path, example: str) -> None:
+    """With the examples in docs/deployment.md, each stream ends with a reconnection time, long before the timeout."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = [block for block in blocks if example in block]
+    file = tmp_path / "example.py"
+    file.write_text(
+        code.replace("from shop import", "from tests.support.shop import").replace(
+            "8000", "int(__import__('sys').argv[1])"
+        )
+    )
+    if example == "post_worker_init":
+        server = start(f"{GUNICORN} -k gevent -c {file} --graceful-timeout 20 {SHOP}")
+    else:
+        server = start(f"{sys.executable} {file} {{port}}")
+    with ExitStack() as clients:
+        streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(5)]
+        began_at = time.monotonic()
+        server.process.terminate()
+        for stream in streams:
+            stream.rest()
+
+    assert [2] * 5 == [stream.body.count(b"retry: ") for stream in streams]
+    assert 0 == server.process.wait(10)
+    assert time.monotonic() - began_at < 10
+
+
+def test_sigusr2_starts_a_second_master(start: Callable[..., AnyServer], tmp_path: Path) -> None:
+    """`kafkasse serve` starts gunicorn as a module. The new master serves after the old one has stopped."""
+    pid_file = tmp_path / "pid"
+    server = start(
+        f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} --pid {pid_file}"
+        f" -c python:kafkasse.server.gunicorn_conf {SHOP}"
+    )
+
+    server.process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: server.log.count("Booting worker") == 2)
+    server.process.terminate()
+    server.process.wait()
+
+    assert 200 == fetch(server.port, "/").status
