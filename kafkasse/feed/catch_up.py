@@ -6,7 +6,7 @@ A reader catches up until the ring covers its position; see reader.py.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence
 
 import gevent
@@ -164,7 +164,7 @@ class CatchUp:
         return piece.frames
 
     def _check_topics(self) -> None:
-        changes = self._watch.check(self.ids.topic_ids, self.ids.offsets)
+        changes = self._watch.check(self.ids.topic_ids, ChainMap(self.ids.offsets, self.ids.pending))
         if changes.deleted and not self._follows_patterns:
             raise topic_gone(changes.deleted)
         self.ended = bool(changes.recreated or changes.deleted)

@@ -334,11 +334,13 @@ class Tail:
         for name in changes.recreated:
             self.fail(self._feeds_of(name), None)
         self._add_topics(changes.matching)
-        added = [each for each in {*changes.added, *partitions_of(changes.matching)} if self._feeds_without(each)]
+        pending = {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}
+        existing = {*changes.added, *partitions_of(changes.matching)}
+        added = [each for each in existing - pending.keys() if self._feeds_without(each)]
         if added:
             ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}
             self._add_partitions({each: held.start for each, held in ranges.items()})
-        if pending := {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}:
+        if pending:
             self._add_partitions(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
 
     def _add_topics(self, matching: Mapping[str, Topic]) -> None:

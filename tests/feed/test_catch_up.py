@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
-from kafkasse.feed import Reader, StopReason
+from kafkasse.feed import Reader, StopReason, catch_up
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.reader import Cursors
 from kafkasse.feed.ring import RingLimits
@@ -28,6 +29,7 @@ from kafkasse.position import IdType, IdWriter, of_topics, parse
 from kafkasse.route import StartAt
 from kafkasse.sse import Event, Parser
 from tests.support.sse import without_positions
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 30
 
@@ -55,7 +57,15 @@ class Client:
     ) -> None:
         position = parse(last_id) if last_id else of_topics(["t"])
         start = resolve(log, position, log.describe(["t"]), start_at)
-        ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, id_type, start.timestamps, compact)
+        ids = IdWriter(
+            start.offsets,
+            start.topic_ids,
+            start.partial_topics,
+            id_type,
+            start.timestamps,
+            compact,
+            pending=start.pending,
+        )
         watch = TopicWatch(describe or log.describe, 0, start.partial_topics)
         encoder = Encoder(**hooks)
 
@@ -289,6 +299,24 @@ def test_reads_a_new_partition_from_its_start(log: MemoryLog) -> None:
     assert 3 == len(parse(events[0].id).starts)
 
 
+@pytest.mark.parametrize(("start_at", "first"), [(StartAt.EARLIEST, 0), (StartAt.LATEST, 1)])
+def test_reads_a_partition_as_soon_as_it_has_a_leader(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, start_at: StartAt, first: int
+) -> None:
+    """The partition starts where the client asked for, even if a refresh of the topics finds it first."""
+    monkeypatch.setattr(catch_up, "FIND_PENDING_S", 0.0)
+    log.append("t", value(1), timestamp=1000)
+    log.lose_leader("t")
+    client = Client(log, start_at=start_at)
+    assert [] == numbers(client.read())
+
+    log.elect_leader("t")
+    log.append("t", value(2))
+
+    wait_until(lambda: client.read() or client.events)
+    assert [1, 2][first:] == numbers(client.events)
+
+
 def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
     """The client receives no records of other or new partitions, and its event ID contains only its own partition."""
     client = Client(log, '[{"topic":"t","partition":1,"offset":0}]')
@@ -324,6 +352,16 @@ def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
     log.append("t", value(1))
 
     assert [1] == numbers(client.take(reading.get(timeout=TIMEOUT_S)))
+
+
+def test_a_read_returns_after_its_timeout(log: MemoryLog) -> None:
+    """Otherwise, heartbeats would be late."""
+    client = Client(log)
+    began_at = time.monotonic()
+
+    assert b"" == client.reader.read(0.01)
+
+    assert time.monotonic() - began_at < catch_up.MAX_POLL_S / 2
 
 
 def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, KafkaUnavailable, ServerFull, TopicGone, TopicNotAvailable
 from kafkasse.feed import Feeds, Reader, StopReason, feeds
-from kafkasse.feed.tail import Tail
+from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
 from kafkasse.frame import Encoder
 from kafkasse.log import Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
@@ -154,6 +155,15 @@ def test_stops_reading_a_topic_after_its_last_feed(world: World) -> None:
     assert [1] == numbers(again)
 
 
+def test_keeps_a_feed_for_a_while_after_its_last_reader(world: World) -> None:
+    """A client that reconnects within idle_feed_timeout_s finds the ring, and needs no cursor of its own."""
+    world.open("a").close()
+
+    world.turn()
+
+    assert 1 == len(world.tails[0].feeds)
+
+
 def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all feeds have readers, the server is full."""
     monkeypatch.setattr(feeds, "MAX_FEEDS", 2)
@@ -167,6 +177,18 @@ def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: 
     with pytest.raises(ServerFull, match="2 different selections"):
         world.open("a")
     assert [[], []] == [numbers(kept), numbers(other)]
+
+
+def test_turns_have_a_minimum_distance_on_average(world: World) -> None:
+    """Records that arrive one by one are sent together, so that a busy topic does not cost one flush per record."""
+    count = 50
+    world.open("a")
+    began_at = time.monotonic()
+    for n in range(count):
+        world.write("a", n)
+        gevent.sleep(world.tails[0].turn(0))
+
+    assert time.monotonic() - began_at >= count * MIN_TURN_S - TURN_CREDIT_S - MIN_REST_S
 
 
 # Isolation.
@@ -311,6 +333,20 @@ def test_a_topic_opens_although_a_partition_has_no_leader(world: World) -> None:
     assert {1} == {entry["offset"] for entry in json.loads(reader.position_id)}
 
 
+def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world: World) -> None:
+    """It is not a partition that was added to the topic, so a client that starts at the end receives no older records."""
+    world.log.append("a", b'{"n":1}', timestamp=1000)
+    world.log.lose_leader("a")
+    reader = world.open("a")
+
+    world.log.elect_leader("a")
+    world.turn()
+    world.write("a", 2)
+    world.turn()
+
+    assert [2] == numbers(reader)
+
+
 def test_catches_up_although_a_partition_has_no_leader(world: World) -> None:
     """A client that starts at the first record reads the other partitions at once, and this one when it has a leader."""
     world.write("a", 1)
@@ -362,20 +398,22 @@ def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> Non
 # Truncation.
 
 
+@pytest.mark.parametrize("new_records", [2, 4])
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live: bool) -> None:
-    """The log has grown past the client's offset, so only the leader epoch shows that other records replaced its own."""
-    returning = resumed_after_truncation(world, is_live)
+def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live: bool, new_records: int) -> None:
+    """The log contains the client's offset again, so only the leader epoch shows that other records replaced its own."""
+    returning = resumed_after_truncation(world, is_live, new_records)
 
     frames = b"".join([returning.begin(), *(returning.read(0) for _ in range(5))])
     [gap, *messages] = Parser().receive(frames)
 
     lost = {"topic": "a", "partition": 0, "from": 4, "to": 2, "reason": "the log was truncated"}
     assert ("gap", lost) == (gap.type, json.loads(gap.data))
-    assert [12, 13, 14, 15] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+    expected = [12, 13, 14, 15][:new_records]
+    assert expected == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
-def resumed_after_truncation(world: World, is_live: bool) -> Reader:
+def resumed_after_truncation(world: World, is_live: bool, new_records: int) -> Reader:
     """Return the reader of a client at offset 4 of a log that has lost the records from offset 2 on, and has grown."""
     world.log.elect_leader("a")
     live = world.open("a")
@@ -385,7 +423,7 @@ def resumed_after_truncation(world: World, is_live: bool) -> Reader:
     numbers(live)
     position = json.loads(live.position_id)
     world.log.truncate("a", 2)
-    for n in range(12, 16):
+    for n in range(12, 12 + new_records):
         world.write("a", n)
     if is_live:
         world.turn()
