@@ -6,6 +6,7 @@ The model is the one of test_joins.py, with a key for each record and a selector
 from __future__ import annotations
 
 import copy
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -229,6 +230,33 @@ def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch: py
     assert [0, 1, 2, 3] == looked_up
     assert {7: 1, 1_999: 1} == {number: each.chunks for number, each in enumerate(crowd.clients) if each.chunks}
     assert 2 == crowd.clients[7].received.count(b"event: message")
+
+
+def test_a_client_receives_the_records_of_several_values_in_their_order() -> None:
+    """The records of one flush are collected by their dispatch values, and sorted again for each group of clients."""
+    crowd, client = Crowd(1), ParkedClient()
+    reader = crowd.open(Selector.of(["1"], ["2"]))
+    reader.begin()
+    reader.park(client)
+
+    crowd.append(2, 1, 0, 2)
+
+    offsets = [json.loads(event.data)["_kafka"]["offset"] for event in Parser().receive(client.received)]
+    assert [0, 1, 3] == offsets
+
+
+def test_a_client_that_left_does_not_receive_records() -> None:
+    """Another client, whose selector contains the same dispatch value, still receives them."""
+    crowd, client = Crowd(1), ParkedClient()
+    reader = crowd.open(Selector.of(["0"], ["1"]))
+    reader.park(client)
+    reader.close()
+
+    crowd.append(0)
+
+    assert b"" == client.received
+    assert 1 == crowd.clients[0].chunks
+    assert 1 == len(crowd.feed._subscribers.groups_of(("0",)))
 
 
 def test_a_flush_takes_the_same_number_of_steps_for_any_number_of_subscribers() -> None:

@@ -129,16 +129,19 @@ def test_no_caller_receives_offsets_from_before_its_call() -> None:
 
 
 def test_a_topic_that_does_not_exist_fails_only_its_own_lookup() -> None:
-    """Lookups of other topics that wait at the same time succeed."""
+    """Lookups of other topics that share its request succeed."""
     log = SlowLog()
     log.create("t")
     log.answer.set()
     ranges = OffsetRanges(log, TIMEOUT_S)
-    missing, existing = (gevent.spawn(ranges.get, [Partition(name, 0)]) for name in ("missing", "t"))
+    both = [Partition(name, 0) for name in ("missing", "t")]
+    gevent.spawn(ranges.get, both)  # the others wait for the end of this request
+    missing, existing = (gevent.spawn(ranges.get, [each]) for each in both)
 
     assert {Partition("t", 0): OffsetRange(0, 0)} == existing.get()
     with pytest.raises(TopicNotAvailable):
         missing.get()
+    assert 2 == log.requests.count(both)
 
 
 def test_a_lookup_of_offsets_takes_no_longer_than_its_timeout() -> None:

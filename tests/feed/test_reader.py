@@ -13,8 +13,10 @@ from gevent.event import Event
 from kafkasse.config import Config
 from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed.reader import ReaderState
+from kafkasse.feed.slots import MAX_START_S
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
+from kafkasse.frame.encoder import MAX_PIECE_RECORDS
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
@@ -275,15 +277,16 @@ def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: St
 def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its greenlet is blocked while it sends, so it does not call read(). Later, it continues where it was."""
     monkeypatch.setattr(waiting.world.feeds._slots, "quantum_s", 0.0)
-    waiting.holder._slot.started()
+    waiting.world.append(3)
+    assert [3, 4, 5] == offsets(waiting.holder.read(TIMEOUT_S))
 
-    frames = waiting.reader.read(TIMEOUT_S)
+    frames = waiting.reader.read(MAX_START_S / 2)
 
-    assert [0, 1, 2] == offsets(frames)
+    assert [0, 1, 2, 3, 4, 5] == offsets(frames)
     assert BEHIND is waiting.holder.state
     waiting.reader.close()
     waiting.world.append(1)
-    assert [3] == offsets(waiting.holder.read(TIMEOUT_S))
+    assert [6] == offsets(waiting.holder.read(TIMEOUT_S))
 
 
 class Waiting(NamedTuple):
@@ -350,6 +353,17 @@ def test_counts_each_record_once_in_every_state(world: World) -> None:
     assert 3 + 2 + 3 == parked[0] == reader.totals()[0] == reader.stats.events
     assert len(client.received) == parked[1] == reader.totals()[1] == reader.stats.bytes
     assert (1, 1, 0) == (reader.stats.catch_ups, reader.stats.joins, reader.stats.falls_behind)
+
+
+def test_measures_the_encoding_of_each_record_once(world: World) -> None:
+    """Records that a reader encodes for one client and those that the feed encodes for all count the same."""
+    reader = catching_up(world)
+    for _ in range(MAX_PIECE_RECORDS + 1):
+        world.log.append("t", b'{"n":1}')
+    world.append(1)
+
+    assert 3 + MAX_PIECE_RECORDS + 2 == reader.stats.records
+    assert 0 < reader.stats.encode_s < TIMEOUT_S
 
 
 def test_the_states_of_closed_readers_are_not_counted(world: World) -> None:

@@ -257,6 +257,7 @@ def test_a_snapshot_is_sent_in_chunks() -> None:
 
     assert 10 < len(chunks)
     assert max(map(len, chunks)) < 1500
+    assert len(numbers(list(client.parser.receive(b"".join(chunks))))) == client.reader.totals()[0]
 
 
 def test_a_failing_filter_ends_the_stream() -> None:
@@ -266,6 +267,17 @@ def test_a_failing_filter_ends_the_stream() -> None:
 
     with pytest.raises(Exception, match="The filter of this stream failed"):
         world.open().read()
+
+
+def test_a_failed_snapshot_ends_the_wait_of_its_clients() -> None:
+    """They receive the error at once, not after the timeout of read()."""
+    world = World(max_snapshot_bytes=2000)
+    for n in range(10):
+        world.put(n, b"%d" % n)
+    client = world.open()
+
+    with gevent.Timeout(TIMEOUT_S), pytest.raises(ConfigurationError):
+        client.reader.read(TIMEOUT_S * 2)
 
 
 @pytest.mark.parametrize("reason", StopReason)
@@ -284,6 +296,20 @@ def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
 
 
 # Many clients.
+
+
+def test_a_complete_snapshot_releases_its_slot() -> None:
+    """Otherwise, a reader that falls behind later would wait for it forever."""
+    world = World(max_catch_ups=1, max_ring_records=1)
+    first = world.open()
+    first.read()
+    for n in range(3):
+        world.put(n, b"%d" % n)
+    world.open().read()
+
+    returned = world.open(first.parser.last_event_id)
+
+    assert [0, 1, 2] == numbers(returned.read())
 
 
 def test_clients_share_a_snapshot(world: World) -> None:

@@ -243,12 +243,13 @@ def test_a_recreated_topic_without_a_leader_is_read_from_its_first_offset(log: M
     assert Gap(ZERO, 4, 0, RECREATED) in start.gaps
 
 
-def test_a_client_keeps_its_offset_in_a_partition_without_a_leader(log: MemoryLog) -> None:
+@pytest.mark.parametrize("offset", [0, 4])
+def test_a_client_keeps_its_offset_in_a_partition_without_a_leader(log: MemoryLog, offset: int) -> None:
     """The cursor waits for the leader. A timestamp waits too, because only the leader can resolve it."""
     log.lose_leader("t")
 
-    by_offset = resolved(log, entry(offset=4, topic_id=topic_id_of(log)), entry(1, offset=0))
+    by_offset = resolved(log, entry(offset=offset, topic_id=topic_id_of(log)), entry(1, offset=0))
     by_time = resolved(log, entry(timestamp=1003), entry(1, offset=0))
 
-    assert ({ZERO: 4, ONE: 0}, {}) == (by_offset.offsets, by_offset.pending)
+    assert ({ZERO: offset, ONE: 0}, {}) == (by_offset.offsets, by_offset.pending)
     assert ({ONE: 0}, {ZERO: 1003}) == (by_time.offsets, by_time.pending)
