@@ -28,6 +28,7 @@ NO_VARIABLE = {
     "guards": "file or code only",
     "clusters": "see [Kafka](#kafka)",
     "schema_registry": "file or code only",
+    "topic_groups": "file or code only",
     "routes": "file or code only",
 }  # these are not single values
 NOT_SENT = {"UnavailableError", "CommandError"}  # a base class, and an error of the commands

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import gevent
 from flask import Flask, Response, request
 
-from kafkasse.app import create_app
+from kafkasse.app import blueprint, create_app
 from kafkasse.config import Config
+from kafkasse.frame.hooks import TopicRecord
 from kafkasse.memory_log import MemoryLog
 
 
@@ -45,6 +47,19 @@ def with_login() -> Flask:
         return response
 
     app.add_url_rule("/login", view_func=login)
+    return app
+
+
+def event_streams() -> Flask:
+    """An app with the URLs of Wikimedia's EventStreams, which adds each record's place in Kafka to the member `meta`."""
+
+    def deserialize(record: TopicRecord) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(record.value or b"{}")
+        place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        return message | {"meta": message["meta"] | place}
+
+    app = Flask("event_streams")
+    app.register_blueprint(blueprint(Config.load(deserializer=deserialize)), url_prefix="/v2/stream")
     return app
 
 
