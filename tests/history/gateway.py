@@ -25,6 +25,7 @@ from tests.history.checker import Acknowledged, History, StoredRecord, last_id, 
 from tests.history.cluster import Watch, Witness, Writer
 from tests.history.recorder import Recorder
 from tests.history.scenario import (
+    END,
     HEARTBEAT_S,
     MAX_BEHIND_S,
     MAX_DELAY_S,
@@ -47,7 +48,6 @@ CUTS = 3  # of each client's connections
 MAX_REFUSED = 3  # connections in a row, while a worker is replaced
 PARTITIONS = 2
 KEYS = [b"ada", b"ada", b"bob", b"carol", None, b"\xff"]
-END = b"end"  # the key of the last record of each partition
 
 
 class Visitor(NamedTuple):

@@ -43,6 +43,7 @@ MAX_DELAY_S = 20.0  # of a record; generous, because all clients and servers sha
 MAX_BEHIND_S = 2.0  # of a server's tail
 MAX_CONNECTIONS = 25  # of an impatient client: a broken server may end every stream
 LINES = "application/x-ndjson"
+END = b"end"  # the key of the last record of each partition
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def client_types(topic: str, table: str) -> list[ClientType]:
         ClientType("filtered and live", "filtered", f"/{topic}", {"keeps": keeps}),
         ClientType("sparse", "sparse", "/kafkasse", {"id_frequency": "run", **earliest}),
         ClientType("sparse and live", "sparse", f"/{topic}", {"id_frequency": "run"}),
+        ClientType("personal", "plain", "/of/ada", {"keeps": lambda stored: stored.key in (b"ada", END), **earliest}),
+        ClientType("personal and live", "plain", "/live_of/bob", {"keeps": lambda stored: stored.key in (b"bob", END)}),
         ClientType("table", "plain", "/table", table_of),
         ClientType("two topics", "plain", f"/{topic},{table}", {"topics": [topic, table], "start": 0}, "?timestamp=0"),
         lines("lines", "envelope"),
@@ -100,6 +103,7 @@ def lines(name: str, format: str, is_cut: bool = True) -> ClientType:
 
 def routes(topic: str, table: str) -> dict[str, Any]:
     """Return the setting `routes` for client_types()."""
+    own = {"key": ["{customer}", END.decode()]}
     named = {
         "kafkasse": {},
         "value": {"format": "value"},
@@ -108,6 +112,8 @@ def routes(topic: str, table: str) -> dict[str, Any]:
         "both": {"id_type": "both"},
         "times": {"id_type": "timestamp"},
         "compact": {"compact_ids": True},
+        "of": {"path": "/of/{customer}", "where": own},
+        "live_of": {"path": "/live_of/{customer}", "where": own, "start": "latest"},
         "table": {"format": "value", "start": "snapshot", "topics": [table]},
     }
     defaults = {"topics": [topic], "start": "earliest"}
@@ -231,7 +237,7 @@ class Scenario:
     def _batch(self, writer: Writer) -> None:
         for _ in range(self._rng.randrange(1, 8)):
             number = next(self._numbers)
-            key = self._rng.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None])
+            key = self._rng.choice([b"k%d" % number, b"a key: %d" % number, b"\xff%d" % number, None, b"ada", b"bob"])
             partition = self._rng.randrange(self._partitions)
             if number % 9 == 8:
                 writer.send(self.topic, partition, None, b"gone%d" % number)
@@ -270,7 +276,7 @@ class Scenario:
         """Write the last record of each partition. A client that receives it has received everything."""
         with closing(Writer(self._bootstrap)) as writer:
             for partition in range(self._partitions):
-                writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), b"end")
+                writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), END)
             writer.send(self.table, 0, b'{"end":"table","of":%d}' % self._ends, b"end%d" % self._ends)
             writer.flush()
             self.acknowledged += [each for each in writer.acknowledged if each.topic == self.topic]

@@ -30,7 +30,7 @@ from tests.support.server import Server
 SEED = int(os.environ.get("HISTORY_SEED") or secrets.randbits(32))
 STEPS = 150
 WORLDS = 40
-WITH_EVERY_CUT = ("from the start", "filtered", "both", "timestamps", "compact", "sparse", "table")
+WITH_EVERY_CUT = ("from the start", "filtered", "both", "timestamps", "compact", "sparse", "personal", "table")
 
 
 @pytest.fixture
