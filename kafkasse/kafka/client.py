@@ -6,6 +6,7 @@ installed version. The module does not know about cursors and feeds.
 
 from __future__ import annotations
 
+import io
 import socket
 import ssl
 import time
@@ -24,9 +25,13 @@ from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.schemas.fields.codecs import Int32, UnsignedVarInt32
 from kafka.record.default_records import DefaultRecordBatch
 
+from kafkasse.event_loop import take_turn
 from kafkasse.kafka.errors import PERMANENT_ERRORS, message, tls_error
 from kafkasse.log import UNKNOWN_EPOCH
 
@@ -117,15 +122,19 @@ class Client:
         Raises:
             kafka.errors.KafkaError: the cluster does not answer, or rejects us.
         """
-        admin = self._bootstrapped()
-        found = admin._manager.run(admin._get_cluster_metadata, None if topics is None else list(topics))
-        self.brokers = {
-            each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in found["brokers"]
-        }
+        names = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=each) for each in topics]
+        manager = self._bootstrapped()._manager
+
+        async def send() -> _EncodedMetadata:
+            encoded: _EncodedMetadata = await manager.send(
+                _MetadataRequest(topics=names, allow_auto_topic_creation=False)
+            )
+            return encoded
+
+        brokers, found = manager.run(send).decode()
+        self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
         return {
-            each["name"]: _topic_metadata(each, self.brokers)
-            for each in found["topics"]
-            if each["error_code"] not in _NO_SUCH_TOPIC
+            each.name: _topic_metadata(each, self.brokers) for each in found if each.error_code not in _NO_SUCH_TOPIC
         }
 
     def list_offsets(
@@ -426,15 +435,65 @@ class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]  # kafka-python ha
         return data, None if data else error
 
 
-def _topic_metadata(topic: Mapping[str, Any], brokers: Mapping[int, Broker]) -> TopicMetadata:
-    topic_id = UUID(str(topic.get("topic_id") or UUID(int=0)))
+def _topic_metadata(topic: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     partitions = [
-        PartitionMetadata(each["partition_index"], brokers.get(each["leader_id"]), each["leader_epoch"])
-        for each in topic["partitions"]
+        PartitionMetadata(each.partition_index, brokers.get(each.leader_id), each.leader_epoch)
+        for each in topic.partitions
     ]
     # A topic that is being created or deleted may have no partitions.
-    error_code = topic["error_code"] or (0 if partitions else _LEADER_NOT_AVAILABLE)
-    return TopicMetadata(topic_id if topic_id.int else None, partitions, error_code)
+    error_code = topic.error_code or (0 if partitions else _LEADER_NOT_AVAILABLE)
+    return TopicMetadata(topic.topic_id if topic.topic_id and topic.topic_id.int else None, partitions, error_code)
+
+
+class _EncodedMetadata(NamedTuple):
+    """The body of a metadata response, and its version."""
+
+    version: int
+    body: bytes
+
+    def decode(self) -> tuple[list[Any], Iterator[Any]]:
+        """Return the brokers and the topics. Each topic is decoded when it is its turn."""
+        flexible = MetadataResponse.flexible_version_q(self.version)
+        encoding = {"version": self.version, "compact": flexible, "tagged": flexible}
+        source = io.BytesIO(self.body)
+        fields = iter(MetadataResponse._struct.untagged_fields(self.version))
+        before = {}
+        while (field := next(fields)).name != "topics":
+            before[field.name] = field.decode(source, **encoding)
+        count = UnsignedVarInt32.decode(source) - 1 if flexible else Int32.decode(source)
+        decode_topic = field.array_of.compiled_decode_from(**encoding)
+
+        def topics() -> Iterator[Any]:
+            view, at = memoryview(self.body), source.tell()
+            for _ in range(count):
+                take_turn(urgent=True)  # many clients may wait for the same metadata
+                topic, at = decode_topic(view, at)
+                yield topic
+
+        return before["brokers"], topics()
+
+
+class _MetadataClass(NamedTuple):
+    """In place of kafka-python's class of metadata responses, which decodes all topics in one turn of the event loop."""
+
+    version: int
+
+    def parse_header(self, data: Any) -> Any:
+        return MetadataResponse[self.version].parse_header(data)
+
+    def decode(self, data: Any) -> _EncodedMetadata:
+        return _EncodedMetadata(self.version, data.read())
+
+
+class _MetadataHeader(RequestHeader, init=False):  # type: ignore[misc,call-arg]  # kafka-python has no type hints
+    def get_response_class(self) -> _MetadataClass:
+        return _MetadataClass(self.request_api_version)
+
+
+class _MetadataRequest(MetadataRequest, init=False):  # type: ignore[misc,call-arg]  # kafka-python has no type hints
+    """A metadata request whose response is an _EncodedMetadata."""
+
+    header_class = _MetadataHeader
 
 
 async def _open_socket(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import gevent
 import pytest
@@ -20,6 +21,8 @@ from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.schemas import StructField
 from kafka.record.default_records import DefaultRecordBatch
 
 import kafkasse
@@ -30,7 +33,7 @@ from tests.kafka.fake_broker import FakeCluster, FakeTopic
 from tests.kafka.logs import open_log
 
 SIGNATURES = [
-    (KafkaAdminClient._get_cluster_metadata, ["self", "topics"]),
+    (StructField.compiled_decode_from, ["self", "version", "compact", "tagged", "data_class"]),
     (KafkaAdminClient._list_partition_offsets_request, ["partition_timestamps", "isolation_level_int"]),
     (KafkaNetClient.__init__, ["self", "net", "manager", "configs"]),
     (KafkaConnectionManager.__init__, ["self", "net", "configs"]),
@@ -94,6 +97,54 @@ def test_private_attributes_exist() -> None:
         assert "_buffer" in DefaultRecordBatch.__slots__
         assert manager.bootstrapped
         transport.close()
+
+
+METADATA_VERSIONS = range(1 + MetadataResponse.max_version)
+
+
+def metadata_response(topics: int, partitions: int = 2) -> MetadataResponse:
+    topic_class = MetadataResponse.MetadataResponseTopic
+    partition_class = topic_class.MetadataResponsePartition
+    each_partition = [
+        partition_class(
+            error_code=0, partition_index=at, leader_id=1, leader_epoch=5, replica_nodes=[1, 2], isr_nodes=[1]
+        )
+        for at in range(partitions)
+    ]
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="b", port=9092, rack="r")
+    return MetadataResponse(
+        brokers=[broker],
+        cluster_id="c",
+        controller_id=1,
+        topics=[
+            topic_class(error_code=0, name=f"t{at}", topic_id=UUID(int=at), partitions=each_partition)
+            for at in range(topics)
+        ],
+    )
+
+
+@pytest.mark.parametrize("version", METADATA_VERSIONS)
+def test_decodes_metadata_as_kafka_python_does(version: int) -> None:
+    """The brokers and topics are equal in each version of the response."""
+    body = metadata_response(3).encode(version=version)
+
+    brokers, topics = client._EncodedMetadata(version, body).decode()
+
+    expected = MetadataResponse.decode(body, version=version)
+    assert expected.brokers == brokers
+    assert expected.topics == [*topics]
+
+
+def test_a_long_list_of_topics_is_decoded_over_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster may have thousands of topics, and the list of all of them must not block the event loop."""
+    turns: list[str] = []
+    monkeypatch.setattr(client, "take_turn", lambda urgent: turns.append(f"turn {len(turns)}"))
+    cluster = FakeCluster()
+    cluster.topics |= {f"t{at}": FakeTopic([0]) for at in range(500)}
+    with closing(cluster), closing(Client({"bootstrap_servers": cluster.bootstrap_servers}, 5.0)) as opened:
+        found = opened.metadata(None)
+
+        assert len(cluster.topics) == len(found) == len(turns)
 
 
 def test_detached_socket_belongs_to_the_caller() -> None:
