@@ -14,7 +14,8 @@ from pathlib import Path
 
 import click
 
-from kafkasse.config import FILE_VARIABLE, Config
+from kafkasse import config_file
+from kafkasse.config import Config
 from kafkasse.errors import CommandError
 
 BIND_DEFAULT = "127.0.0.1:6917"
@@ -32,7 +33,7 @@ See also:
   kafkasse config    print the effective settings and the source of each
 
 Every setting is an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file that --config or
-{FILE_VARIABLE} names. docs/configuration.md describes all settings.
+{config_file.VARIABLE} names. docs/configuration.md describes all settings.
 """
 
 
@@ -45,7 +46,10 @@ Every setting is an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a 
     "--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes (WEB_CONCURRENCY) [default: 1]"
 )
 @click.option(
-    "--config", metavar="FILE", type=click.Path(path_type=Path), help=f"A YAML file of settings ({FILE_VARIABLE})."
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=f"A YAML file of settings ({config_file.VARIABLE}).",
 )
 def command(bootstrap_servers: str | None, bind: str | None, workers: int | None, config: Path | None) -> None:
     """Stream topics over HTTP as Server-Sent Events.
@@ -71,7 +75,7 @@ def _environment(
     if workers is not None:
         environ["WEB_CONCURRENCY"] = str(workers)
     if config:
-        environ[FILE_VARIABLE] = str(config)
+        environ[config_file.VARIABLE] = str(config)
     return environ
 
 

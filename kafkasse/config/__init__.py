@@ -20,9 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kafkasse import config_file
 from kafkasse.config import check, hooks, kafka, sources
 from kafkasse.config.hooks import Hooks
-from kafkasse.config.names import FILE_VARIABLE
 from kafkasse.config.settings import (
     AccessSettings,
     FeedSettings,
@@ -36,7 +36,7 @@ from kafkasse.errors import ConfigurationError
 if TYPE_CHECKING:
     from kafkasse.route import Route
 
-__all__ = ["FILE_VARIABLE", "Config", "Effective", "Hooks"]
+__all__ = ["Config", "Effective", "Hooks"]
 
 MAX_PROBLEMS_SHOWN = 20
 NOTHING_TO_SERVE = (
@@ -89,7 +89,7 @@ class Config:
             ConfigurationError: see Config.
         """
         environ = os.environ if environ is None else environ
-        path = file or environ.get(FILE_VARIABLE)
+        path = file or environ.get(config_file.VARIABLE)
         layers = [sources.file(Path(path))] if path else []
         config = cls.__new__(cls)
         given = {name: value for name, value in settings_and_hooks.items() if value is not None}

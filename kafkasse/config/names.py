@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from kafkasse import config_file
+
 PREFIX = "KAFKASSE_"
 KAFKA_PREFIX = "KAFKASSE_KAFKA_"
-FILE_VARIABLE = "KAFKASSE_CONFIG"
 DOCS = "docs/configuration.md"
 
 # Old names of settings, before version 0.1. CHANGELOG.md has the same table.
@@ -40,7 +41,7 @@ RENAMED = {
 }
 
 OTHER_VARIABLES = {
-    FILE_VARIABLE: "the path of a YAML file of settings",
+    config_file.VARIABLE: "the path of a YAML file of settings",
     "KAFKASSE_BOOTSTRAP_SERVERS": "the addresses of the brokers; also read by the commands load, pipeline and serve",
     "KAFKASSE_BIND": "the address that gunicorn listens on; read by gunicorn.conf.py",
     "KAFKASSE_OPERATIONS_BIND": "a second address, for /-/metrics and /-/streams; read by gunicorn.conf.py",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kafkasse import schemas
+from kafkasse import config_file, schemas
 from kafkasse.config import kafka, names
 
 SCHEMA = "config"
@@ -144,27 +144,12 @@ def _clients(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]
 
 # A YAML file.
 
-_pinned: dict[Path, bytes] = {}  # the content of files that file() does not read again
-
-
-def pin(path: Path, content: bytes | None) -> bytes | None:
-    """Make file() use this content instead of that of the file, or read the file again if it is None.
-
-    Returns:
-        The previous content, or None.
-    """
-    previous = _pinned.pop(path, None)
-    if content is not None:
-        _pinned[path] = content
-    return previous
-
 
 def file(path: Path) -> Layer:
     """Read the settings of a YAML file. Problems, such as a missing file, are in the result."""
     layer = Layer()
     try:
-        content = _pinned.get(path)
-        loader = _Loader((path.read_bytes() if content is None else content).decode())
+        loader = _Loader(config_file.read(path).decode())
         node = loader.get_single_node()
         values = loader.construct_document(node) if node else {}
         if node:

