@@ -149,13 +149,9 @@ loaded = {name.partition(".")[0] for name in sys.modules} & unused
 sys.exit(f"{loaded}" if loaded else 0)
 """
 MASTER_PROCESS = """
-import runpy, sys, types
-hooks = runpy.run_path("gunicorn.conf.py")
-import gunicorn.app.wsgiapp, kafkasse.server.logger, kafkasse.server.worker
-settings = types.SimpleNamespace(bind=hooks["bind"], preload_app=False)
-hooks["on_starting"](types.SimpleNamespace(cfg=settings, handle_hup=None))
-hooks["pre_fork"](None, None)
-hooks["on_exit"](None)
+import sys
+import gunicorn.app.wsgiapp, kafkasse.server.gunicorn_conf
+from kafkasse.server import logger, reload, runtime, worker
 unused = {"flask", "jsonschema", "kafka", "prometheus_client", "yaml"}
 loaded = {name.partition(".")[0] for name in sys.modules} & unused
 sys.exit(f"{loaded}" if loaded else 0)
