@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
 
 from kafkasse.config import Config
+from kafkasse.describe.streams import is_pattern
 from kafkasse.errors import CommandError, KafkasseError
 from kafkasse.route import Route
 
@@ -100,17 +101,23 @@ def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]
         served = sorted(topic for topic in existing if route.allows(topic))
         yield from _unmatched(config, route, served)
     else:
-        served = [topic for topic in route.topics if topic in existing]
-        for number, topic in enumerate(route.topics):
-            if topic not in existing:
-                source = config.source("routes", route.name, "topics", number)
-                yield (
-                    f"{source}: routes.{route.name} needs the topic {topic}, which does not exist or is not readable."
-                    " Check the name, topic_prefix and the ACLs of the Kafka user."
-                )
+        named = [topic for topic in route.topics if topic in existing]
+        served = list(dict.fromkeys([*named, *route.matching(existing)]))
+        yield from _missing(config, ("routes", route.name, "topics"), route.topics, existing)
+    for name, topics in route.groups:
+        yield from _missing(config, ("topic_groups", name), topics, existing)
     width = max(map(len, served), default=0)
     for topic in served:
         click.echo(f"  {topic:{width}}  {existing[topic]} partition{'s' if existing[topic] > 1 else ''}")
+
+
+def _missing(config: Config, path: tuple[str, ...], topics: Sequence[str], existing: Partitions) -> Iterator[str]:
+    for number, topic in enumerate(topics):
+        if topic not in existing and not is_pattern(topic):
+            yield (
+                f"{config.source(*path, number)}: {path[0]}.{path[1]} needs the topic {topic}, which does not exist or is"
+                " not readable. Check the name, topic_prefix and the ACLs of the Kafka user."
+            )
 
 
 def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]:
@@ -118,7 +125,7 @@ def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]
         alone = Route(route.name, route.path, None, (pattern,), route.topic_prefix)
         if any(alone.allows(topic) for topic in served):
             continue
-        if any(character in pattern for character in "*?["):
+        if is_pattern(pattern):
             click.echo(f"  {pattern}  matches no topic yet")
         else:
             source = config.source("allowed_topics", number)

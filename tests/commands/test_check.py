@@ -74,14 +74,17 @@ def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fr
 
     done = check(
         allowed_topics=[fresh_name, f"{fresh_name}-typo", f"{fresh_name}.*"],
-        routes={"prices": {"path": "/prices", "topics": [f"{fresh_name}-missing"]}},
+        topic_groups={"both": [fresh_name, f"{fresh_name}.later"]},
+        routes={"prices": {"path": "/prices", "topics": [f"{fresh_name}-missing", f"{fresh_name[:-1]}*", "none.*"]}},
     )
 
     assert 1 == done.returncode
-    missing, mistyped = done.stderr.splitlines()
+    missing, mistyped, later = done.stderr.splitlines()
+    assert f"topic_groups.both needs the topic {fresh_name}.later, which does not exist" in later
     assert f"routes.prices needs the topic {fresh_name}-missing, which does not exist" in missing
     assert f"kafkasse.yaml, line 3: allowed_topics contains {fresh_name}-typo, but no topic" in mistyped
     assert f"{fresh_name}.*  matches no topic yet" in done.stdout
+    assert done.stdout.splitlines().count(f"  {fresh_name}  1 partition") == 2
 
 
 @pytest.mark.parametrize(
