@@ -30,7 +30,7 @@ from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, Partit
 from kafkasse.position import IdWriter
 
 ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its frame; a test measures it
-INDEX_BYTES = 100  # in addition for each row, if the feed has dimensions
+INDEX_BYTES = 132  # in addition for each row, if the feed has dimensions
 VALUES_BYTES = 300  # in addition for each of the dispatch values, without its text
 MAX_POLL_S = 0.25
 UNAVAILABLE_BACKOFF_S = 0.5
@@ -98,8 +98,10 @@ class Snapshot:
     def _clear(self) -> None:
         self._rows: dict[object, bytes] = {}  # the newest frame of each key, in the order of the log
         # Only if the feed has dimensions: the dispatch values of each key, and the keys with each of the dispatch values.
+        # The number of a key grows in the order of `_rows`.
         self._values: dict[object, Values] = {}
-        self._keys: dict[Values, dict[object, None]] = {}
+        self._keys: dict[Values, dict[object, int]] = {}
+        self._next_number = 0
         self._bytes = 0
         self._is_changed = True  # since the newest version
         self._ids: IdWriter | None = None  # the position after the rows
@@ -142,8 +144,9 @@ class Snapshot:
         rows = whole.selected.get(selector)
         if rows is None:
             # Without a request, nothing has changed the rows since the newest version was made.
-            keys = (key for values in sorted(selector.values) for key in self._keys.get(values, ()))
-            rows = whole.selected[selector] = _Rows((self._rows[key] for key in keys), whole)
+            numbers = {key: at for values in selector.values for key, at in self._keys.get(values, {}).items()}
+            in_order = sorted(numbers, key=numbers.__getitem__)
+            rows = whole.selected[selector] = _Rows((self._rows[key] for key in in_order), whole)
         return SnapshotVersion(rows, places)
 
     def wake(self) -> None:
@@ -285,7 +288,8 @@ class Snapshot:
             self._bytes += VALUES_BYTES + sum(map(len, values))
         self._values[key] = values
         self._bytes += INDEX_BYTES
-        keys[key] = None
+        keys[key] = self._next_number
+        self._next_number += 1
 
     def _remove_from_index(self, key: object) -> None:
         values = self._values.pop(key, None)
