@@ -21,7 +21,7 @@ from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.reader import Reader, ReaderState
 from kafkasse.feed.ring import Ring, Segment
 from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.snapshot import Snapshot
+from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.subscribers import NewFrames, Subscribers
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
@@ -606,6 +606,42 @@ def _topic_id_of_a_new_topic_missing() -> None:
     patch(SharedFeed, "add_partitions", add_partitions)
 
 
+def _snapshot_of_all_keys() -> None:
+    def version(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
+        applied["snapshot_of_all_keys"] += selector is not None
+        return original(self, timeout_s)
+
+    patch(Snapshot, "version", version)
+
+
+def _snapshot_out_of_order() -> None:
+    """A client with several keys receives the newest row of its snapshot first."""
+
+    def version(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
+        found = original(self, timeout_s, selector)
+        if found is None or selector is None or len(found.rows) < 2:
+            return found
+        applied["snapshot_out_of_order"] += 1
+        return replace(found, rows=type(found.rows)(reversed(found.rows)))
+
+    patch(Snapshot, "version", version)
+
+
+def _after_snapshot_at_the_end() -> None:
+    """After a snapshot, a client continues at the feed's position."""
+
+    def read(original: Any, self: Any, *args: Any) -> bytes:
+        data = bytes(original(self, *args))
+        if self.position is not None:
+            feed = self._snapshot._feed
+            now = feed.places(feed.ids)
+            applied["after_snapshot_at_the_end"] += self.position != now
+            self.position = now
+        return data
+
+    patch(SnapshotReader, "read", read)
+
+
 def _on_expiry(name: str, by_s: float) -> Callable[[], None]:
     """Return a mutant whose streams end `by_s` seconds after their token has expired."""
 
@@ -636,6 +672,9 @@ def _with_later_id(stream: Any, data: bytes) -> bytes:
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
+    "snapshot_of_all_keys": _snapshot_of_all_keys,
+    "snapshot_out_of_order": _snapshot_out_of_order,
+    "after_snapshot_at_the_end": _after_snapshot_at_the_end,
     "expiry_ignored": _on_expiry("expiry_ignored", inf),
     "ends_before_expiry": _on_expiry("ends_before_expiry", -0.5),
     "expiry_cuts_an_event": _on_last_chunk("expiry_cuts_an_event", lambda stream, data: data[:-1]),

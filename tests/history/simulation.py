@@ -21,7 +21,7 @@ from kafkasse.frame import Encoder
 from kafkasse.log import Partition as LogPartition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
-from kafkasse.route import Route
+from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import is_json
 from tests.history.wire import Partition
@@ -237,10 +237,10 @@ class Simulation:
             self._bounds[each] = [Bounds(self.now, self.now, 0, 0)]
 
     def append(self, partition: Partition | None = None) -> None:
-        topic, at = partition or self._any_partition()
         number = len(self.stored)
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
         key = self._key(number)
+        topic, at = partition or self._partition_of(key)
         offset = self.log.append(topic, value, at, key, timestamp=1000 + number)
         self.stored.append(StoredRecord(topic, at, offset, 1000 + number, key, value))
         self.ends[topic, at] = offset + 1
@@ -251,6 +251,10 @@ class Simulation:
     def _key(self, number: int) -> bytes | None:
         """Return the key of a record."""
         return b"k%d" % number
+
+    def _partition_of(self, key: bytes | None) -> Partition:
+        """Return the partition of a record with this key."""
+        return self._any_partition()
 
     def mark(self) -> None:
         self.log.append_marker(*self._any_partition())
@@ -354,7 +358,8 @@ class Simulation:
         kept = last_id(client.body[:received], client.sent_id)
         starts = parse(kept).starts if kept else {}
         late = any((start.offset or 0) < self.firsts[partition] for partition, start in starts.items())
-        return bool(kept) and (self.late_reconnects or not late)
+        has_start = bool(kept) or self._route.start is StartAt.SNAPSHOT  # without an ID, a snapshot starts again
+        return has_start and (self.late_reconnects or not late)
 
     def _connect(self, client: Client) -> None:
         self._open(client, self._encoder)
@@ -373,7 +378,8 @@ class Simulation:
     def _promised(self, number: int, client: Client, is_sparse: bool, **promises: Any) -> History:
         """Return the history of a client. The server may end all of its streams."""
         connections = client.connections
-        limits = {"id_frequency": "run" if is_sparse else "event", "max_ended": len(connections)}
+        start = self._route.start.value
+        limits = {"start": start, "id_frequency": "run" if is_sparse else "event", "max_ended": len(connections)}
         topics = sorted({topic for topic, _ in self.ends})
         return History(f"client {number}", topics, connections, **limits, **promises)
 

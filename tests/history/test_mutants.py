@@ -17,6 +17,7 @@ from tests.history.simulation import Simulation
 from tests.history.test_delivery import SEED, STEPS
 from tests.history.test_patterns import PatternSimulation
 from tests.history.test_personal_streams import PersonalSimulation
+from tests.history.test_snapshots import SnapshotSimulation
 from tests.support.kafka import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
@@ -47,6 +48,9 @@ IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
             "new_topic_starts_like_the_route", "topic_id_of_a_new_topic_missing",
         ),
         PatternSimulation,
+    ),
+    **dict.fromkeys(
+        ("snapshot_of_all_keys", "snapshot_out_of_order", "after_snapshot_at_the_end"), SnapshotSimulation
     ),
 }  # fmt: skip
 # These need clients whose tokens expire.
