@@ -6,9 +6,9 @@ docs/kafkasse-vs-ancestors.md lists the features of EventStreams that they use.
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from tests.clients.programs import NODE, SOURCES, build, environment, missing
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
-from tests.support.waiting import TIMEOUT_S
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 GROUPS = {name: [f"{site}.mediawiki.{name}" for site in ("eqiad", "codfw")] for name in ("recentchange", "page-create")}
 FIRST_MS = 1_790_000_000_000  # the timestamp of the first change; each of the following is one second later
@@ -58,12 +58,16 @@ def write(cluster: Cluster, prefix: str) -> Callable[..., None]:
 @pytest.fixture(scope="module")
 def prefix() -> str:
     """The prefix of the topics in Kafka, which clients do not see."""
-    return f"es-{time.time_ns()}."
+    return f"es-{secrets.token_hex(6)}."
 
 
 @pytest.fixture(scope="module")
 def server(
-    broker: EmbeddedBroker, cluster: Cluster, prefix: str, write: Callable[..., None], tmp_path_factory: Any
+    broker: EmbeddedBroker,
+    cluster: Cluster,
+    prefix: str,
+    write: Callable[..., None],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
     """A server whose streams consist of a topic of each data center, and end after a second, so that clients reconnect."""
     for topic in (topic for topics in GROUPS.values() for topic in topics):
@@ -72,13 +76,18 @@ def server(
         write(f"eqiad.mediawiki.{name}", *range(CHANGES))
         write(f"eqiad.mediawiki.{name}", CHANGES, domain="canary")
     write("codfw.mediawiki.page-create", 0)
-    plain = {"path": "/by-line/recentchange", "topics": GROUPS["recentchange"], "position_events": False}
+    by_line = {
+        "path": "/by-line/recentchange",
+        "topics": GROUPS["recentchange"],
+        "position_events": False,
+        "max_stream_age_s": 0,  # its client does not reconnect
+    }
     settings = {
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "topic_prefix": prefix,
         "allowed_topics": ["*.mediawiki.*"],
         "topic_groups": GROUPS,
-        "routes": {"by_line": plain | {"max_stream_age_s": 0}},
+        "routes": {"by_line": by_line},
         "cors_origins": ["*"],
         "catalog": True,
         "id_type": "both",
@@ -146,7 +155,8 @@ def test_a_client_receives_each_change_of_two_streams_once(
         write(f"eqiad.mediawiki.{name}", first + 3, domain="canary")
 
     def write_last() -> None:
-        gevent.sleep(1.5)  # longer than max_stream_age_s
+        ended = server.log.count("reason=max_age")
+        wait_until(lambda: server.log.count("reason=max_age") > ended)
         write("codfw.mediawiki.recentchange", first + 4)
 
     url = f"http://127.0.0.1:{server.port}/v2/stream/recentchange,page-create?since={iso(first)}"
