@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: asyncapi help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit
+.PHONY: asyncapi help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit uwsgi
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -55,6 +55,12 @@ old-kafka: setup ## read from Kafka 2.6
 # Skips the proxies that are not installed. See docs/proxies.md.
 proxies: setup ## run streams through nginx and haproxy with the documented configuration
 	@PROXIES=1 $(VENV)/bin/pytest tests/proxies
+
+# Compiles uWSGI, which needs a C compiler.
+uwsgi: setup ## run an app under uWSGI
+	@"$(PYTHON)" -m venv $(VENV)/uwsgi
+	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
+	@UWSGI=$(CURDIR)/$(VENV)/uwsgi/bin/uwsgi $(VENV)/bin/pytest tests/server/test_wsgi_servers.py -k uWSGI
 
 # Needs npm; downloads the parser into build/asyncapi.
 asyncapi: setup ## check the AsyncAPI document with AsyncAPI's own parser

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             environ[ENVIRON_KEY] = self.streams
             environ[OPERATIONS_KEY] = start_response.__self__.req.is_for_operators
             body = app(environ, start_response)
+            if start_response.__self__.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+                start_response.__self__.force_close()  # the idle connection would take a descriptor
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
             take_turn()  # hundreds of streams may have waited for the same response from Kafka

@@ -85,9 +85,10 @@ class WsgiServer:
         return possible
 
     def _problem_of_request(self, environ: Mapping[str, Any]) -> str:
-        server = str(environ.get("SERVER_SOFTWARE") or ("uwsgi.version" in environ and "uWSGI") or "")
-        if not server:
+        server = environ.get("SERVER_SOFTWARE", "")
+        if not (server or environ["wsgi.multithread"] or "uwsgi.version" in environ):
             return ""  # a test client, which runs in the thread of the app
+        server = server or "This server"
         if server.startswith("waitress"):
             return _occupied("waitress")
         if not (is_patched() and self._was_patched):
