@@ -6,14 +6,16 @@ import contextlib
 import struct
 
 import pytest
+import snappy
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
-from kafkasse.kafka import batches
+from kafkasse.kafka import batches, compression
 from kafkasse.kafka.batches import MAX_COST, MAX_COST_IN_PYTHON, BatchTooLarge, LargeBatchSlot
+from kafkasse.kafka.compression import DecompressedTooLarge
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 
 MAX_BYTES = 1 << 20
@@ -230,8 +232,22 @@ def test_decodes_a_header_name_that_is_not_utf8_in_a_large_batch():
     assert max(len(run.records) for run in found) <= MAX_COST
 
 
-def test_rejects_a_damaged_batch():
-    """Records before it are returned. Then decode() raises, and later batches are not read."""
+def test_rejects_a_large_snappy_block_before_it_is_decompressed(monkeypatch):
+    """Snappy cannot decompress a block in pieces, so its size is read first."""
+    block = snappy.compress(b"x" * 10_000)
+    monkeypatch.setattr(compression.snappy, "uncompress", None)
+
+    with pytest.raises(DecompressedTooLarge, match="10000 bytes"):
+        list(compression.decompress(SNAPPY, memoryview(block), 9_999))
+
+
+@pytest.mark.parametrize("crc_bytes", [batches.MAX_CRC_BYTES, 50])
+def test_rejects_a_damaged_batch(monkeypatch, crc_bytes):
+    """Records before it are returned. Then decode() raises, and later batches are not read.
+
+    The checksum of a large batch is computed in pieces.
+    """
+    monkeypatch.setattr(batches, "MAX_CRC_BYTES", crc_bytes)
     damaged = bytearray(batch(6, b"b"))
     damaged[-2] ^= 1
     reading = decode(

@@ -26,6 +26,7 @@ from tests.kafka.fake_broker import (
     FakeBroker,
     FakeCluster,
     FakeTopic,
+    PendingFetch,
     batch,
     partition_data,
 )
@@ -450,6 +451,17 @@ def test_batches_contain_their_leader_epoch(cluster, opened):
     assert [(1, 4), (2, 5)] == [(each.next_offset, each.leader_epoch) for each in poll.get()]
 
 
+def test_waits_as_long_as_a_quota_requires(cluster, opened):
+    """A broker that throttles us would not answer an earlier request, which would then time out."""
+    (broker, _), cursor = cluster.brokers, opened(0)
+    poll = start_poll(cursor)
+    began_at = time.monotonic()
+    broker.next_fetch().respond(partition_data(0, batch(0, b"a")), throttle_time_ms=200)
+
+    assert [0] == offsets(poll.get())
+    assert time.monotonic() - began_at >= 0.2
+
+
 # Several topics in one session
 
 
@@ -478,6 +490,38 @@ def test_reports_a_topic_without_access_in_the_metadata(cluster, opened):
     broker.next_fetch().respond(session=SESSION_ID)
 
     assert {at(0): TopicNotAvailable} == {each: type(error) for each, error in poll.get().errors.items()}
+    assert [] == cursor.poll(TIMEOUT_S)  # the partition is reported once
+
+
+def test_seek_continues_a_partition_whose_error_was_not_reported_yet(cluster, opened):
+    """The caller has moved it, so poll() does not report the former error."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    data = partition_data(0, error=NOT_AUTHORIZED), partition_data(1, batch(0, b"a"))
+    broker.next_fetch().respond(*data, session=SESSION_ID)
+    assert [0] == offsets(poll.get(), 1)
+
+    cursor.seek({at(0): 3})
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(3, b"b")), session=SESSION_ID)
+
+    assert [3] == offsets(poll.get())
+
+
+def test_needs_no_leader_for_a_removed_partition(cluster, opened):
+    """Otherwise, the cursor would read the partition again."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
+    poll = start_poll(cursor)
+    fetch = broker.next_fetch()
+    refreshes = cluster.requests[METADATA]
+    cursor.remove([at(0)])
+    fetch.respond(session=SESSION_ID)
+    broker.next_fetch().respond(partition_data(1, batch(0, b"b")), session=SESSION_ID)
+    poll.get()
+    start_poll(cursor)
+
+    assert {1: 1} == broker.next_fetch().offsets
+    assert refreshes == cluster.requests[METADATA]
 
 
 def test_removed_partition_is_forgotten_by_the_session(cluster, opened):
@@ -636,14 +680,15 @@ def test_reconnects_after_a_disconnect(cluster, opened):
 
 
 def test_reconnects_after_a_timeout(cluster, opened):
-    """If no response arrives in time, the cursor sends the same request on a new connection."""
+    """If no response arrives in time, the cursor closes the connection and sends the same request on a new one."""
     (broker, _), cursor = cluster.brokers, opened(0)
     poll = start_poll(cursor)
-    broker.next_fetch()
+    late = broker.next_fetch()
 
     broker.next_fetch().respond(partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
+    wait_until(lambda: late.sock.closed)
 
 
 def test_reuses_a_connection_after_the_response_to_a_closed_cursor(cluster, opened):
@@ -766,6 +811,28 @@ def test_refreshes_the_metadata_with_a_backoff(cluster, opened):
 
     assert list(range(200)) == found
     assert cluster.requests[METADATA] - refreshes < 10
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [lambda fetch: fetch.respond(partition_data(0, error=NOT_LEADER), session=SESSION_ID), PendingFetch.disconnect],
+    ids=["error", "disconnect"],
+)
+def test_retries_with_a_backoff(cluster, opened, fail):
+    """A leader that cannot be read now receives few requests."""
+    (broker, _), cursor = cluster.brokers, opened(0, tail=True)
+    fetches = []
+
+    def serve() -> None:
+        while True:
+            fetches.append(broker.next_fetch())
+            fail(fetches[-1])
+
+    serving = gevent.spawn(serve)
+
+    assert [] == cursor.poll(TIMEOUT_S)
+    serving.kill()
+    assert 1 < len(fetches) < 10
 
 
 def test_does_not_read_a_recreated_topic(cluster, opened):

@@ -82,6 +82,7 @@ def test_returns_to_the_leader_if_the_replica_fails(cluster: FakeCluster, cursor
 
     assert "" == again.request.rack_id
     assert [0] == offsets(poll.get())
+    assert 0 == cluster.brokers[REPLICA].pending_fetches
 
 
 def test_asks_the_leader_again_after_some_time(

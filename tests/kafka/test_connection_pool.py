@@ -1,0 +1,104 @@
+"""The connections that are kept for the next cursor, and those that are closed."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from gevent import socket
+from kafka.errors import IncompatibleBrokerVersion
+
+from kafkasse.kafka.client import Broker, Client
+from kafkasse.kafka.connection import Connection
+from kafkasse.kafka.connection_pool import MAX_IDLE_PER_BROKER, ConnectionPool
+from tests.support.waiting import wait_until
+
+BROKER = Broker(0, "b", 1)
+
+
+class FakeClient:
+    """Opens sockets to a broker that supports these Fetch versions."""
+
+    client_id = "test"
+
+    def __init__(self, *versions: int) -> None:
+        self.versions = versions
+        self.opened: list[socket.socket] = []
+        self.brokers: list[socket.socket] = []  # the other ends
+
+    def connect(self, broker: Broker) -> tuple[Any, tuple[int, ...]]:
+        ours, theirs = socket.socketpair()
+        self.opened.append(ours)
+        self.brokers.append(theirs)
+        return ours, self.versions
+
+    def closed(self) -> list[bool]:
+        """Return for each socket whether the pool has closed it."""
+        return [each.closed for each in self.opened]
+
+
+def open_pool(*versions: int) -> tuple[FakeClient, ConnectionPool]:
+    client = FakeClient(*(versions or (4, 13)))
+    return client, ConnectionPool(cast(Client, client), 1.0)
+
+
+def start_reading(connection: Connection) -> None:
+    connection.start_reading(lambda _: None, lambda _: None)
+
+
+def test_keeps_a_few_idle_connections() -> None:
+    """Connections above the limit are closed, and the next cursor takes one of the others."""
+    client, pool = open_pool()
+    opened = [pool.take(BROKER) for _ in range(MAX_IDLE_PER_BROKER + 2)]
+    for each in opened:
+        pool.release(each)
+
+    assert opened[:MAX_IDLE_PER_BROKER] == list(pool.idle())
+    assert [False] * MAX_IDLE_PER_BROKER + [True] * 2 == client.closed()
+    assert pool.take(BROKER) in opened
+
+
+def test_closes_a_connection_with_a_response_in_flight() -> None:
+    """The next cursor would receive that response."""
+    client, pool = open_pool()
+    connection = pool.take(BROKER)
+    start_reading(connection)
+    connection.in_flight = 1
+    pool.release(connection)
+
+    assert [] == list(pool.idle())
+    assert [True] == client.closed()
+
+
+def test_closes_a_connection_that_failed() -> None:
+    """The broker disconnected, so the next request would fail."""
+    client, pool = open_pool()
+    connection = pool.take(BROKER)
+    start_reading(connection)
+    client.brokers[0].close()
+    wait_until(lambda: connection.broken)
+    pool.release(connection)
+
+    assert [] == list(pool.idle())
+
+
+def test_closes_all_connections_with_the_log() -> None:
+    """Those that a cursor releases later are closed too."""
+    client, pool = open_pool()
+    first, second = pool.take(BROKER), pool.take(BROKER)
+    pool.release(first)
+    pool.close()
+    pool.release(second)
+
+    assert [] == list(pool.idle())
+    assert [True, True] == client.closed()
+
+
+def test_rejects_a_broker_that_is_too_old() -> None:
+    """The error names the versions that the broker supports, and the socket is closed."""
+    client, pool = open_pool(0, 3)
+
+    with pytest.raises(IncompatibleBrokerVersion, match="Fetch versions 0 to 3"):
+        pool.take(BROKER)
+
+    assert [True] == client.closed()
