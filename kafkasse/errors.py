@@ -238,7 +238,7 @@ class TopicGone(KafkasseError):
 class ConfigurationError(KafkasseError):
     title = "Invalid server configuration"
     name = "ConfigurationError"
-    cause = "Kafka rejects the server's credentials or settings."
+    cause = "Kafka rejects the server's credentials or settings, or the app runs under a web server without gevent."
     fix = "The operator finds the setting to correct in the server's log."
 
 

@@ -201,11 +201,17 @@ def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., Any
 # Stopping and upgrading.
 
 
+def example_with(text: str) -> str:
+    """Return the Python example of docs/deployment.md that contains this text."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = [block for block in blocks if text in block]
+    return str(code)
+
+
 @pytest.mark.parametrize("example", ["post_worker_init", "gevent.pywsgi"])
 def test_sigterm_ends_streams_politely(start: Callable[..., AnyServer], tmp_path: Path, example: str) -> None:
     """With the examples in docs/deployment.md, each stream ends with a reconnection time, long before the timeout."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.MULTILINE | re.DOTALL)
-    (code,) = [block for block in blocks if example in block]
+    code = example_with(example)
     file = tmp_path / "example.py"
     file.write_text(
         code.replace("from shop import", "from tests.support.shop import").replace(
@@ -229,12 +235,12 @@ def test_sigterm_ends_streams_politely(start: Callable[..., AnyServer], tmp_path
 
 
 def test_sigusr2_starts_a_second_master(start: Callable[..., AnyServer], tmp_path: Path) -> None:
-    """`kafkasse serve` starts gunicorn as a module. The new master serves after the old one has stopped."""
-    pid_file = tmp_path / "pid"
-    server = start(
-        f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} --pid {pid_file}"
-        f" -c python:kafkasse.server.gunicorn_conf {SHOP}"
-    )
+    """`kafkasse serve` starts gunicorn as a module. The new master serves after the old one has stopped.
+
+    The file of settings is the example in docs/deployment.md, which imports those of kafkasse.
+    """
+    (tmp_path / "example.py").write_text(example_with("keepalive = 75"))
+    server = start(f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} -c {tmp_path}/example.py {SHOP}")
 
     server.process.send_signal(signal.SIGUSR2)
     wait_until(lambda: server.log.count("Booting worker") == 2)
