@@ -332,6 +332,20 @@ def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:
     assert 2 == crowd.clients[1].received.count(b"event: message")
 
 
+def test_a_parked_client_receives_a_gap_at_once() -> None:
+    """It does not wait for the next record."""
+    crowd = Crowd(1)
+    crowd.append(0)
+    for _ in range(2):
+        crowd.log.append("t", b'{"n":1}')
+    crowd.log.drop_before("t", 3)
+    for _ in range(3):
+        crowd.append()
+        gevent.sleep(0.01)  # the tail looks up the start in the background
+
+    assert b"event: gap" in crowd.clients[0].received
+
+
 def id_at(offset: int) -> bytes:
     return b'[{"topic":"t","partition":0,"offset":%d,"topic_id":"memory1"}]' % offset
 

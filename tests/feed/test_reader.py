@@ -208,6 +208,18 @@ def test_a_parked_client_continues_where_the_feed_stopped(world: World) -> None:
     assert [4] == offsets(reader.read(0))
 
 
+def test_a_parked_client_wakes_up_when_its_feed_ends(world: World) -> None:
+    """Otherwise, its stream would stay open without records and heartbeats."""
+    reader, woken = live(world), Event()
+    client = ParkedClient()
+    client.wake = woken.set
+    reader.park(client)
+
+    world.tails[0].close()
+
+    assert woken.is_set()
+
+
 def test_a_parked_client_receives_a_new_position_once() -> None:
     """After filtered records, one heartbeat carries the new event ID; the heartbeats after it are comments."""
     world = World(heartbeat_s=0.001)

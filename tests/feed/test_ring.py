@@ -84,6 +84,20 @@ def test_finds_the_next_segment_of_each_position_of_the_feed(
             assert number == shared.ring.find(offsets)
 
 
+def test_finds_the_next_segment_after_a_partition_was_added() -> None:
+    """Positions from before, without the partition, are found too."""
+    shared, added = feed(1), Partition("t", 1)
+    append(shared, 0)
+    before = dict(shared.ids.offsets), shared.ring.head
+    shared.add_partitions({added: 0}, {"t": "x"})
+    positions = [before]
+    for partition in (1, 0, 1):
+        append(shared, partition)
+        positions.append((dict(shared.ids.offsets), shared.ring.head))
+
+    assert [number for _, number in positions] == [shared.ring.find(offsets) for offsets, _ in positions]
+
+
 def test_a_position_that_the_feed_did_not_have_starts_at_the_first_segment() -> None:
     """The reader skips the records that it already has."""
     shared = feed()

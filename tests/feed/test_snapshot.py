@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError, Unavailable
+from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds, StopReason
 from kafkasse.feed import snapshot as snapshots
@@ -27,13 +27,19 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 class CountingLog(MemoryLog):
-    """Counts the cursors that were opened."""
+    """Counts the cursors that were opened and closed."""
 
     cursors = 0
+    closed = 0
 
     def cursor(self, *args: Any, **options: Any) -> MemoryCursor:
         self.cursors += 1
-        return super().cursor(*args, **options)
+        cursor = super().cursor(*args, **options)
+        cursor.close = self._count_closed
+        return cursor
+
+    def _count_closed(self) -> None:
+        self.closed += 1
 
 
 class World:
@@ -111,6 +117,24 @@ def personal_world() -> World:
 def put_for(world: World, whose: str, n: int, key: bytes) -> None:
     world.log.append("t", b'{"n":%d,"of":"%b"}' % (n, whose.encode()), 0, key)
     world.turn()
+
+
+def test_the_limit_counts_only_the_rows_that_exist() -> None:
+    """A table may change for years, and rows that were replaced or deleted take up no memory."""
+    used = []
+    for first in (0, 98):
+        world = World(Encoder(dimensions=Dimensions((Dimension("field", "of"),))))
+        for n in range(first, 100):
+            key = b"key-%d" % (n % 2) * 20
+            put_for(world, f"customer-{n % 7}", n, key)
+            if n % 10 == 0:
+                world.delete(key)
+        selector = Selector.of(["customer-0"], ["customer-1"])
+        assert [98, 99] == numbers(world.open(selector=selector).read())
+        (feed,) = world.tails[0].feeds.values()
+        used.append(feed.snapshot._bytes)
+
+    assert used[0] == pytest.approx(used[1], rel=0.01)  # offsets have more digits in the first
 
 
 def test_a_snapshot_contains_the_rows_that_the_client_selects() -> None:
@@ -280,6 +304,21 @@ def test_a_failed_snapshot_ends_the_wait_of_its_clients() -> None:
         client.reader.read(TIMEOUT_S * 2)
 
 
+def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic may be deleted while its snapshot is read."""
+    monkeypatch.setattr(snapshots.Snapshot, "_complete", lambda snapshot: gevent.sleep(TIMEOUT_S * 2))
+    client = world.open()
+    assert b"" == client.reader.read(0)
+
+    (tail,) = world.tails
+    tail.fail(tail.feeds.values(), TopicGone("The topic was deleted."))
+
+    with pytest.raises(TopicGone):
+        client.reader.read(0)
+
+
 @pytest.mark.parametrize("reason", StopReason)
 def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
     world: World, monkeypatch: pytest.MonkeyPatch, reason: StopReason
@@ -298,14 +337,15 @@ def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
 # Many clients.
 
 
-def test_a_complete_snapshot_releases_its_slot() -> None:
-    """Otherwise, a reader that falls behind later would wait for it forever."""
+def test_a_complete_snapshot_releases_its_slot_and_its_cursor() -> None:
+    """Otherwise, a reader that falls behind later would wait for the slot forever."""
     world = World(max_catch_ups=1, max_ring_records=1)
     first = world.open()
     first.read()
     for n in range(3):
         world.put(n, b"%d" % n)
     world.open().read()
+    assert len(world.tails) == world.log.cursors - world.log.closed
 
     returned = world.open(first.parser.last_event_id)
 

@@ -16,6 +16,7 @@ import pytest
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, KafkaUnavailable, ServerFull, TopicGone, TopicNotAvailable
 from kafkasse.feed import Feeds, Reader, StopReason, feeds
+from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
 from kafkasse.frame import Encoder
 from kafkasse.log import Topic
@@ -144,6 +145,8 @@ def test_stops_reading_a_topic_after_its_last_feed(world: World) -> None:
     a.close()
     world.turn()
     assert {"b"} == {partition.topic for partition in world.tails[0].partitions} == world.tails[0].topics.keys()
+    world.write("a", 0)
+    assert [] == world.log.cursors[0].poll(0)
 
     b.close()
     world.turn()
@@ -301,11 +304,14 @@ def test_a_tail_that_fails_ends_its_streams_with_an_error() -> None:
     def fail(timeout_s: float) -> Any:
         raise AssertionError("a bug")
 
+    closed: list[bool] = []
     log.cursors[0].poll = fail  # type: ignore[method-assign]
+    log.cursors[0].close = lambda: closed.append(True)  # type: ignore[method-assign]
     log.append("a", b'{"n":1}')
     assert [1] == numbers_in(reader.read(TIMEOUT_S))
     with pytest.raises(KafkaUnavailable, match="last event ID"):
         reader.read(TIMEOUT_S)
+    assert [True] == closed
 
     again = feeds.open(route, of_topics(["a"]), topics, Encoder())
     log.append("a", b'{"n":2}')
@@ -370,6 +376,33 @@ def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(worl
 
     assert returned.can_park
     assert 1 == len(world.log.cursors)
+
+
+# Clients that join.
+
+
+def test_a_client_that_joins_receives_a_gap(world: World) -> None:
+    """The event ID of the gap is the client's own, because the feed has never been at its position."""
+    position = json.loads(world.open("a").position_id)
+    world.write("a", 1)
+    world.turn()
+    for n in range(3):
+        world.write("a", 3 + n)
+    world.log.drop_before("a", 3)
+    for _ in range(3):
+        world.turn()
+    world.write("a", 2, 1)
+    world.turn()
+    position[1]["offset"] = 1
+
+    reader = world.open(*position)
+
+    assert ReaderState.JOINING is reader.state
+    [before, gap, after] = Parser().receive(b"".join(iter(lambda: reader.read(0), b"")))
+    assert ["message", "gap", "message"] == [each.type for each in (before, gap, after)]
+    assert {"from": 1, "to": 3}.items() <= json.loads(gap.data).items()
+    assert [3, 1] == [entry["offset"] for entry in json.loads(gap.id)]
+    assert 5 == json.loads(after.data)["n"]
 
 
 # Opening.
