@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: asyncapi help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit uwsgi
+.PHONY: asyncapi compat help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit uwsgi
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,6 +47,11 @@ chaos: setup ## inject random faults for SECONDS while many clients read
 # `make test` runs the same attacks with smaller sizes. See tests/attacks/sizes.py.
 attacks: setup ## run the attacks on memory and on the event loop in full size
 	@ATTACKS=full $(VENV)/bin/pytest -s --timeout 900 tests/attacks/test_stalls.py tests/attacks/test_isolation.py $(TEST)
+
+# Downloads many versions of the packages once. See docs/install.md. COMPAT="--python 3.11 --only lowest" tests only these.
+compat: setup ## test the lowest and newest versions of all packages in new virtual environments
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q uv==0.13.9
+	@$(VENV)/bin/python -m tests.project.compat $(COMPAT)
 
 # Downloads 31 MB once. See docs/faults.md.
 old-kafka: setup ## read from Kafka 2.6

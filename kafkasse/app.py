@@ -12,6 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
+from kafkasse.kafka.version import check_version
 from kafkasse.log import Log
 from kafkasse.telemetry import request_id
 from kafkasse.web.blueprint import StreamService, add_request_id, streams_blueprint
@@ -33,7 +34,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:
-        ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.
+        ConfigurationError: a setting is not valid, there is nothing to serve, a route does not set its access, or the
+            installed version of kafka-python does not work.
     """
     config = config or Config.load()
     return _blueprint(config, log, name, catalog=config.web.catalog is True)
@@ -41,6 +43,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 
 def _blueprint(config: Config, log: Log | None, name: str, catalog: bool) -> Blueprint:
     config.check_servable()
+    if log is None:
+        check_version()
     if log is None and is_module_patched("socket"):
         import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
 

@@ -28,7 +28,12 @@ def read(name: str) -> dict[str, Any]:
 @cache
 def validator(name: str) -> Draft202012Validator:
     """Return the validator for a schema. It is cached, because creating it takes milliseconds."""
-    return Draft202012Validator(read(name))
+    return Draft202012Validator(without_id(read(name)))
+
+
+def without_id(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema without its `$id`: jsonschema before 4.10 cannot resolve `#/$defs/…` if the ID is a URN."""
+    return {keyword: value for keyword, value in schema.items() if keyword != "$id"}
 
 
 def first_error(name: str, value: object) -> tuple[str, str] | None:

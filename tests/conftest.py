@@ -23,6 +23,7 @@ from collections.abc import Iterator  # noqa: E402
 from contextlib import closing  # noqa: E402
 
 import pytest  # noqa: E402
+from werkzeug.wrappers import Response  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
 from tests.support.examples import register_profiles  # noqa: E402
@@ -32,6 +33,9 @@ from tests.support.report import Report  # noqa: E402
 from tests.support.schedule import Schedule  # noqa: E402
 
 register_profiles()
+
+if not hasattr(Response, "text"):  # Werkzeug 2.0, with which `make compat` runs some tests
+    Response.text = property(lambda response: response.get_data(as_text=True))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,6 +16,7 @@ import click
 from kafkasse.config import Config
 from kafkasse.describe.streams import is_pattern
 from kafkasse.errors import CommandError, KafkasseError
+from kafkasse.kafka.version import check_version
 from kafkasse.route import Route
 
 EPILOG = """\b
@@ -56,6 +57,7 @@ def command(file: Path | None) -> None:
 
 def _topics(config: Config, cluster: str) -> Partitions:
     """Return the topics of a cluster that start with topic_prefix, without the prefix."""
+    check_version()
     from kafkasse.kafka.client import Client  # here, because importing kafka-python takes longer than most checks
     from kafkasse.kafka.errors import translate_errors
 

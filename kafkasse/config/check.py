@@ -12,17 +12,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from ipaddress import ip_network
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator, TypeChecker, validators
 from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
 
 from kafkasse import schemas
 from kafkasse.access.grant import PUBLIC
 from kafkasse.config import access, hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
 from kafkasse.times import parse_start_time
+
+if TYPE_CHECKING:  # jsonschema has protocols since version 4.3
+    from jsonschema.protocols import Validator
 
 _KINDS = {
     "kafka": "a client setting of kafka-python",
@@ -97,7 +99,7 @@ def _validator() -> Validator:
         ),
     })  # fmt: skip
     extend: Any = validators.extend  # which has no types
-    validator: Validator = extend(Draft202012Validator, type_checker=types)(schemas.read(SCHEMA))
+    validator: Validator = extend(Draft202012Validator, type_checker=types)(schemas.without_id(schemas.read(SCHEMA)))
     return validator
 
 

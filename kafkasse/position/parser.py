@@ -51,6 +51,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 _Entries = Annotated[list[_Entry | _Topic], Meta(min_length=1)]
 _decode_json = msgspec.json.Decoder(_Entries).decode
+_INVALID = (ValueError, msgspec.MsgspecError, RecursionError)  # before 0.20, a MsgspecError is not a ValueError
 
 
 def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
@@ -76,7 +77,7 @@ def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
     is_compact = text.startswith(compact.MARK)
     try:
         entries = msgspec.convert(compact.decode(text), _Entries) if is_compact else _decode_json(text)
-    except (ValueError, RecursionError):
+    except _INVALID:
         raise _rejection(compact.decode(text) if is_compact else _load_json(text)) from None
     if len(entries) > limits.max_entries:
         raise InvalidPosition(
@@ -162,6 +163,6 @@ def _rejection(entries: Any) -> InvalidPosition:
 def _is_valid(entry: object) -> bool:
     try:
         msgspec.convert(entry, _Entry | _Topic)
-    except (ValueError, RecursionError):
+    except _INVALID:
         return False
     return True

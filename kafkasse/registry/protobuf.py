@@ -186,7 +186,8 @@ class _MessageConverter:
             value = self._value_converter(kind.fields_by_name["value"])
             return lambda values, depth: {_key(key): value(values[key], depth) for key in _in_pieces(values)}
         convert = self._value_converter(field)
-        if field.is_repeated:
+        # protobuf 7 has no `label`, and versions before 6.31 have no `is_repeated`.
+        if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
             return lambda values, depth: [convert(each, depth) for each in _in_pieces(values)]
         return convert
 

@@ -43,6 +43,7 @@ from kafkasse.web.wsgi_server import raise_descriptor_limit
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
+DISCARD_BYTES = 8_192
 # After the listener is closed, streams still open for this long, so that no connection that was just accepted gets a 503.
 OPEN_AFTER_STOP_S = 0.2
 # Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
@@ -76,10 +77,15 @@ class _Request(http.Request):  # type: ignore[misc]
         finally:
             self._received = bytearray()  # a request may stay open for a long time
 
-    def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:
+    def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:  # gunicorn 24 or newer
         before = len(buf)
         super().read_into(unreader, buf, stop)
         self._received += buf[before:]
+
+    def get_data(self, unreader: Any, buf: Any, stop: bool = False) -> None:  # older versions
+        before = buf.tell()
+        super().get_data(unreader, buf, stop)
+        self._received += buf.getvalue()[before:]
 
 
 class _Parser(http.RequestParser):  # type: ignore[misc]
@@ -87,8 +93,20 @@ class _Parser(http.RequestParser):  # type: ignore[misc]
 
     mesg_class = _Request
 
-    def finish_body(self, deadline: float | None = None, max_bytes: int | None = MAX_UNREAD_BODY_BYTES) -> bool:
-        return bool(super().finish_body(deadline, max_bytes))
+    def __next__(self) -> Any:
+        if self.mesg and not self.mesg.should_close() and not getattr(self.mesg.body, "failed", False):
+            self._discard(self.mesg.body)
+        return super().__next__()
+
+    def _discard(self, body: Any) -> None:
+        unread_bytes = 0
+        try:
+            while data := body.read(DISCARD_BYTES):
+                unread_bytes += len(data)
+                if unread_bytes >= MAX_UNREAD_BODY_BYTES:
+                    raise StopIteration
+        except TimeoutError:
+            raise StopIteration from None
 
 
 class _Atoms(SafeAtoms):  # type: ignore[misc]
@@ -239,7 +257,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Wrap `app` so that its streams use our registry and, if no middleware wraps them, serve themselves."""
         from kafkasse.web.stream import Stream  # not at the top: gunicorn imports this module before gevent patches
 
-        is_logged = self.log.access_log_enabled or self.cfg.statsd_host
+        is_logged = _has_access_log(self.log, self.cfg) or self.cfg.statsd_host
 
         def wrapped(environ: dict[str, Any], start_response: Any) -> Any:
             began_at = datetime.now()
@@ -277,6 +295,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
             util.write_nonblock(client, response.encode("latin-1"))
         except OSError:
             self.log.debug("The client left before it received its error response.")
+
+
+def _has_access_log(log: Any, cfg: Any) -> bool:
+    """Return whether gunicorn writes an access log. gunicorn before 25.3 has no property for it."""
+    configured = cfg.accesslog or cfg.logconfig or cfg.logconfig_dict or cfg.syslog
+    return bool(getattr(log, "access_log_enabled", configured))
 
 
 class _SendRecorder(list[bytes]):

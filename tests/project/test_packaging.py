@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import kafkasse
@@ -139,6 +141,36 @@ def test_imports_have_no_side_effects(run: Callable[..., str]) -> None:
     run(sys.executable, "-c", IMPORT + IMPORT_ALL)
 
 
+CLIENT = """
+import sys
+packages = {names}
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in packages:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import kafkasse.sse
+from kafkasse.commands import main
+sys.exit(main(["cat", "--help"]))
+"""
+
+
+def test_the_client_side_needs_only_click(run: Callable[..., str], root: Path) -> None:
+    """kafkasse.sse and `kafkasse cat` work without all other packages, after `pip install --no-deps`."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    names = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]} - {"click"}
+    modules = {
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if names & {*map(canonicalize_name, owners)}
+    }
+    assert modules >= {"flask", "gevent", "gunicorn", "kafka", "jsonschema", "msgspec", "yaml"}
+
+    run(sys.executable, "-c", CLIENT.replace("{names}", repr(modules)))
+
+
 WEB_PROCESS = """
 import os, sys
 os.environ |= {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
@@ -168,14 +200,15 @@ def test_the_master_does_not_load_what_only_its_workers_use(run: Callable[..., s
     run(sys.executable, "-c", MASTER_PROCESS)
 
 
-def test_requirements_agree_with_pyproject(root: Path) -> None:
-    """Both files pin what pyproject.toml requires, and the same version of hatchling."""
+def test_every_pin_lies_in_its_range(root: Path) -> None:
+    """The versions in both files satisfy what pyproject.toml requires, and both pin the same version of hatchling."""
     pyproject = tomllib.loads((root / "pyproject.toml").read_text())
-    web, dev = _pins(root / "requirements.txt"), _pins(root / "requirements-dev.txt")
+    web = _versions(root / "requirements.txt")
+    all_pins = web | _versions(root / "requirements-dev.txt")
     extras = [line for lines in pyproject["project"]["optional-dependencies"].values() for line in lines]
 
-    assert {_pin(line) for line in pyproject["project"]["dependencies"]} <= web
-    assert {_pin(line) for line in [*extras, *pyproject["build-system"]["requires"]]} <= web | dev
+    assert [] == _violations(pyproject["project"]["dependencies"], web)
+    assert [] == _violations([*extras, *pyproject["build-system"]["requires"]], all_pins)
 
 
 @pytest.mark.parametrize(("files", "extras"), [
@@ -199,6 +232,33 @@ def test_pip_installs_nothing_else(root: Path, web_venv: Path, run: Callable[...
     frozen = run(*pip(web_venv), "freeze", "--all").split()
 
     assert _pins(root / "requirements.txt") == {_pin(line) for line in frozen}
+
+
+def test_the_docs_list_the_range_of_each_package(root: Path) -> None:
+    """docs/install.md has a row for each dependency, with the range in pyproject.toml."""
+    ranges = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    rows = re.findall(r"^\| ([a-z0-9-]+) \| ([0-9].*?) \|", (root / "docs/install.md").read_text(), re.MULTILINE)
+
+    assert {Requirement(line).name: _in_words(Requirement(line).specifier) for line in ranges} == dict(rows)
+
+
+def _in_words(specifiers: SpecifierSet) -> str:
+    """Return `2.0 or newer, below 4` for `>=2.0,<4`."""
+    words = {">=": "{} or newer", "<": "below {}"}
+    return ", ".join(
+        words[each.operator].format(each.version)
+        for each in sorted(specifiers, key=lambda each: each.operator, reverse=True)
+    )
+
+
+def _versions(file: Path) -> dict[str, str]:
+    return dict(pin.split("==") for pin in _pins(file))
+
+
+def _violations(ranges: Iterable[str], versions: Mapping[str, str]) -> list[str]:
+    """Return the ranges that do not contain the pinned version."""
+    requirements = [Requirement(line) for line in ranges]
+    return [str(each) for each in requirements if versions[canonicalize_name(each.name)] not in each.specifier]
 
 
 def _pins(file: Path) -> set[str]:

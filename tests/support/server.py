@@ -14,6 +14,7 @@ import gevent
 
 ROOT = Path(__file__).parents[2]
 MAX_STOP_S = 20.0
+PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)  # `make compat` runs servers in other virtual environments
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
 
 
@@ -42,7 +43,7 @@ class Server:
         ):
             environment.setdefault(name, value)
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        words = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", app]
+        words = [PYTHON, "-m", "gunicorn", "-c", "gunicorn.conf.py", app]
         self.log = ""
         self._process = subprocess.Popen(
             words, cwd=ROOT, env=inherited | environment, stderr=subprocess.PIPE, text=True, bufsize=1

@@ -41,7 +41,7 @@ def decompress(name: str, data: bytes) -> bytes:
         return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS).decompress(data)
     if not data:
         return b""
-    return zstandard.ZstdDecompressor().decompressobj(read_across_frames=True).decompress(data)
+    return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
 
 
 @pytest.mark.parametrize("coding", [Gzip, Zstd])

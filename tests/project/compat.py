@@ -1,0 +1,137 @@
+"""`make compat`: install the wheel with the lowest and the newest versions of pyproject.toml, and test each installation.
+
+For each installed Python from 3.11, this creates one virtual environment in which every range has its lowest version that
+has a wheel, and one with the newest versions. In each environment, it runs
+
+- the installation of kafkasse's wheel, which must not change a package that is already installed,
+- the fast tests of FAST,
+- the tests of SERVED, which start gunicorn in the environment and a real broker outside of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WORK = ROOT / "build" / "compat"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+EXTRAS = ("jwt", "cel", "schemas")
+# gunicorn 20.1 and gevent 22.10 import pkg_resources, which newer versions of setuptools do not contain.
+CONSTRAINTS = ("setuptools<81",)
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "responses", "selenium")
+FAST = [
+    *(
+        f"tests/{name}"
+        for name in ("access", "config", "feed", "filter", "frame", "kafka", "position", "registry", "web")
+    ),
+    "tests/test_app.py",
+    "tests/telemetry/test_metrics.py",
+    "tests/telemetry/test_multiprocess.py",
+]
+SERVED = ["tests/project/test_installation.py", "tests/server/test_worker.py"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", choices=PYTHONS, action="append", help="only this version; may be repeated")
+    parser.add_argument("--only", choices=("lowest", "newest"), help="only these versions of the packages")
+    options = parser.parse_args()
+    wheel = _build_wheel()
+    failed = False
+    for version in options.python or PYTHONS:
+        if (python := _find_python(version)) is None:
+            print(f"Python {version}: not installed, not tested", flush=True)
+            continue
+        for resolution in [options.only] if options.only else ["lowest", "newest"]:
+            began = time.monotonic()
+            problem = _test(python, resolution, WORK / f"{version}-{resolution}", wheel)
+            failed = failed or bool(problem)
+            seconds = time.monotonic() - began
+            print(f"Python {version}, {resolution} versions: {problem or 'passed'} ({seconds:.0f} s)", flush=True)
+    return int(failed)
+
+
+def _build_wheel() -> Path:
+    shutil.rmtree(WORK / "dist", ignore_errors=True)
+    _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", WORK / "dist")
+    (wheel,) = (WORK / "dist").iterdir()
+    return wheel
+
+
+def _find_python(version: str) -> str | None:
+    """Return a Python of this version: from PATH, from pyenv, or from uv."""
+    pyenv = sorted(
+        (Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions").glob(f"{version}.*/bin/python")
+    )
+    for candidate in (
+        shutil.which(f"python{version}"),
+        *map(str, pyenv),
+        _uv("python", "find", version, check=False).strip(),
+    ):
+        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+def _test(python: str, resolution: str, home: Path, wheel: Path) -> str:
+    """Create a virtual environment and run its tests. Return the first step that failed, or ""."""
+    try:
+        _install(python, resolution, home, wheel)
+        environment = os.environ | {"SERVER_PYTHON": str(home / "bin/python"), "COMPAT_HOME": str(home)}
+        fast = [home / "bin/python", "-m", "pytest", "-m", "not processes", "--hypothesis-profile=fast"]
+        _run(*fast, "-q", "-p", "no:cacheprovider", *FAST)
+        _run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SERVED, environment=environment)
+    except subprocess.CalledProcessError as error:
+        print(error.stdout[-8000:])
+        return f"FAILED: {' '.join(map(str, error.cmd[:8]))}"
+    return ""
+
+
+def _install(python: str, resolution: str, home: Path, wheel: Path) -> None:
+    """Install the dependencies, then the wheel, then the tools of the tests."""
+    shutil.rmtree(home, ignore_errors=True)
+    _uv("venv", "--python", python, home)
+    constraints, pins = home / "constraints.txt", home / "pins.txt"
+    constraints.write_text("\n".join(CONSTRAINTS))
+    _uv(
+        *("pip", "compile", ROOT / "pyproject.toml", "--output-file", pins, "--python", home / "bin/python"),
+        *("--resolution", "highest" if resolution == "newest" else "lowest-direct", "--only-binary", ":all:"),
+        *("--constraint", constraints, *(word for extra in EXTRAS for word in ("--extra", extra))),
+    )
+    into = ("pip", "install", "--python", home / "bin/python", "--constraint", constraints)
+    _uv(*into, "-r", pins)
+    before = _freeze(home)
+    _uv(*into, f"kafkasse[{','.join(EXTRAS)}] @ {wheel.as_uri()}")
+    changed = sorted(each for each in _freeze(home) - before if not each.startswith("kafkasse"))
+    if changed:
+        raise subprocess.CalledProcessError(1, [f"the installation of kafkasse changed {', '.join(changed)}"], "")
+    _uv("pip", "check", "--python", home / "bin/python")
+    _uv(*into, "--constraint", pins, *TOOLS)
+
+
+def _freeze(home: Path) -> set[str]:
+    return set(_uv("pip", "freeze", "--python", home / "bin/python").splitlines())
+
+
+def _uv(*words: object, check: bool = True) -> str:
+    return _run(Path(sys.executable).with_name("uv"), *words, check=check)
+
+
+def _run(*words: object, environment: dict[str, str] | None = None, check: bool = True) -> str:
+    command = [str(word) for word in words]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if check:
+        done.check_returncode()
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
