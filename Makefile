@@ -58,7 +58,7 @@ old-kafka: setup ## read from Kafka 2.6
 	@OLD_KAFKA=1 $(VENV)/bin/pytest tests/kafka/test_old_kafka.py
 
 # Skips the proxies that are not installed. See docs/proxies.md.
-proxies: setup ## run streams through nginx and haproxy with the documented configuration
+proxies: setup ## run streams through real proxies with their documented configuration
 	@PROXIES=1 $(VENV)/bin/pytest tests/proxies
 
 # Compiles uWSGI, which needs a C compiler.

@@ -69,6 +69,28 @@ PROGRAMS = (
         "-db -f {config}",
         ((r"    (user|group) .*\n", ""), (r"/etc/haproxy/again.http", f"{DIRECTORY}/again.http")),
     ),
+    Program("caddy", "Caddyfile", "/usr/bin/caddy", "run --adapter caddyfile --config {config}"),
+    Program(
+        "apache2",
+        "apache.conf",
+        "/usr/sbin/apache2",
+        "-D FOREGROUND -f {config}",
+        (
+            (r"(User|Group) .*\n", ""),
+            (r"PidFile .*\n", "PidFile {home}/apache.pid\nDefaultRuntimeDir {home}\n"),
+            (r"/var/log/apache2/error.log", "/dev/stderr"),
+            (r"/etc/apache2/again.asis", f"{DIRECTORY}/again.asis"),
+        ),
+        max_notice_s=15,
+    ),
+    Program(
+        "varnish",
+        "varnish.vcl",
+        "/usr/sbin/varnishd",
+        "-F -j none -n {home} -a 127.0.0.1:{http} -f {config} {parameters}",
+        max_notice_s=15,
+        clients=("http1", "http2"),
+    ),
 )
 
 
@@ -91,7 +113,9 @@ class Proxy:
         certificate.write_text("".join(authority.issue("localhost")))
         config = home / program.file
         config.write_text(self._substituted(program, server_port, home, certificate))
-        command = f"exec {program.binary} " + program.command.format(config=config, home=home)
+        parameters = " ".join(re.findall(r"-p \S+", (DIRECTORY / "varnish.service").read_text()))
+        arguments = program.command.format(config=config, home=home, parameters=parameters, **self.ports)
+        command = f"exec {program.binary} {arguments}"
         with (home / "log").open("wb") as log:
             self._process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, cwd=home)
         self._log = home / "log"
@@ -120,9 +144,7 @@ class Proxy:
             (r"(?<=[ :])443\b", str(self.ports["https"])),
             (re.escape(CERTIFICATE), str(certificate)),
         ):
-            replaced = replacement.replace("{home}", str(home))
-            text, count = re.subn(pattern, lambda _, to=replaced: to, text)  # type: ignore[misc]
-            assert count or pattern.startswith("("), f"{program.file} does not contain {pattern}"
+            text = re.sub(pattern, replacement.replace("{home}", str(home)), text)
         return text
 
     def _listens(self) -> bool:
