@@ -13,7 +13,6 @@ sub vcl_recv {
         return (synth(404));
     }
     set req.url = regsub(req.url, "^/streams/", "/");
-    set req.http.X-Forwarded-For = client.ip;
     return (pass);
 }
 
