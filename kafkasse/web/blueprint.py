@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sys import intern
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from flask import Blueprint, Response, make_response, request
 from werkzeug.exceptions import HTTPException
@@ -58,6 +59,8 @@ from kafkasse.web.wsgi_server import WsgiServer
 
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
+
+_limits_of_blueprints: WeakSet[StreamLimits] = WeakSet()  # of this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,9 @@ class StreamService:
         self._revocations = Revocations(self._guards)
         web = config.web
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
-        self._server = WsgiServer(config.hooks.logger)
-        self._limits = StreamLimits(
-            self._server.limit(web.max_streams), web.max_streams_per_client, web.trusted_proxies
-        )
+        self._server = WsgiServer(web.max_streams, config.hooks.logger)
+        self._limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
+        _limits_of_blueprints.add(self._limits)
         self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
 
     def view(self, route: Route) -> Callable[..., Any]:
@@ -375,6 +377,7 @@ class StreamService:
         Raises:
             ServerFull, TooManyStreams: the server or the route has too many streams.
         """
+        self._server.check_capacity(sum(limits.count for limits in _limits_of_blueprints))
         self._limits.enter(address)
         try:
             self._endpoints[route.name].limits.enter(address)

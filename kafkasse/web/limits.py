@@ -27,6 +27,9 @@ class StreamLimits:
         trusted_proxies: the number of your own proxies in front of this server, or their networks. Each proxy appends an
             address to X-Forwarded-For. If it is 0, the header is ignored, because any client can set it.
         scope: the subject of the error message, such as "This route".
+
+    Attributes:
+        count: the number of open streams.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class StreamLimits:
             [] if isinstance(trusted_proxies, int) else [ip_network(each) for each in trusted_proxies]
         )
         self._open: dict[str, int] = {}  # by client address
-        self._count = 0
+        self.count = 0
 
     def enter(self, client: str) -> None:
         """Count a new stream of a client address.
@@ -53,18 +56,18 @@ class StreamLimits:
             ServerFull: this worker has `max_streams` streams.
             TooManyStreams: this client has `max_per_client` streams.
         """
-        if self._count >= self._max_streams:
+        if self.count >= self._max_streams:
             raise ServerFull(f"{self._scope} has too many streams (max_streams={self._max_streams}). Retry later.")
         if self._open.get(client, 0) >= self._max_per_client:
             raise TooManyStreams(
                 f"You have too many open streams (max_streams_per_client={self._max_per_client}). Close one, then retry."
             )
         self._open[client] = self._open.get(client, 0) + 1
-        self._count += 1
+        self.count += 1
 
     def leave(self, client: str) -> None:
         """Undo enter(), once for each call of it."""
-        self._count -= 1
+        self.count -= 1
         self._open[client] -= 1
         if not self._open[client]:
             del self._open[client]

@@ -18,7 +18,7 @@ from typing import Any
 from gevent import getcurrent
 from gevent.monkey import is_module_patched
 
-from kafkasse.errors import ConfigurationError
+from kafkasse.errors import ConfigurationError, ServerFull
 
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
 PATCH = "`from gevent import monkey; monkey.patch_all()`"
@@ -46,15 +46,27 @@ class WsgiServer:
     """The server that runs the app. Create this object when the app is loaded.
 
     Args:
-        logger: receives the reason why the server cannot serve streams, if it is known at this time.
+        max_streams: the configured limit.
+        logger: receives the reason why the server cannot serve streams, if it is known at this time, or cannot serve
+            `max_streams`.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+    def __init__(self, max_streams: int, logger: logging.Logger) -> None:
         self._was_patched = is_patched()
         self._problem = _problem_of_process()
+        limit, name = _limit()
+        self._capacity = max(limit - RESERVED, limit // 2)
         if self._problem:
             logger.error(self._problem)
+        elif self._capacity < max_streams:
+            logger.warning(
+                "The server can have %s open streams instead of max_streams=%s, because %s is %s. Raise it to %s or more.",
+                self._capacity,
+                max_streams,
+                name,
+                limit,
+                max_streams + RESERVED,
+            )
 
     def check(self, environ: Mapping[str, Any]) -> None:
         """Check whether the server that received this request can serve streams.
@@ -65,24 +77,16 @@ class WsgiServer:
         if problem := self._problem or self._problem_of_request(environ):
             raise ConfigurationError(problem)
 
-    def limit(self, max_streams: int) -> int:
-        """Return how many streams the server can serve, at most `max_streams`. If they are fewer, log why.
+    def check_capacity(self, open_streams: int) -> None:
+        """Check whether the server can have another stream, in addition to all `open_streams` of the process.
 
-        A server without free descriptors or greenlets leaves new connections waiting, for pages too.
+        A server without free descriptors or greenlets would leave new connections waiting, for pages too.
+
+        Raises:
+            ServerFull: it cannot.
         """
-        limit, name = _limit()
-        possible = max(limit - RESERVED, limit // 2)
-        if self._problem or possible >= max_streams:
-            return max_streams
-        self._logger.warning(
-            "The server can have %s open streams instead of max_streams=%s, because %s is %s. Raise it to %s or more.",
-            possible,
-            max_streams,
-            name,
-            limit,
-            max_streams + RESERVED,
-        )
-        return possible
+        if open_streams >= self._capacity:
+            raise ServerFull(f"This server has too many streams (at most {self._capacity}). Retry later.")
 
     def _problem_of_request(self, environ: Mapping[str, Any]) -> str:
         server = environ.get("SERVER_SOFTWARE", "")

@@ -21,6 +21,8 @@ from kafkasse.frame.hooks import TopicRecord
 from kafkasse.log import Partition, Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.sse import Event
+from kafkasse.web import wsgi_server
+from kafkasse.web.blueprint import _limits_of_blueprints
 from tests.support.sse import read_events, read_until, without_positions
 
 
@@ -63,6 +65,21 @@ def events(client: FlaskClient, path: str, until: bytes, **headers: str) -> list
     with client.get(path, headers=headers, buffered=False) as response:
         assert 200 == response.status_code
         return without_positions(read_events(take(response, until)))
+
+
+def test_blueprints_of_a_process_share_the_capacity_of_the_server(
+    log: CountingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the server can have two streams, each of two blueprints can have one."""
+    already_open = sum(limits.count for limits in _limits_of_blueprints)
+    monkeypatch.setattr(wsgi_server, "_limit", lambda: (2 * (already_open + 2), "a limit"))
+    first, second = client_of(log), client_of(log)
+
+    streams = [client.get("/streams/t", buffered=False) for client in (first, second, first, second)]
+    for stream in streams:
+        stream.close()
+
+    assert [200, 200, 503, 503] == [stream.status_code for stream in streams]
 
 
 # In a host app.
