@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kafkasse.event_loop import take_turn
 from kafkasse.frame.json_text import (
     MAX_NUMBER_DIGITS,
     dumps,
@@ -73,6 +74,7 @@ def _outline(value: bytes) -> tuple[bool, bool]:
             return True, _find_kafka_member(value).kafka is not msgspec.UNSET
         if not value.lstrip().startswith(b"{"):
             return False, False
+        take_turn()
     message = loads(value)
     return type(message) is dict, type(message) is dict and "_kafka" in message
 

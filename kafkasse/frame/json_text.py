@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+from kafkasse.event_loop import take_turn
+
+TOKENS_PER_TURN = 1_000
 MAX_NUMBER_DIGITS = 4_300  # Python rejects longer integers, and one record should not break the clients of a topic
 
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_NUMBER_DIGITS + 1))
@@ -139,10 +142,7 @@ def without_member(value: bytes, name: str) -> bytes:
     """Return a JSON object without its members called `name`. The text of the other values does not change."""
     try:
         members = _decode_members(value)
-    except (
-        msgspec.MsgspecError,
-        RecursionError,
-    ):  # a lone surrogate, or nested too deeply: rare, so that this may be slow
+    except (msgspec.MsgspecError, RecursionError):  # a lone surrogate, or nested too deeply
         others = (member for member in _members(value) if _member_name(member) != name)
         return b"{" + b",".join(others) + b"}"
     members.pop(name, None)
@@ -155,7 +155,9 @@ def _members(value: bytes) -> Iterator[bytes]:
     This is a loop without recursion, because a value may be nested too deeply for Python's stack.
     """
     depth, start = 0, value.index(b"{") + 1
-    for token in _TOKEN.finditer(value):
+    for number, token in enumerate(_TOKEN.finditer(value)):
+        if number % TOKENS_PER_TURN == TOKENS_PER_TURN - 1:
+            take_turn()
         depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
         if depth == 0 or (depth == 1 and token[0] == b","):
             yield value[start : token.start()]

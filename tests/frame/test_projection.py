@@ -17,6 +17,7 @@ from kafkasse.frame.projection import Projection
 from kafkasse.log import Batch, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
+from tests.support.waiting import longest_turn_s
 
 SECRET, PUBLIC = "5ecret", "public"
 ORDER = {
@@ -244,3 +245,16 @@ def test_no_member_that_fields_omit_leaves_the_server(text: str) -> None:
             "t", 0, TopicRecord("t", 0, 0, 0, None, value, ())
         )
         assert encoded is None or b'"-"' not in encoded[1]
+
+
+OBJECTS = [b"{}", b'{"b":1}', b"[{}]", b'{"b":{"c":1}}']
+
+
+@pytest.mark.parametrize("settings", [{"fields": ["a.b.c"]}, {"redact": ["a.b.c"]}], ids=["fields", "redact"])
+@pytest.mark.parametrize("element", OBJECTS)
+@pytest.mark.parametrize("name", [b"x", b"\\ud800"], ids=["plain", "surrogate"])
+def test_a_large_array_is_projected_in_pieces(name: bytes, element: bytes, settings: dict[str, list[str]]) -> None:
+    """A value of 1 MB may contain 330,000 objects, which would block the event loop for 0.1 to 0.4 s."""
+    value = b'{"%b":1,"a":[' % name + b",".join([element] * (990_000 // (len(element) + 1))) + b"]}"
+
+    assert longest_turn_s(lambda: Projection(**settings).of_json(value)) < 0.05
