@@ -23,7 +23,7 @@ from kafkasse.errors import ConfigurationError, ServerFull
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
 PATCH = "`from gevent import monkey; monkey.patch_all()`"
 OUR_WORKER = "kafkasse.server.worker."
-GEVENT_WORKERS = (OUR_WORKER, "gevent", "gunicorn.workers.ggevent.")
+GEVENT_WORKERS = (OUR_WORKER, "gunicorn.workers.ggevent.")
 MAX_DESCRIPTORS = 65_536
 RESERVED = 200  # file descriptors and requests that are not streams: connections to Kafka, files, pages
 
@@ -108,7 +108,7 @@ class WsgiServer:
 def _limit() -> tuple[int, str]:
     """Return the number of connections that the server can have, and what limits it."""
     limits = [(resource.getrlimit(resource.RLIMIT_NOFILE)[0], "the limit of open files (ulimit -n)")]
-    if (cfg := _gunicorn_config()) is not None and not cfg.worker_class_str.startswith(OUR_WORKER):
+    if (cfg := _gunicorn_config()) is not None and not _is_worker(cfg, OUR_WORKER):
         limits.append((cfg.worker_connections, "gunicorn's worker_connections"))
     if (cores := (_uwsgi_options() or {}).get("gevent")) is not None:
         limits.append((int(cores), "uWSGI's option gevent"))
@@ -120,7 +120,7 @@ def _problem_of_process() -> str:
         worker = cfg.worker_class_str
         if worker == "gthread" and is_patched():
             return f"gunicorn's gthread worker does not respond after monkey.patch_all(). {ADVICE}"
-        if not worker.startswith(GEVENT_WORKERS):
+        if not _is_worker(cfg, GEVENT_WORKERS):
             return _occupied(f"gunicorn's {worker} worker")
         if not is_patched():
             return (
@@ -134,6 +134,14 @@ def _problem_of_process() -> str:
     elif (options := _uwsgi_options()) is not None and "gevent" not in options:
         return f"uWSGI serves streams only with the options `--gevent 1000 --gevent-early-monkey-patch`. {ADVICE}"
     return ""
+
+
+def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
+    """Return whether the name of gunicorn's worker class, or of one of its base classes, starts like one of these."""
+    from gunicorn.util import load_class  # not at the top: another server may run the app, without gunicorn
+
+    classes = load_class(cfg.worker_class_str).__mro__
+    return any(f"{each.__module__}.{each.__name__}".startswith(names) for each in classes)
 
 
 def _occupied(server: str) -> str:
