@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kafkasse.event_loop import take_turn
 from kafkasse.frame.json_text import (
+    MAX_DECODED_BYTES,
     MAX_NUMBER_DIGITS,
     dumps,
     escape_line_separators,
@@ -24,11 +24,11 @@ from kafkasse.frame.json_text import (
     is_utf8,
     loads,
     may_have_long_number,
+    without_lone_surrogates,
     without_member,
 )
 from kafkasse.log import Record
 
-MAX_DECODED_BYTES = 65_536  # 1 MB of empty arrays takes 100 ms to decode, so larger values are only validated
 _OPENING_BRACE, _CLOSING_BRACE, _SPACE = b"{} "
 _PLAIN_KEY = re.compile(rb"[A-Za-z0-9 ._:/@#+-]*")  # needs no escaping in JSON
 _ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # attributes that a producer may set
@@ -70,11 +70,12 @@ def _outline(value: bytes) -> tuple[bool, bool]:
         DeserializationError: the value is not JSON.
     """
     if len(value) > MAX_DECODED_BYTES and is_json(value):
-        with suppress(msgspec.MsgspecError, RecursionError):  # not an object, or nested too deeply for msgspec
+        with suppress(msgspec.MsgspecError, RecursionError):  # not an object, or a lone surrogate
             return True, _find_kafka_member(value).kafka is not msgspec.UNSET
         if not value.lstrip().startswith(b"{"):
             return False, False
-        take_turn()
+        with suppress(msgspec.MsgspecError, RecursionError):  # nested too deeply
+            return True, _find_kafka_member(without_lone_surrogates(value)).kafka is not msgspec.UNSET
     message = loads(value)
     return type(message) is dict, type(message) is dict and "_kafka" in message
 

@@ -15,11 +15,16 @@ import msgspec
 
 from kafkasse.event_loop import take_turn
 
+MAX_DECODED_BYTES = 65_536  # 1 MB of empty arrays takes 100 ms to decode, so larger values are only validated
 TOKENS_PER_TURN = 1_000
 MAX_NUMBER_DIGITS = 4_300  # Python rejects longer integers, and one record should not break the clients of a topic
 
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_NUMBER_DIGITS + 1))
 _LINE_SEPARATOR = re.compile("[\x85\u2028\u2029]")
+# An escaped backslash or a pair of surrogates, neither of which changes, or (in the group) a lone surrogate.
+_LONE_SURROGATE = re.compile(
+    rb"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}))"
+)
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # strings, and the characters that delimit members
 
 # Validates the whole value but builds no objects for its contents. It does not check that the text is valid UTF-8.
@@ -111,10 +116,26 @@ def is_json(value: bytes) -> bool:
         _validate(value)
     except (msgspec.MsgspecError, RecursionError) as error:
         try:
-            _loads_leniently(value, error)
-        except DeserializationError:
+            if len(value) > MAX_DECODED_BYTES:
+                _validate(without_lone_surrogates(value))
+            else:
+                _loads_leniently(value, error)
+        except (DeserializationError, msgspec.MsgspecError, RecursionError):
             return False
     return is_utf8(value) and not (may_have_long_number(value) and not _is_decodable(value))
+
+
+def without_lone_surrogates(value: bytes) -> bytes:
+    """Return JSON text with "?" in place of each lone surrogate, which msgspec rejects. The other text does not change."""
+    parts: list[bytes] = []
+    start = 0
+    for number, found in enumerate(_LONE_SURROGATE.finditer(value)):
+        if number % TOKENS_PER_TURN == TOKENS_PER_TURN - 1:
+            take_turn()
+        if found[1]:
+            parts += value[start : found.start()], b"?"
+            start = found.end()
+    return b"".join([*parts, value[start:]])
 
 
 def may_have_long_number(value: bytes) -> bool:

@@ -15,13 +15,21 @@ it. It does not decode the other members of a JSON text: they are sent as the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import combinations, pairwise
 from typing import Any
 
 import msgspec
 
 from kafkasse.event_loop import take_turn
-from kafkasse.frame.json_text import DeserializationError, dumps, escape_line_separators, loads
+from kafkasse.frame.json_text import (
+    MAX_DECODED_BYTES,
+    DeserializationError,
+    dumps,
+    escape_line_separators,
+    loads,
+    without_lone_surrogates,
+)
 
 # Decodes one level of JSON, and two levels of an array: a call for each element would take twice as long.
 _Scalar = str | int | float | bool | None
@@ -29,7 +37,6 @@ _Element = dict[str, msgspec.Raw] | list[msgspec.Raw] | _Scalar
 _open = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[_Element] | _Scalar).decode
 # In larger values, one level: 1 MB of empty objects would take 70 ms at once.
 _open_large = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw] | _Scalar).decode
-MAX_OPENED_BYTES = 65_536
 ELEMENTS_PER_TURN = 500
 
 _NOTHING = object()  # in place of a value that is not sent
@@ -59,13 +66,16 @@ class Projection:
         """
         try:
             try:
-                return escape_line_separators(msgspec.json.encode(self._projected(msgspec.Raw(value))))
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                projected = self._projected(loads(value))  # msgspec rejects some valid JSON
-                take_turn()
-                return dumps(projected)
+                return self._projected_text(value)
+            except (msgspec.MsgspecError, UnicodeDecodeError):  # msgspec rejects some valid JSON
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    return self._projected_text(without_lone_surrogates(value))
+                return dumps(self._projected(loads(value)))
         except (ValueError, RecursionError) as error:
             raise DeserializationError(f"the value cannot be reduced to the members that are sent: {error}") from None
+
+    def _projected_text(self, value: bytes) -> bytes:
+        return escape_line_separators(msgspec.json.encode(self._projected(msgspec.Raw(value))))
 
     def _projected(self, value: Any) -> Any:
         if self._fields:
@@ -101,7 +111,7 @@ def _spellings(names: Sequence[str]) -> Iterator[list[str]]:
 def _project(of_object: Callable[[dict[str, Any], _Tree], dict[str, Any]], value: Any, tree: _Tree) -> Any:
     """Apply a projection of objects to a value, or to the elements of an array. Return _NOTHING for a scalar."""
     if type(value) is msgspec.Raw:
-        value = _open(value) if len(memoryview(value)) <= MAX_OPENED_BYTES else _open_large(value)
+        value = _open(value) if len(memoryview(value)) <= MAX_DECODED_BYTES else _open_large(value)
     if isinstance(value, dict):
         return of_object(value, tree)
     if isinstance(value, list):

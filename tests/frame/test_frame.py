@@ -16,7 +16,7 @@ from kafkasse.errors import FilterError, TopicGone
 from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord, Wire
 from kafkasse.frame.encoder import MAX_PIECE_RECORDS, Piece
 from kafkasse.frame.formats import can_append_member
-from kafkasse.frame.json_text import dumps, dumps_decoded, is_json
+from kafkasse.frame.json_text import dumps, dumps_decoded, is_json, without_lone_surrogates
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.sse import Event, Parser
@@ -774,3 +774,29 @@ def test_a_member_is_removed_in_pieces(others: bytes, element: bytes) -> None:
     record = TopicRecord("t", 0, 0, 1, None, b'{"\\ud800":1,"_kafka":1,' + rest + b"}", ())
 
     assert longest_turn_s(lambda: FORMATS["kafkasse"]("t", 0, record)) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (rb'"\ud800"', b'"?"'),
+        (rb'"\uDC00x\ud800\ud800\udc00"', rb'"?x?\ud800\udc00"'),
+        (rb'"\\ud800"', rb'"\\ud800"'),
+        (rb'"\\\ud800"', rb'"\\?"'),
+        (rb'"\n\"\ud7ff"', rb'"\n\"\ud7ff"'),
+    ],
+)
+def test_only_lone_surrogates_are_replaced(text: bytes, expected: bytes) -> None:
+    """Pairs of surrogates, and backslashes before the letter u, are part of the text."""
+    assert expected == without_lone_surrogates(text)
+
+
+@pytest.mark.parametrize("surrogate", [b"", rb"\ud800"])
+@pytest.mark.parametrize(
+    ("end", "valid"), [(b"}", True), (b',"a":1}', True), (b"", False), (b"}}", False), (b',"a":NaN}', False)]
+)
+def test_a_large_value_is_json_in_spite_of_a_lone_surrogate(surrogate: bytes, end: bytes, valid: bool) -> None:
+    """msgspec rejects the surrogate, and the rest of the value is checked nevertheless."""
+    value = b'{"x":"%b","n":[' % surrogate + b",".join([b"{}"] * 30_000) + b"]"
+
+    assert valid is is_json(value + end)
