@@ -268,7 +268,9 @@ class Worker(GeventWorker):  # type: ignore[misc]
                 start_response.__self__.force_close()  # the idle connection would take a descriptor
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
-            take_turn()  # hundreds of streams may have waited for the same response from Kafka
+            # Hundreds of streams may have waited for the same response from Kafka. Until a stream has sent its first bytes,
+            # its request takes 10 KiB, so it continues before new connections.
+            take_turn(urgent=True)
             response = start_response.__self__
             response.force_close()
 

@@ -336,7 +336,7 @@ class Stream:
                     return
                 if data:  # an empty chunk would end the response
                     self._reader.count_bytes(len(data))
-                    take_turn()  # a client that reads fast must not occupy the event loop
+                    take_turn(urgent=start is not None)  # a client that reads fast must not occupy the event loop
                     if start is None:
                         client.send_chunk(data)
                     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import socket
+import time
 import weakref
 from collections.abc import Iterator
 from unittest import mock
@@ -14,7 +15,9 @@ import pytest
 from gevent import socket as gevent_socket
 from gevent.event import Event
 
+from kafkasse import event_loop
 from kafkasse.config import Config
+from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
@@ -121,6 +124,32 @@ def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[
 def test_a_parked_client_needs_no_greenlet(peers: list[Peer]) -> None:
     """The greenlet that opened the stream ends. Only the event loop watches the socket."""
     assert all(peer.greenlet.ready() for peer in peers)
+
+
+def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, its request takes memory. A thousand clients may connect at once."""
+    monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
+    feeds, encoder = Feeds(log, Config().feed, lambda tail: None), Encoder()
+    peers = [Peer(feeds, log, encoder)]  # creates the feed
+    finished: list[int] = []
+
+    def compute(number: int) -> None:
+        take_turn()
+        until = time.process_time() + 0.002
+        while time.process_time() < until:
+            pass
+        finished.append(number)
+
+    others = [gevent.spawn(compute, number) for number in range(20)]
+    peers.append(Peer(feeds, log, encoder))
+    peers[1].socket.recv(1)
+
+    assert len(finished) < len(others)
+    gevent.joinall(others)
+    for peer in peers:
+        peer.stream.close()
 
 
 @pytest.mark.parametrize("words", [b"", b"hello", b"x" * 4096 * 10])
