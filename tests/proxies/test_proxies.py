@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -60,7 +61,7 @@ each_client = pytest.mark.parametrize(
 class Site:
     """A server behind a proxy."""
 
-    def __init__(self, program: Program, environment: dict[str, str], home: Any, exits: ExitStack) -> None:
+    def __init__(self, program: Program, environment: dict[str, str], home: Path, exits: ExitStack) -> None:
         self.program = program
         self.environment = environment
         self.exits = exits
