@@ -72,7 +72,7 @@ Reject = Callable[..., dict[str, Any]]
         ("garbage", "not JSON"),
         (entry()[:-2], "not JSON"),
         ("[]", "non-empty"),
-        (entry(offset=-1), "[0].offset"),
+        (entry(offset=-2), "[0].offset"),
         (entry(offset=1.5), "whole numbers"),
         (entry(partition=2**32), "[0].partition"),
         (entry(offset=10**40), "[0].offset"),
