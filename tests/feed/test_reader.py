@@ -11,7 +11,9 @@ import pytest
 from gevent.event import Event
 
 from kafkasse.config import Config
+from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds, Reader, StopReason
+from kafkasse.feed import reader as readers
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.feed.tail import Tail
@@ -206,6 +208,16 @@ def test_a_parked_client_continues_where_the_feed_stopped(world: World) -> None:
 
     assert [3] == offsets(client.received)
     assert [4] == offsets(reader.read(0))
+
+
+def test_a_live_reader_sleeps_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that cannot be parked costs no CPU time on an idle topic."""
+    reader, steps = live(world), []
+    monkeypatch.setattr(readers, "take_turn", lambda: (steps.append(1), take_turn()))
+
+    assert b"" == reader.read(0.05)
+
+    assert len(steps) < 5
 
 
 def test_a_parked_client_wakes_up_when_its_feed_ends(world: World) -> None:

@@ -256,6 +256,42 @@ def test_a_snapshot_contains_what_retention_left(world: World) -> None:
     assert [2] == numbers(client.read())
 
 
+def test_a_snapshot_skips_records_that_retention_removes_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot looks up the offsets before it reads."""
+    for n in range(4):
+        world.put(n, b"%d" % n)
+    client = world.open()
+    offset_ranges = world.log.offset_ranges
+
+    def drop_later(partitions: Any) -> Any:
+        found = offset_ranges(partitions)
+        world.log.drop_before("t", 2)
+        return found
+
+    monkeypatch.setattr(world.log, "offset_ranges", drop_later)
+
+    assert [2, 3] == numbers(client.read())
+
+
+def test_a_snapshot_is_read_again_after_a_truncation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows may contain records that the log has lost."""
+    monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
+    world.log.elect_leader("t")
+    for n in range(4):
+        world.put(n, b"%d" % n)
+    world.open().read()
+    world.log.truncate("t", 2)
+    for n in range(12, 16):
+        world.put(n, b"%d" % n)
+    client = world.open()
+
+    wait_until(lambda: client.read() or client.events)
+
+    assert [0, 1, 12, 13, 14, 15] == numbers(client.events)
+
+
 def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
     """In JSON lines, a snapshot contains the same records as in Server-Sent Events, and a line after the last one."""
     world = World(Encoder(wire=JsonLines()))

@@ -5,7 +5,7 @@
 
 pytest starts once. A forked process changes only its own copy of the code, so the sources stay as they are. Results are
 appended to a file, and a run continues where an earlier one stopped. Survivors are not all defects: some changes make no
-difference. Only the bodies of functions are changed.
+difference. Only the bodies of functions are changed. Code that runs only during an import is reported as not executed.
 """
 
 from __future__ import annotations

@@ -112,6 +112,24 @@ def test_reports_a_log_that_was_truncated_before_the_first_fetch(
     assert (version < FIRST_WITH_DIVERGENCE) == bool(cluster.requests[OFFSET_FOR_LEADER_EPOCH])
 
 
+def test_reports_a_truncated_log_after_a_seek(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+    """The offset and its epoch come from a client, and the cursor has not read there."""
+    cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
+    broker, cursor = cluster.brokers[0], log.cursor({at(0): 0})
+    read_two_records(broker, cursor)
+    cursor.seek({at(0): 100}, {at(0): 4})
+    poll = start_poll(cursor)
+    if version >= FIRST_WITH_DIVERGENCE:
+        broker.next_fetch().respond(partition_data(0, diverging=(3, 90)))
+
+    error = poll.get()
+    cursor.close()
+
+    assert isinstance(error, OffsetOutOfRange)
+    assert {at(0): 90} == error.diverged_at
+    assert 0 == broker.pending_fetches
+
+
 def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
     """The new leader has fewer records of the last epoch than the cursor has read."""
     broker, other = cluster.brokers
