@@ -150,7 +150,7 @@ def test_a_user_name_cannot_add_a_line_to_the_access_log(start: Callable[..., Se
         (414, "/t?" + "a" * 30_000, {}),
         (431, "/t", {"X": "a" * 70_000}),
         (431, "/t", {f"X-{n}": "a" for n in range(200)}),
-        (400, "/t", {"X": "a\tb\x01"}),
+        (400, "/t", {"X Y": "a"}),
     ],
 )
 def test_a_page_of_an_allowed_origin_can_read_a_rejection_by_the_worker(
