@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kafkasse.feed.lookup import SharedLookup
-from kafkasse.log import Log, Partition
+from kafkasse.log import Log, OffsetRange, Partition
 
 MAX_END_AGE_S = 1.0
 MAX_CACHED_ENDS = 10_000
@@ -38,13 +38,23 @@ class EpochEnds:
         self._log = log
         self._ends = SharedLookup(self._look_up, timeout_s, max_cached=MAX_CACHED_ENDS)
 
-    def diverged_at(self, positions: Mapping[Partition, EpochPosition]) -> dict[Partition, int]:
+    def diverged_at(
+        self, positions: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange] | None = None
+    ) -> dict[Partition, int]:
         """Return those partitions in which a client has read lost records, with the offset of the first of these records.
+
+        Args:
+            positions: the positions of a client.
+            held: the offsets that partitions hold now, where they are known. A cached end may be older.
 
         Raises:
             Unavailable: the log does not answer.
         """
         ends = self._ends.get([(each, position.epoch) for each, position in positions.items()], MAX_END_AGE_S)
+        for each, (_, end) in (held or {}).items():
+            if each in positions:
+                key = each, positions[each].epoch
+                ends[key] = min(ends.get(key, end), end)
         suspects = {
             each: position
             for each, position in positions.items()

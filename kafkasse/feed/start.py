@@ -214,7 +214,7 @@ def _diverged_at(
     """Return the partitions that were truncated since, with the first offset that differs."""
     if epoch_ends is None:
         return {}
-    return epoch_ends.diverged_at({each: position for each, position in epochs.items() if each in held})
+    return epoch_ends.diverged_at({each: position for each, position in epochs.items() if each in held}, held)
 
 
 def _removed_partitions(position: Position, topics: Mapping[str, Topic]) -> list[Gap]:

@@ -60,6 +60,17 @@ def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
     assert [{ZERO: 0}, {ZERO: 2, ONE: 0}] == log.asked
 
 
+def test_a_cached_end_hides_no_truncation_before_the_position(log: CountingLog) -> None:
+    """A client beyond the end of the log has read lost records, even if the end of its epoch was cached before."""
+    ends = EpochEnds(log, TIMEOUT_S)
+    position = {ZERO: EpochPosition(6, 2)}
+    assert {} == ends.diverged_at(position)
+    log.truncate("t", 3)
+    log.append("t", b"{}")
+
+    assert {ZERO: 3} == ends.diverged_at(position, log.offset_ranges([ZERO]))
+
+
 def test_a_cached_end_reports_no_truncation(log: CountingLog) -> None:
     """The log may have grown since the lookup, so the end is looked up again."""
     ends = EpochEnds(log, TIMEOUT_S)
