@@ -198,7 +198,13 @@ class SharedFeed:
             and all(self._follows_truncation(ids, *each) for each in self._truncated_at.items())
             and ids.pending.keys() == pending.keys()
             and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
+            and not self._has_missed_truncation(ids)
         )
+
+    def _has_missed_truncation(self, ids: IdWriter) -> bool:
+        """Return whether `ids` has a newer leader epoch. The feed may have to report lost records to its readers first."""
+        epochs = self.ids.epochs
+        return any(epoch > epochs.get(partition, epoch) for partition, epoch in ids.epochs.items())
 
     def _follows_truncation(self, ids: IdWriter, partition: Partition, end: int) -> bool:
         """Return whether `ids` is a position in the log after its truncation, and not one among the lost records."""

@@ -24,7 +24,7 @@ from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.payloads import is_json
-from tests.history.wire import Partition
+from tests.history.wire import Partition, blocks
 from tests.support.turns import turn
 
 TOPIC = "t"
@@ -49,7 +49,7 @@ class BusyLog(MemoryLog):
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
     def cursor(self, offsets: Any, **options: Any) -> MemoryCursor:
-        return BusyCursor(self, offsets)
+        return BusyCursor(self, offsets, options.get("epochs"))
 
 
 def _is_shown(message: Any) -> bool:
@@ -167,6 +167,7 @@ class Simulation:
         seed: the seed of all random choices.
         filtered, sparse: the settings of the clients' route.
         drops: whether retention removes records.
+        truncates: whether logs are truncated.
         late_reconnects: whether clients may reconnect after retention removed the records they need next.
     """
 
@@ -174,15 +175,24 @@ class Simulation:
     _start = of_topics([TOPIC])  # of a client without an event ID
 
     def __init__(
-        self, seed: int, filtered: bool, sparse: bool, drops: bool = True, late_reconnects: bool = False
+        self,
+        seed: int,
+        filtered: bool,
+        sparse: bool,
+        drops: bool = True,
+        late_reconnects: bool = False,
+        truncates: bool = False,
     ) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self.filtered, self.sparse, self.drops, self.late_reconnects = filtered, sparse, drops, late_reconnects
+        self.truncates = truncates
         self.log = BusyLog()
         self.log.while_closing = self._run_others
         self.stored: list[StoredRecord] = []
+        self._written = 0
         self.ends: dict[Partition, int] = {}
         self.firsts: dict[Partition, int] = {}
+        self._epochs: dict[Partition, int] = {}
         self.clients: list[Client] = []
         self.now = 0  # the number of the step
         self._bounds: dict[Partition, list[Bounds]] = {}
@@ -198,7 +208,7 @@ class Simulation:
         """Run this many random steps. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
-        moves += [self.park, self.park, self.fill_socket, self.end, *self._more_moves()]
+        moves += [self.park, self.park, self.fill_socket, self.end, self.truncate, *self._more_moves()]
         for _ in range(steps):
             self.tick()
             self.rng.choice(moves)()
@@ -234,15 +244,18 @@ class Simulation:
         self.log.create(topic, partitions)
         for each in [(topic, at) for at in range(partitions) if (topic, at) not in self.ends]:
             self.ends[each] = self.firsts[each] = 0
+            self._epochs[each] = 0
             self._bounds[each] = [Bounds(self.now, self.now, 0, 0)]
+            self.log.elect_leader(*each)  # so that the records have leader epochs
 
     def append(self, partition: Partition | None = None) -> None:
-        number = len(self.stored)
+        number, self._written = self._written, self._written + 1
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
         key = self._key(number)
         topic, at = partition or self._partition_of(key)
         offset = self.log.append(topic, value, at, key, timestamp=1000 + number)
-        self.stored.append(StoredRecord(topic, at, offset, 1000 + number, key, value))
+        epoch = self._epochs[topic, at]
+        self.stored.append(StoredRecord(topic, at, offset, 1000 + number, key, value, epoch=epoch))
         self.ends[topic, at] = offset + 1
 
     def _any_partition(self) -> Partition:
@@ -270,6 +283,34 @@ class Simulation:
         self.log.drop_before(topic, first, at)
         self.firsts[partition] = first
 
+    def truncate(self) -> None:
+        """Lose the last records of a partition, as after an unclean leader election; rarely.
+
+        Clients that do not know the leader epoch cannot notice a truncation exactly, so their partitions are not truncated.
+        """
+        partition = self._any_partition()
+        stored = self._stored_in(partition)
+        if self.truncates and self.rng.random() < 0.2 and stored and self._all_know_epoch(partition):
+            self.truncate_at(partition, self.rng.randrange(stored[0].offset + 1, self.ends[partition] + 1))
+
+    def truncate_at(self, partition: Partition, end: int) -> None:
+        topic, at = partition
+        self.log.truncate(topic, end, at)
+        kept = [each for each in self._stored_in(partition) if each.offset < end]
+        self.ends[partition] = end
+        self._epochs[partition] += 1
+        self.stored += [each._replace(epoch=self._epochs[partition]) for each in kept]
+
+    def _stored_in(self, partition: Partition) -> list[StoredRecord]:
+        """Return the records of a partition since its last truncation."""
+        return [each for each in self.stored if (*each[:2], each.epoch) == (*partition, self._epochs[partition])]
+
+    def _all_know_epoch(self, partition: Partition) -> bool:
+        """Return whether all event IDs with which clients may resume contain the partition's leader epoch."""
+        ids = {block.id for client in self.clients for block in blocks(client.body)}
+        starts = [parse(each).starts for each in {*ids, *(client.sent_id for client in self.clients)} if each]
+        return all(each[LogPartition(*partition)].leader_epoch is not None for each in starts)
+
     def turn(self) -> None:
         for tail in self._tails:
             turn(tail)
@@ -280,7 +321,7 @@ class Simulation:
             for _ in range(len(self.ends) + 1):  # a client that starts at the end starts at the tail
                 self.turn()
             self.clients.append(Client(self))
-            self._connect(self.clients[-1])
+            self.connect(self.clients[-1])
 
     def read(self) -> None:
         for client in self._some():
@@ -314,7 +355,7 @@ class Simulation:
     def _cut(self, client: Client, received: int | None) -> None:
         if self._may_reconnect(client, received):
             client.disconnect(received)
-            self._connect(client)
+            self.connect(client)
 
     def end(self) -> None:
         """End a stream as the server does when its token expires."""
@@ -322,7 +363,7 @@ class Simulation:
             if self._may_reconnect(client, None):
                 client.end()
                 client.disconnect(is_cut=False)
-                self._connect(client)
+                self.connect(client)
 
     def settle(self) -> None:
         """Let every client read until there is nothing more."""
@@ -361,7 +402,7 @@ class Simulation:
         has_start = bool(kept) or self._route.start is StartAt.SNAPSHOT  # without an ID, a snapshot starts again
         return has_start and (self.late_reconnects or not late)
 
-    def _connect(self, client: Client) -> None:
+    def connect(self, client: Client) -> None:
         self._open(client, self._encoder)
 
     def _open(self, client: Client, encoder: Encoder, selector: Selector | None = None) -> None:
@@ -408,7 +449,7 @@ class SelectingSimulation(Simulation):
     def _choice(self, client: Client) -> Choice:
         return self._choices[self.clients.index(client) % len(self._choices)]
 
-    def _connect(self, client: Client) -> None:
+    def connect(self, client: Client) -> None:
         chosen = self._choice(client).selection
         encoder = self._encoders.setdefault(
             (chosen.filter, chosen.dimensions),

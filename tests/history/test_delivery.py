@@ -134,6 +134,31 @@ def test_a_gap_starts_after_the_records_received() -> None:
     assert 1 == scenario.gaps
 
 
+def test_a_client_that_has_read_the_truncated_log_receives_no_gap() -> None:
+    """It does not join a feed that is at the same offsets, but has not noticed the truncation."""
+    scenario = simulation.Simulation(SEED, filtered=False, sparse=False)
+    scenario.log.while_closing = lambda: None
+    scenario.open()
+    scenario.open()
+    partition = simulation.TOPIC, 0
+    for _ in range(20):  # more than the ring holds
+        scenario.append(partition)
+        scenario.turn()
+        for each in scenario.clients:
+            each.read()
+    client, _ = scenario.clients
+    client.disconnect(blocks(client.body)[5].end)
+    scenario.truncate_at(partition, 10)
+    for _ in range(10):
+        scenario.append(partition)
+    scenario.connect(client)
+    for _ in range(10):
+        client.read()
+
+    assert [] == scenario.violations()
+    assert [0, 1] == [each.connections[-1].body.count(b"event: gap\n") for each in scenario.clients]
+
+
 def test_timestamp_ids_do_not_skip_late_records() -> None:
     """A client that resumes by timestamp receives a record that arrives late, with a later timestamp than the last one."""
     log = MemoryLog()

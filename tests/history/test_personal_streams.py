@@ -74,3 +74,15 @@ def test_each_client_receives_the_gaps_of_removed_records(late_reconnects: bool)
         gaps += scenario.gaps
 
     assert gaps > 0
+
+
+def test_each_client_receives_the_gaps_of_truncated_logs() -> None:
+    """Records that a truncation loses are covered by a gap, whichever keys the client selects."""
+    gaps = 0
+    for seed in range(SEED, SEED + WORLDS):
+        scenario = PersonalSimulation(seed, drops=False, truncates=True)
+
+        assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"
+        gaps += scenario.gaps
+
+    assert gaps > 0
