@@ -508,11 +508,11 @@ def _index_skips_a_segment() -> None:
 def _frames_of_all_keys() -> None:
     """A reader receives all frames of a segment that contains one of its records."""
 
-    def frames(original: Any, self: Any, selector: Any) -> Any:
+    def selected(original: Any, self: Any, selector: Any) -> Any:
         applied["frames_of_all_keys"] += bool(self.values)
         return original(self, None)
 
-    patch(Segment, "frames", frames)
+    patch(Segment, "selected", selected)
 
 
 def _one_key_not_selected() -> None:
