@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -117,7 +118,8 @@ class Proxy:
         arguments = program.command.format(config=config, home=home, parameters=parameters, **self.ports)
         command = f"exec {program.binary} {arguments}"
         with (home / "log").open("wb") as log:
-            self._process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, cwd=home)
+            environment = {**os.environ, "HOME": str(home)}  # Caddy writes files there
+            self._process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, cwd=home, env=environment)
         self._log = home / "log"
         wait_until(self._listens)
 
