@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 CATCH_UPS = 8  # the server's max_catch_ups: few, so that few clients can use them all up
 MAX_CONNECTIONS = 3  # to one broker: for data, metadata, and the bootstrap
 DISTANCE_S = 0.015  # one way
-MAX_CALLBACKS = 300  # the event loop accepts 100 connections per turn
+MAX_CALLBACKS = SIZES.connecting // 5  # a third of them waited when requests were parsed without taking turns
 TOPICS = 8
 
 
