@@ -65,8 +65,8 @@ def take_turn(urgent: bool = False) -> None:
     A piece should take about a millisecond. The call may switch greenlets.
 
     Args:
-        urgent: continue before the greenlets that already wait. Use it for work that many clients wait for, or whose end
-            frees memory.
+        urgent: continue before the greenlets that already wait. Use it for work that many clients wait for, or that frees
+            memory when it ends.
     """
     global _turns
     hub = get_hub()

@@ -41,7 +41,7 @@ class Route:
         topics: the names and patterns of the topics of a named route; None for the open route, /{topics}, whose topics the
             client chooses. A pattern may contain `*`, `?` and `[abc]` (see fnmatch) and is case-sensitive.
         allowed: on the open route, the names and patterns of the topics that clients may read.
-        groups: on the open route, the names that clients can use in place of several topics, each with its topics.
+        groups: on the open route, the names that clients can use instead of a list of topics, each with its topics.
         topic_prefix: the prefix that the topics have in Kafka; see the setting of the same name.
         format: how a record becomes an event: one of frame.FORMATS.
         start: where a client without an event ID starts, unless `start_time_ms` is set.
@@ -114,7 +114,7 @@ class Route:
         return within and not any(hidden)
 
     def expand(self, names: Iterable[str]) -> list[str]:
-        """Return the topics for which the names of topics and groups stand."""
+        """Return these topics, with the topics of each group in place of its name."""
         groups = dict(self.groups)
         return [topic for name in names for topic in groups.get(name, (name,))]
 

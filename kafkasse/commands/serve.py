@@ -82,7 +82,9 @@ def _environment(
 def _check_workers(environ: dict[str, str]) -> None:
     workers = environ.get("WEB_CONCURRENCY", "1")
     if not (workers.isascii() and workers.isdigit() and int(workers[:9])):
-        raise CommandError(f"WEB_CONCURRENCY must be a whole number, not {workers[:60]!r}; example: WEB_CONCURRENCY=2")
+        raise CommandError(
+            f"WEB_CONCURRENCY must be a whole number from 1 to 1000, not {workers[:60]!r}. Example: WEB_CONCURRENCY=2"
+        )
 
 
 def _check_free(bind: str) -> None:

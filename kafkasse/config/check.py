@@ -70,7 +70,7 @@ def _problems_of_clients(layer: Layer) -> Iterator[str]:
 
 
 def _problems_of_proxies(layer: Layer) -> Iterator[str]:
-    """Check that trusted_proxies contains networks, and not the whole Internet."""
+    """Check that trusted_proxies contains networks, and none that contains all addresses."""
     proxies = layer.values["trusted_proxies"]
     for number, text in enumerate([] if isinstance(proxies, int) else proxies):
         path = ("trusted_proxies", number)
@@ -83,7 +83,7 @@ def _problems_of_proxies(layer: Layer) -> Iterator[str]:
             yield _sentence(source, _name(path), rest)
         else:
             if not network.prefixlen:
-                rest = f"is {text!r}, which contains all clients: any of them could forge its address."
+                rest = f"is {text!r}, which contains all addresses, so any client could forge its address."
                 yield _sentence(layer.source(path), _name(path), rest)
 
 

@@ -25,7 +25,7 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
         {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     ),
     "since": (
-        "Start at the first record at or after this ISO 8601 time, or at these milliseconds since 1970. Cannot be combined "
+        "Start at the first record at or after this time: in ISO 8601, or in milliseconds since 1970. Cannot be combined "
         "with `timestamp`.",
         {"type": "string", "examples": ["2026-01-31T12:00:00Z"]},
     ),
@@ -175,7 +175,7 @@ def _text_of(stream: StreamDescription, event: str) -> Schema:
 
 
 def _lines(stream: StreamDescription) -> Iterable[Schema]:
-    """Yield the schema of each kind of line. The only `position` is the one at the end of a snapshot."""
+    """Yield the schema of each kind of line. A `position` line is always the end of a snapshot."""
     if stream.start == "snapshot":
         yield _marked("position", data_schema(stream, "position"))
     for event in stream.events:

@@ -45,7 +45,7 @@ class EpochEnds:
 
         Args:
             positions: the positions of a client.
-            held: the offsets that partitions hold now, where they are known. A cached end may be older.
+            held: the current offsets of the partitions, if known. A cached end may be older.
 
         Raises:
             Unavailable: the log does not answer.

@@ -88,12 +88,12 @@ _NEXT_STATES = {
 
 
 class Cursors(NamedTuple):
-    """How the readers of a log catch up.
+    """Opens the cursors with which the readers of a log catch up.
 
     Attributes:
-        open: opens the cursor of a reader of a feed, at the position of an ID writer, for the records of a selector.
+        open: opens the cursor of one reader, given its feed, its ID writer (the position) and its selector.
         slots: grants the slot that a cursor needs.
-        max_chunk_bytes: Reader.read() returns about this many bytes at most.
+        max_chunk_bytes: the approximate maximum size of the data that Reader.read() returns.
     """
 
     open: Callable[[SharedFeed, IdWriter, Selector | None], CatchUp]
@@ -117,8 +117,8 @@ class Reader:
         state: the state of the reader.
         stop_reason: why read() returns no more frames; None until then.
         stats: the totals of the route.
-        events: the records that the client was sent. While it is parked, minus those that its group was sent; see totals().
-        sent_bytes: the bytes that the client was sent, with the same exception.
+        events: the number of records sent to the client. While it is parked, without those of its group; see totals().
+        sent_bytes: the same for bytes.
     """
 
     __slots__ = (

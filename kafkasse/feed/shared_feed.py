@@ -202,7 +202,7 @@ class SharedFeed:
         )
 
     def _has_missed_truncation(self, ids: IdWriter) -> bool:
-        """Return whether `ids` has a newer leader epoch. The feed may have to report lost records to its readers first."""
+        """Return whether `ids` has a newer leader epoch. The feed may have to report lost records to its readers then."""
         epochs = self.ids.epochs
         return any(epoch > epochs.get(partition, epoch) for partition, epoch in ids.epochs.items())
 

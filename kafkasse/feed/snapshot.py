@@ -98,7 +98,7 @@ class Snapshot:
     def _clear(self) -> None:
         self._rows: dict[object, bytes] = {}  # the newest frame of each key, in the order of the log
         # Only if the feed has dimensions: the dispatch values of each key, and the keys with each of the dispatch values.
-        # The number of a key grows in the order of `_rows`.
+        # Keys are numbered in the order of `_rows`.
         self._values: dict[object, Values] = {}
         self._keys: dict[Values, dict[object, int]] = {}
         self._next_number = 0

@@ -21,7 +21,7 @@ MAX_NUMBER_DIGITS = 4_300  # Python rejects longer integers, and one record shou
 
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_NUMBER_DIGITS + 1))
 _LINE_SEPARATOR = re.compile("[\x85\u2028\u2029]")
-# An escaped backslash or a pair of surrogates, neither of which changes, or (in the group) a lone surrogate.
+# Matches a lone surrogate (the group). It also matches an escaped backslash and a pair of surrogates, to skip them.
 _LONE_SURROGATE = re.compile(
     rb"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}))"
 )

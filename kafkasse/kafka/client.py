@@ -452,7 +452,7 @@ class _EncodedMetadata(NamedTuple):
     body: bytes
 
     def decode(self) -> tuple[list[Any], Iterator[Any]]:
-        """Return the brokers and the topics. Each topic is decoded when it is its turn."""
+        """Return the brokers, and an iterator that decodes one topic in each turn of the event loop."""
         flexible = MetadataResponse.flexible_version_q(self.version)
         encoding = {"version": self.version, "compact": flexible, "tagged": flexible}
         source = io.BytesIO(self.body)
@@ -474,7 +474,7 @@ class _EncodedMetadata(NamedTuple):
 
 
 class _MetadataClass(NamedTuple):
-    """In place of kafka-python's class of metadata responses, which decodes all topics in one turn of the event loop."""
+    """Replaces kafka-python's class of metadata responses, which decodes all topics in one turn of the event loop."""
 
     version: int
 

@@ -20,8 +20,8 @@ from kafkasse.kafka.client import Broker
 from kafkasse.kafka.fetch_protocol import frame_request
 
 INITIAL_BUFFER_BYTES = 65_536
-# In one turn of the event loop. Hundreds of connections may have a response at the same time. Not less than a TLS record
-# (16 KiB): the event loop does not see the rest of a record that is already decrypted.
+# The limit for one turn of the event loop, because hundreds of connections may have a response at the same time. It must not
+# be less than a TLS record (16 KiB): the event loop does not see the rest of a record that is already decrypted.
 MAX_BYTES_PER_TURN = 131_072
 # Far more than a Fetch request asks for: a broker returns the first batch even if it exceeds the limits of the request.
 MAX_RESPONSE_BYTES = 1 << 30
@@ -115,7 +115,7 @@ class Connection:
             on_error(error)
 
     def _receive(self) -> memoryview:
-        """Read some of the available bytes. Return a response without its size field.
+        """Read some of the available bytes. Return the response without its size field once it is complete.
 
         Raises:
             BlockingIOError, SSLWantReadError, SSLWantWriteError: the response is incomplete.

@@ -11,15 +11,15 @@ REQUIREMENT = "kafka-python>=3.0.9,<3.1"
 
 
 def check_version() -> None:
-    """Check that the installed kafka-python is one with which streams receive records.
+    """Check that streams receive records with the installed version of kafka-python.
 
     Raises:
-        ConfigurationError: it is older. The message names the version and the command that replaces it.
+        ConfigurationError: the version is older than LOWEST. The message names it and the command that replaces it.
     """
     installed = metadata.version("kafka-python")
     release = tuple(int(part) if part.isdigit() else 0 for part in installed.split(".")[:3])
     if release < LOWEST:
         raise ConfigurationError(
-            f"kafka-python {installed} is installed, but kafkasse needs 3.0.9: with 3.0.6 and older versions, streams open "
-            f"and receive no records. Run: pip install '{REQUIREMENT}'"
+            f"kafka-python {installed} is installed, but kafkasse needs 3.0.9 or newer: with 3.0.6 and older "
+            f"versions, streams open and receive no records. Run: pip install '{REQUIREMENT}'"
         )

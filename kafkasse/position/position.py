@@ -11,7 +11,7 @@ from kafkasse.log import Partition
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-LATEST = -1  # as an offset: the end of the partition, in event IDs of KafkaSSE
+LATEST = -1  # an offset in event IDs of KafkaSSE that means the end of the partition
 
 
 class PartitionStart(NamedTuple):

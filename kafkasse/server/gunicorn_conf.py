@@ -1,8 +1,8 @@
 """gunicorn's settings for kafkasse: `gunicorn -c python:kafkasse.server.gunicorn_conf shop:app`.
 
-`kafkasse serve` uses them, and the Procfile does through gunicorn.conf.py. gevent patches the standard library here, before
-any module imports ssl, socket or kafka. kafka-python hangs if it is imported before that. Only gunicorn should import this
-module.
+`kafkasse serve` uses them directly, and the Procfile uses them through gunicorn.conf.py. gevent patches the standard library
+here, before any module imports ssl, socket or kafka. kafka-python hangs if a module imports it before that. Only gunicorn
+should import this module.
 """
 
 from gevent import monkey
@@ -93,7 +93,7 @@ def on_starting(server: Any) -> None:
 
 
 def pre_fork(server: Any, worker: Any) -> None:
-    """Create the directory of the metrics again if it was removed, because the worker could not start without it."""
+    """Recreate the directory of the metrics if it was removed, because the worker could not start without it."""
     from kafkasse.server import runtime
 
     runtime.restore()
@@ -110,7 +110,7 @@ def child_exit(server: Any, worker: Any) -> None:
 
 
 def on_exit(server: Any) -> None:
-    """Remove the directory."""
+    """Remove the directory for the metrics and sockets of the workers."""
     from kafkasse.server import runtime
 
     runtime.stop()

@@ -154,13 +154,13 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     @classmethod
     def setup(cls) -> None:
-        """Prepare the process before an app is loaded. With --preload, gunicorn loads the app in its master."""
+        """Prepare the process before gunicorn loads the app. With --preload, gunicorn calls this in its master."""
         monkey.patch_all()
         raise_descriptor_limit()
 
     def init_process(self) -> None:
-        """Initialize the process. It shares the master's memory until either of them writes to it."""
-        gc.freeze()  # otherwise, collections would write to all objects of the master
+        """Initialize the process. It shares the master's memory until either process writes to it."""
+        gc.freeze()  # otherwise, the garbage collector would write to all objects of the master
         super().init_process()
 
     def patch(self) -> None:
@@ -269,7 +269,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body
             # Hundreds of streams may have waited for the same response from Kafka. Until a stream has sent its first bytes,
-            # its request takes 10 KiB, so it continues before new connections.
+            # its request takes 10 KiB, so the stream continues before new connections.
             take_turn(urgent=True)
             response = start_response.__self__
             response.force_close()

@@ -65,11 +65,11 @@ _limits_of_blueprints: WeakSet[StreamLimits] = WeakSet()  # of this process
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What the requests of one route share.
+    """The objects that all requests of one route share.
 
     Attributes:
         route: the route.
-        settings: the general settings with those of the route.
+        settings: the general settings, overridden by those of the route.
         cors: the origins whose pages may read the route.
         limits: counts the streams of the route.
     """

@@ -104,7 +104,7 @@ class Resumable(Protocol):
     """A stream whose client may be parked."""
 
     def resume(self) -> None:
-        """Take the client back from the feed, and continue."""
+        """Unpark the client and send the rest of the stream."""
         ...
 
 

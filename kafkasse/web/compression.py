@@ -31,7 +31,7 @@ _LAST_ZSTD_BLOCK = b"\x01\x00\x00"  # without data
 
 @cache
 def _zstd() -> zstandard.ZstdCompressor:
-    """Return the compressor. It takes 1 MB, which a server without compression saves."""
+    """Return the compressor. It takes 1 MB, so a server without compression does not create it."""
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False)
 
 

@@ -1,4 +1,4 @@
-"""The encoders of one blueprint. Streams with the same encoder share a feed, so equal requests get the same one."""
+"""The encoders of one blueprint. Streams with the same encoder share a feed, so equal requests get the same encoder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Encoders:
         self._config = config
         self._on_skipped = on_skipped
         self._decoders = _decoders(config, registry)
-        # As long as a feed uses them: clients can request any number of different filters.
+        # Weak references, so that an unused encoder is freed: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         self._with_client_expression: WeakSet[Encoder] = WeakSet()
 
@@ -40,7 +40,7 @@ class Encoders:
         """Return the encoder for a selection of a route in a wire format.
 
         Raises:
-            ServerFull: the feeds of this worker evaluate max_client_expressions different expressions of clients.
+            ServerFull: the feeds of this worker already evaluate max_client_expressions different expressions of clients.
         """
         key = route.name, type(wire), selection.filter, selection.dimensions
         encoder = self._encoders.get(key)

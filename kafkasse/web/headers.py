@@ -16,7 +16,7 @@ NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS = {"Cache-Control": "no-store", **NO_SNIFFING}
 STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
 READ_METHODS = "GET, HEAD, OPTIONS"
-# Those of our URL rules. The methods that we reject are included, because Flask's own 405 response lacks our JSON body.
+# The methods of our URL rules, also those that we reject, because Flask's own 405 response lacks our JSON body.
 ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ANY = "*"
 # A page cannot read other headers of our responses, and needs none of them.

@@ -66,7 +66,7 @@ class StreamLimits:
         self.count += 1
 
     def leave(self, client: str) -> None:
-        """Undo enter(), once for each call of it."""
+        """Undo one call of enter()."""
         self.count -= 1
         self._open[client] -= 1
         if not self._open[client]:
@@ -75,7 +75,7 @@ class StreamLimits:
     def client(self, request: Request) -> str:
         """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded.
 
-        If the proxy recorded no valid address, the client counts under the address of the peer, or of the proxy after it.
+        If a proxy recorded no valid address, return the peer's address; with trusted networks, that proxy's own address.
         """
         peer = _canonical(request.remote_addr or "") or request.remote_addr or ""
         forwarded = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]

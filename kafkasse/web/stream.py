@@ -212,7 +212,7 @@ class Stream:
             self._on_close(self, StreamEnd(self._reason(), self._error, *self._reader.totals()))
             if self._on_served is not None:
                 self._on_served()
-            self._socket = None  # break the reference cycle, so that memory does not wait for the garbage collector
+            self._socket = None  # break the reference cycle, so that Python frees the memory at once
 
     def _report_open(self) -> None:
         on_open, self._on_open = self._on_open, _nothing  # a span takes memory
@@ -232,7 +232,7 @@ class Stream:
         return self._encoded(self._generate(), self._coding.opening())
 
     def _rest(self) -> Iterator[bytes | None]:
-        """Return the parts of the body after the client was parked. Until then, no generator takes memory."""
+        """Return the rest of the body after the client was parked. A parked client has no generator, which saves memory."""
         return self._encoded(self._after_opening(), b"")
 
     def _encoded(self, parts: Iterator[bytes | None], opening: bytes) -> Iterator[bytes | None]:

@@ -1,4 +1,4 @@
-"""Whether the WSGI server of this process can serve streams, and how many.
+"""Check whether the WSGI server of this process can serve streams, and how many.
 
 A server with a thread or a process for each request stops responding after a few streams, without any message. Therefore,
 this module recognizes such a server: when the app is loaded if possible, otherwise at the first request for a stream. The
@@ -47,8 +47,8 @@ class WsgiServer:
 
     Args:
         max_streams: the configured limit.
-        logger: receives the reason why the server cannot serve streams, if it is known at this time, or cannot serve
-            `max_streams`.
+        logger: receives a message if the server cannot serve streams, as far as this is known when the app is loaded, or
+            if it cannot serve `max_streams` of them.
     """
 
     def __init__(self, max_streams: int, logger: logging.Logger) -> None:
@@ -98,7 +98,7 @@ class WsgiServer:
         if not (is_patched() and self._was_patched):
             return (
                 f"{server} cannot serve streams, because gevent had not patched the standard library when the app was"
-                f" loaded. Put {PATCH} at the top of the app's first module if the server runs gevent. {ADVICE}"
+                f" loaded. If the server runs gevent, put {PATCH} at the top of the app's first module. {ADVICE}"
             )
         if getcurrent().parent is None:  # not a greenlet that the event loop has started
             return _occupied(server)
@@ -106,7 +106,7 @@ class WsgiServer:
 
 
 def _limit() -> tuple[int, str]:
-    """Return the number of connections that the server can have, and what limits it."""
+    """Return the number of connections that the server can have, and the name of the limit."""
     limits = [(resource.getrlimit(resource.RLIMIT_NOFILE)[0], "the limit of open files (ulimit -n)")]
     if (cfg := _gunicorn_config()) is not None and not _is_worker(cfg, OUR_WORKER):
         limits.append((cfg.worker_connections, "gunicorn's worker_connections"))
@@ -137,7 +137,7 @@ def _problem_of_process() -> str:
 
 
 def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
-    """Return whether the name of gunicorn's worker class, or of one of its base classes, starts like one of these."""
+    """Return whether the name of gunicorn's worker class, or of one of its base classes, starts with one of `names`."""
     from gunicorn.util import load_class  # not at the top: another server may run the app, without gunicorn
 
     classes = load_class(cfg.worker_class_str).__mro__
@@ -149,7 +149,7 @@ def _occupied(server: str) -> str:
 
 
 def _gunicorn_config() -> Any:
-    """Return the settings of the gunicorn that called this, directly or not, or None if there is none."""
+    """Return the settings of the gunicorn in the call stack, or None under another server."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("gunicorn."):
@@ -161,7 +161,7 @@ def _gunicorn_config() -> Any:
 
 
 def _uwsgi_options() -> dict[str, str] | None:
-    """Return the options of the uWSGI that runs this process, or None if there is none."""
+    """Return uWSGI's options, or None under another server."""
     options = getattr(sys.modules.get("uwsgi"), "opt", None)
     return None if options is None else {_text(name): _text(value) for name, value in options.items()}
 

@@ -1,4 +1,4 @@
-"""A cookie whose name starts with `__Host-` in a real browser, over TLS: which pages can open a guarded stream with it."""
+"""Which pages of a real browser can open a guarded stream with a cookie whose name starts with `__Host-`, over TLS."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def site(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def logged_in(browser: webdriver.Chrome, site: Site) -> webdriver.Chrome:
-    """The browser, which has the cookie."""
+    """The browser after a login, which sets the cookie."""
     browser.get("about:blank")
     browser.set_script_timeout(SCRIPT_TIMEOUT_S)
     run(browser, site.url, "fetch('/login', {headers: {Authorization: arguments[0]}}).then(done);", bearer())
@@ -110,7 +110,7 @@ def test_the_server_rejects_the_cookie_of_a_page_of_another_origin(logged_in: we
 
 
 def test_a_route_can_allow_the_cookie_of_a_page_of_another_origin(logged_in: webdriver.Chrome, site: Site) -> None:
-    """`cors_origins` and `cors_credentials` allow it. A page that does not send credentials is a stranger."""
+    """`cors_origins` and `cors_credentials` allow it. A page that does not send credentials is rejected."""
     assert "message" == run(logged_in, site.other, FIRST_EVENT, f"{site.url}/shared", True)
     assert "closed" == run(logged_in, site.other, FIRST_EVENT, f"{site.url}/shared?without", False)
 

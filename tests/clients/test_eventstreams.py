@@ -1,4 +1,4 @@
-"""Clients of Wikimedia's EventStreams read from kafkasse. Only the host of their URLs is replaced.
+"""Clients of Wikimedia's EventStreams read from kafkasse. The tests replace only the host in their URLs.
 
 docs/kafkasse-vs-ancestors.md lists the features of EventStreams that they use.
 """
@@ -102,7 +102,7 @@ def server(
 
 
 def printed(words: list[str], count: int, before_last: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-    """Run a program until it has printed this number of changes. Call `before_last` when only the last is missing."""
+    """Run a program until it has printed this number of changes. Call `before_last` when only the last change is missing."""
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     changes: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ def node() -> list[str]:
 def test_a_client_receives_each_change_of_two_streams_once(
     server: Server, write: Callable[..., None], program: str, first: int
 ) -> None:
-    """It reads two composed streams from a time on, and the last change after the server has ended its stream."""
+    """The client reads two streams of two topics each from a given time on. It reconnects before the last change."""
     command = node() if program == "eventsource" else python(program)
     for name in GROUPS:
         write(f"eqiad.mediawiki.{name}", first, first + 1)
@@ -167,7 +167,7 @@ def test_a_client_receives_each_change_of_two_streams_once(
 
 @pytest.mark.parametrize("path", ["/v2/stream/recentchange", "/v2/stream/by-line/recentchange"])
 def test_a_client_without_a_library(server: Server, path: str) -> None:
-    """It reads JSON lines, or all lines that start with `data:`; the latter needs `position_events: false`."""
+    """The client reads JSON lines, or all lines that start with `data:`. The latter needs `position_events: false`."""
     command = python("by_line" if "by-line" in path else "as_json")
 
     changes = printed([*command, f"http://127.0.0.1:{server.port}{path}?since={FIRST_MS}"], 3)
@@ -186,7 +186,7 @@ def test_since_is_a_time_or_milliseconds(server: Server, since: str) -> None:
 
 
 def test_an_event_id_of_eventstreams_resumes(server: Server) -> None:
-    """It has the timestamp of the next record in one data center, and the offset -1 in the other."""
+    """The ID has the timestamp of the next record in one data center, and the offset -1 in the other."""
     active, passive = GROUPS["page-create"]
     last_id = json.dumps([
         {"topic": active, "partition": 0, "timestamp": FIRST_MS + 1 + 1000 * 3},
@@ -231,7 +231,7 @@ def test_pages_of_all_origins_may_read(server: Server) -> None:
 
 
 def test_the_openapi_document_lists_the_streams(server: Server) -> None:
-    """Its URL and paths differ from those of EventStreams."""
+    """The URL and the paths of the document differ from those of EventStreams."""
     found = fetch(server.port, "/v2/stream/-/openapi.json").json
     (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]
 

@@ -131,10 +131,10 @@ def test_rejects_an_invalid_address(startup_error: Callable[..., str], address: 
 
 @pytest.mark.parametrize("workers", ["x", "0", "", "1.5"])
 def test_rejects_an_invalid_number_of_workers(startup_error: Callable[..., str], workers: str) -> None:
-    """gunicorn would fail with a traceback."""
+    """The command reports the variable in one line; gunicorn would fail with a traceback."""
     sentence = startup_error(KAFKASSE_ALLOWED_TOPICS="*", WEB_CONCURRENCY=workers)
 
-    assert f"WEB_CONCURRENCY must be a whole number, not {workers!r}" in sentence
+    assert f"WEB_CONCURRENCY must be a whole number from 1 to 1000, not {workers!r}" in sentence
 
 
 def test_checks_the_settings_before_gunicorn_starts(startup_error: Callable[..., str], tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ("trusted_proxies: 10.0.0.0/8", "trusted_proxies must be a whole number from 0 to 10, or a list of networks, no"),
         ("trusted_proxies: [5]", "trusted_proxies[0] must be an IP address, or a network such as 10.0.0.0/8, not 5. Ex"),
         ("trusted_proxies: [10.0.0.1/8]", "trusted_proxies[0] must be an IP address, or a network such as 10.0.0.0/8"),
-        ("trusted_proxies: ['::/0']", "trusted_proxies[0] is '::/0', which contains all clients: any of them could forge"),
+        ("trusted_proxies: ['::/0']", "trusted_proxies[0] is '::/0', which contains all addresses, so any client"),
         ("pages: 'no'", "pages must be true or false, not 'no'. Example: pages: true"),
         ("id_type: time", "id_type must be one of offset, timestamp, both, not 'time'. Example: id_type: \"both\""),
         ("compact_ids: 1", "compact_ids must be true or false or null, not 1. Example: compact_ids: true"),

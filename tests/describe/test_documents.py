@@ -337,7 +337,7 @@ def test_real_errors_match_the_openapi_document(app: Flask, status: int, path: s
 def test_the_documents_list_position_events_only_if_the_stream_has_them(
     app: Flask, path: str, has_positions: bool
 ) -> None:
-    """With `position_events: false`, only JSON lines contain the mark at the end of a snapshot."""
+    """With `position_events: false`, only JSON lines contain the end of a snapshot."""
     openapi, asyncapi = document(app, "openapi"), document(app, "asyncapi")
     content = openapi["paths"][path]["get"]["responses"]["200"]["content"]
     [channel] = [each for each in asyncapi["channels"].values() if each["address"] == path]

@@ -355,7 +355,7 @@ def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
 
 
 def test_a_read_returns_after_its_timeout(log: MemoryLog) -> None:
-    """Otherwise, heartbeats would be late."""
+    """A longer read would delay heartbeats."""
     client = Client(log)
     began_at = time.monotonic()
 

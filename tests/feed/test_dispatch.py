@@ -333,7 +333,7 @@ def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:
 
 
 def test_a_parked_client_receives_a_gap_at_once() -> None:
-    """It does not wait for the next record."""
+    """The gap does not wait for the next record."""
     crowd = Crowd(1)
     crowd.append(0)
     for _ in range(2):

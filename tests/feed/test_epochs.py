@@ -60,7 +60,7 @@ def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
     assert [{ZERO: 0}, {ZERO: 2, ONE: 0}] == log.asked
 
 
-def test_a_cached_end_hides_no_truncation_before_the_position(log: CountingLog) -> None:
+def test_a_cached_end_does_not_hide_a_truncation_before_the_position(log: CountingLog) -> None:
     """A client beyond the end of the log has read lost records, even if the end of its epoch was cached before."""
     ends = EpochEnds(log, TIMEOUT_S)
     position = {ZERO: EpochPosition(6, 2)}

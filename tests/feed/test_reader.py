@@ -221,7 +221,7 @@ def test_a_live_reader_sleeps_while_it_waits(world: World, monkeypatch: pytest.M
 
 
 def test_a_parked_client_wakes_up_when_its_feed_ends(world: World) -> None:
-    """Otherwise, its stream would stay open without records and heartbeats."""
+    """A client that stayed parked would receive neither records nor heartbeats."""
     reader, woken = live(world), Event()
     client = ParkedClient()
     client.wake = woken.set

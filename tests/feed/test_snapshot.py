@@ -374,7 +374,7 @@ def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
 
 
 def test_a_complete_snapshot_releases_its_slot_and_its_cursor() -> None:
-    """Otherwise, a reader that falls behind later would wait for the slot forever."""
+    """A reader that falls behind later would wait forever for a slot that was not released."""
     world = World(max_catch_ups=1, max_ring_records=1)
     first = world.open()
     first.read()

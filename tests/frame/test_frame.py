@@ -796,7 +796,7 @@ def test_only_lone_surrogates_are_replaced(text: bytes, expected: bytes) -> None
     ("end", "valid"), [(b"}", True), (b',"a":1}', True), (b"", False), (b"}}", False), (b',"a":NaN}', False)]
 )
 def test_a_large_value_is_json_in_spite_of_a_lone_surrogate(surrogate: bytes, end: bytes, valid: bool) -> None:
-    """msgspec rejects the surrogate, and the rest of the value is checked nevertheless."""
+    """msgspec rejects the surrogate, but the server still checks the rest of the value."""
     value = b'{"x":"%b","n":[' % surrogate + b",".join([b"{}"] * 30_000) + b"]"
 
     assert valid is is_json(value + end)

@@ -574,7 +574,7 @@ def _new_topic_ignored_by_the_tail() -> None:
 
 
 def _new_topic_missed_in_catch_up() -> None:
-    """The position of a reader that catches up contains a new topic from its second record on."""
+    """A reader that catches up starts a new topic at its second record."""
 
     def add(original: Any, self: Any, starts: Any) -> None:
         applied["new_topic_missed_in_catch_up"] += len(starts)

@@ -133,7 +133,7 @@ def _remove(statements: list[ast.stmt], at: int) -> None:
 
 
 def _record_lines(node: ast.AST, module: str) -> None:
-    """Add to each function's statements that `executed` gets their lines. A trace function would miss some greenlets."""
+    """Insert code before each statement that adds its line to `executed`. A trace function would miss some greenlets."""
     for function in ast.walk(node):
         if isinstance(function, ast.FunctionDef):
             for inner in list(ast.walk(function)):
@@ -160,7 +160,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_ours(code: CodeType) -> bool:
-    """Return whether this is a function of kafkasse. Several lambdas in a line have the same key, and none is changed."""
+    """Return whether this is a function of kafkasse. Lambdas in one line share a key, so they do not count."""
     return code.co_filename.startswith(str(ROOT / "kafkasse")) and code.co_name != "<lambda>"
 
 
@@ -182,7 +182,7 @@ class Mutation:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
-        """Do not let hypothesis shrink a failing example: that it fails is enough."""
+        """Stop hypothesis from shrinking a failing example, because the first failure is enough."""
         phases = (Phase.explicit, Phase.generate)
         fast = settings.get_profile("fast")
         settings.register_profile(
@@ -191,7 +191,7 @@ class Mutation:
         settings.load_profile("fast")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        session.config.pluginmanager.unregister(name="terminalreporter")  # the failures are the purpose
+        session.config.pluginmanager.unregister(name="terminalreporter")  # a failing test has noticed the mutant
         functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
         self._functions = [each for each in functions if _is_ours(each.__code__)]
         profiles = self._profiles(session)

@@ -95,7 +95,7 @@ class Client:
     # The greenlet of the stream.
 
     def read(self) -> None:
-        """Send what the reader returns next. A parked client is sent nothing, unless it was woken."""
+        """Send what the reader returns next. A parked client receives nothing unless it was woken."""
         if self._resume():
             self._receive(self.reader.read(0))
 
@@ -284,7 +284,7 @@ class Simulation:
         self.firsts[partition] = first
 
     def truncate(self) -> None:
-        """Lose the last records of a partition, as after an unclean leader election; rarely.
+        """Remove the last records of a partition, rarely, as an unclean leader election does.
 
         Clients that do not know the leader epoch cannot notice a truncation exactly, so their partitions are not truncated.
         """

@@ -1,4 +1,4 @@
-"""What the log of each partition held: the records, its bounds at each time, and the part that each type of client sees.
+"""The logs of all partitions: the records, its bounds at each time, and the part that each type of client sees.
 
 An independent consumer and the acknowledgments to producers are the sources. This module imports nothing from kafkasse.
 """

@@ -53,7 +53,7 @@ IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
         ("snapshot_of_all_keys", "snapshot_out_of_order", "after_snapshot_at_the_end"), SnapshotSimulation
     ),
 }  # fmt: skip
-# These need clients whose tokens expire.
+# These mutants need clients whose tokens expire.
 EXPIRY = "ends_before_expiry", "expired_id_too_far", "expiry_cuts_an_event", "expiry_ignored", "expiry_without_retry"
 BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS, *EXPIRY}))
 

@@ -42,7 +42,7 @@ class SnapshotSimulation(SelectingSimulation):
 
 
 def test_each_client_receives_the_newest_record_of_each_of_its_keys_and_all_later_records() -> None:
-    """Whatever the order of appends, tombstones, parks, ends and cuts, within a snapshot and after it."""
+    """The order of appends, tombstones, parks, ends and cuts does not matter, within a snapshot or after it."""
     for seed in range(SEED, SEED + WORLDS):
         scenario = SnapshotSimulation(seed)
 

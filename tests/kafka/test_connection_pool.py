@@ -1,4 +1,4 @@
-"""The connections that are kept for the next cursor, and those that are closed."""
+"""The pool keeps some connections for the next cursor, and closes the others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_closes_a_connection_that_failed() -> None:
 
 
 def test_closes_all_connections_with_the_log() -> None:
-    """Those that a cursor releases later are closed too."""
+    """The pool also closes connections that a cursor releases later."""
     client, pool = open_pool()
     first, second = pool.take(BROKER), pool.take(BROKER)
     pool.release(first)

@@ -509,7 +509,7 @@ def test_seek_continues_a_partition_whose_error_was_not_reported_yet(cluster, op
 
 
 def test_needs_no_leader_for_a_removed_partition(cluster, opened):
-    """Otherwise, the cursor would read the partition again."""
+    """The cursor does not look up the leader, and does not read the partition again."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     poll = start_poll(cursor)
     fetch = broker.next_fetch()

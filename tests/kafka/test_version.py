@@ -15,7 +15,7 @@ from tests.support.server import ROOT
 
 
 @pytest.mark.parametrize("installed", ["2.3.3", "3.0.0", "3.0.6", "3.0.8"])
-def test_an_app_does_not_start_with_a_version_that_sends_nothing(
+def test_an_app_does_not_start_with_a_version_whose_streams_receive_nothing(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the installed version and the command that replaces it."""

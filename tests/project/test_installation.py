@@ -50,7 +50,7 @@ def test_a_client_resumes_after_its_last_event(server: Any, cluster: Cluster, fr
 
 
 def test_errors_are_problem_objects(server: Any) -> None:
-    """The blueprint rejects a topic that is not allowed, and the worker a header that is too large, both in JSON."""
+    """The blueprint rejects a topic, and the worker rejects a header that is too large. Both respond with JSON."""
     forbidden = fetch(server.port, "/streams/secrets")
     too_large = fetch(server.port, "/streams/t-1", X_Large="x" * 70_000, Origin="https://a.example")
 

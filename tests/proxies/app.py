@@ -1,4 +1,4 @@
-"""An app for gunicorn that serves the streams, and /-/echo, which returns what a request contained when it arrived."""
+"""An app for gunicorn that serves the streams, and /-/echo, which returns the request as it arrived."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_the_request_arrives_unchanged(connect: Callable[..., Curl]) -> None:
 
 @each_client
 def test_the_server_notices_a_client_that_left(site: Site, connect: Callable[..., Curl], topic: str) -> None:
-    """The server closes the stream. A proxy that needs no data to notice it is as fast as no proxy."""
+    """The server closes the stream. If the proxy notices it without sending data, the server does so at once."""
     connect(f"/streams/{topic}").ready().close()
     closed_at = time.monotonic()
 
@@ -201,7 +201,7 @@ def test_the_server_knows_the_address_of_the_client(site: Site, connect: Callabl
 
 
 @each_client
-def test_a_browser_survives_a_restart_of_the_server(
+def test_a_browser_resumes_after_a_restart_of_the_server(
     site: Site, connect: Callable[..., Curl], cluster: Cluster, topic: str
 ) -> None:
     """The stream ends with an ID. While no server runs, a browser gets an empty stream, and then resumes."""

@@ -1,4 +1,4 @@
-"""Under every WSGI server, the streams work, or the log names the command to use instead. No server hangs silently."""
+"""Under every WSGI server, streams work, or the log names the command to use instead. No server hangs without a message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WORKING = {
 if uwsgi := os.environ.get("UWSGI"):  # it must be compiled; see the Makefile
     options = f"--http-socket 127.0.0.1:{{port}} --home {sys.prefix} --module {SHOP}"
     WORKING["uWSGI with gevent"] = (f"{uwsgi} {options} --gevent 1000 --gevent-early-monkey-patch", {})
-# Whether the log has the advice when the server has started. Otherwise, it appears at the first request for a stream.
+# The last value states whether the log names the command at startup. Otherwise, the first request for a stream logs it.
 REJECTED = {
     "sync": (f"{GUNICORN} {SHOP}", {}, True),
     "sync in a patched app": (f"{GUNICORN} {SHOP}", PATCH, True),
@@ -187,7 +187,7 @@ def test_a_high_hard_limit_of_open_files_is_enough(start: Callable[..., AnyServe
 
 
 def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., AnyServer]) -> None:
-    """With gunicorn's gevent worker, each stream takes one of them. Without the limit, no page would be served."""
+    """Each stream takes one connection of gunicorn's gevent worker. Without the limit, the worker could serve no pages."""
     server = start(f"{GUNICORN} -k gevent --worker-connections 20 {SHOP}")
     with ExitStack() as clients:
         for _ in range(10):
@@ -209,7 +209,7 @@ def example_with(text: str) -> str:
 
 
 @pytest.mark.parametrize("example", ["post_worker_init", "gevent.pywsgi"])
-def test_sigterm_ends_streams_politely(start: Callable[..., AnyServer], tmp_path: Path, example: str) -> None:
+def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: Path, example: str) -> None:
     """With the examples in docs/deployment.md, each stream ends with a reconnection time, long before the timeout."""
     code = example_with(example)
     file = tmp_path / "example.py"

@@ -1,4 +1,4 @@
-"""The memory of a client that has received everything, without a server."""
+"""The memory of an idle client, measured without a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server:
         self._clients: list[socket.socket] = []
 
     def open(self, count: int) -> int:
-        """Open and park streams. Returns how much memory they take up, in bytes."""
+        """Open and park streams. Return the memory that they take up, in bytes."""
         pairs = [socket.socketpair() for _ in range(count)]
         self._clients += [client for _, client in pairs]
         before, _ = tracemalloc.get_traced_memory()

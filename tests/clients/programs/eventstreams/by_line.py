@@ -1,4 +1,4 @@
-"""Print the changes of a stream line by line, without a library for SSE. It reads all data as changes. Argument: the URL."""
+"""Print the changes of a stream line by line, without a library for SSE. All data must be changes. Argument: the URL."""
 
 import json
 import sys

@@ -14,7 +14,7 @@ url = urlsplit(sys.argv[1])
 
 
 class Site:
-    """The members of a site of pywikibot that EventStreams uses. A real one needs a wiki."""
+    """The members of pywikibot's site that its EventStreams uses. A real site needs a wiki."""
 
     sitename, code = "example:en", "en"
 
