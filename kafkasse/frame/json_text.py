@@ -164,10 +164,18 @@ def without_member(value: bytes, name: str) -> bytes:
     try:
         members = _decode_members(value)
     except (msgspec.MsgspecError, RecursionError):  # a lone surrogate, or nested too deeply
-        others = (member for member in _members(value) if _member_name(member) != name)
+        others = (member for member in _members(value) if _name_and_text(member)[0] != name)
         return b"{" + b",".join(others) + b"}"
     members.pop(name, None)
     return escape_line_separators(msgspec.json.encode(members))
+
+
+def members(value: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the unescaped name and the text of the value of each member of `value`, which must be a valid JSON object.
+
+    The object may have several members with the same name. Other greenlets may run between two members.
+    """
+    return map(_name_and_text, _members(value))
 
 
 def _members(value: bytes) -> Iterator[bytes]:
@@ -185,7 +193,8 @@ def _members(value: bytes) -> Iterator[bytes]:
             start = token.end()
 
 
-def _member_name(member: bytes) -> str:
-    """Return the unescaped name of a member from _members()."""
-    found = _TOKEN.search(member)
-    return str(json.loads(found[0].decode())) if found else ""
+def _name_and_text(member: bytes) -> tuple[str, bytes]:
+    """Return the unescaped name of a member from _members(), and the text of its value."""
+    if (name := _TOKEN.search(member)) is None:  # the object is empty
+        return "", b""
+    return str(json.loads(name[0].decode())), member[name.end() :].strip().removeprefix(b":").strip()

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from kafkasse.errors import URN, KafkasseError
 from kafkasse.frame.formats import Payload
-from kafkasse.frame.json_text import dumps, is_json
+from kafkasse.frame.json_text import dumps, is_json, members
 from kafkasse.log import Gap
 
 _SNAPSHOT_END = {"snapshot": "complete"}
@@ -185,19 +185,22 @@ _decode_event = msgspec.json.Decoder(_WithEvent).decode
 def _has_reserved_event(data: bytes) -> bool:
     """Return whether valid JSON is an object whose member `event`, however escaped, is one of _RESERVED_EVENTS.
 
-    An object with several such members has one if any of them is. An object nested too deeply for Python's parser counts as
-    one that has: wrapping a value changes nothing for a client.
+    An object with several such members has one if any of them is. Other greenlets may run meanwhile.
     """
-    if not (b'"event"' in data or b"\\" in data) or not data.lstrip().startswith(b"{"):
+    has_escapes = b"\\" in data
+    if not (b'"event"' in data or has_escapes) or not data.lstrip().startswith(b"{"):
         return False
     with suppress(msgspec.DecodeError, RecursionError):
-        if _decode_event(data).event is UNSET:  # most values
+        event = _decode_event(data).event
+        if event is UNSET:  # most values
             return False
-    try:
-        found = json.loads(data.decode(), object_pairs_hook=list, parse_int=str, parse_float=str)
-    except RecursionError:
-        return True
-    return any(name == "event" and value in _RESERVED_EVENTS for name, value in found)
+        if not has_escapes and data.count(b'"event"') == 1:
+            return event in _RESERVED_EVENTS
+    return any(name == "event" and _is_reserved(text) for name, text in members(data))
+
+
+def _is_reserved(value: bytes) -> bool:
+    return value.startswith(b'"') and json.loads(value.decode()) in _RESERVED_EVENTS
 
 
 def _replace_line_breaks(data: bytes, by: bytes) -> bytes:
