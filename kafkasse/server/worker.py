@@ -264,7 +264,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             environ[ENVIRON_KEY] = self.streams
             environ[OPERATIONS_KEY] = start_response.__self__.req.is_for_operators
             body = app(environ, start_response)
-            if start_response.__self__.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            # An app that is a generator calls start_response() later.
+            if getattr(start_response.__self__, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE:
                 start_response.__self__.force_close()  # the idle connection would take a descriptor
             if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
                 return body

@@ -180,3 +180,14 @@ def test_a_rejection_by_the_worker_does_not_wait_for_a_header_that_never_ends(or
         connection.sendall(b"GET /" + b"a" * 9_000)
 
         assert connection.recv(12) == b"HTTP/1.1 414"
+
+
+# Other apps.
+
+
+def test_serves_an_app_that_is_a_generator(processes: None) -> None:
+    """Such an app has no status yet when it returns its body."""
+    with Server("tests.support.apps:lazy") as server:
+        response = fetch(server.port, "/")
+
+    assert (200, b"ok") == (response.status, response.body)

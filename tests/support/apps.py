@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
@@ -20,6 +21,12 @@ def in_memory() -> Flask:
     log = MemoryLog()
     log.create("t")
     return create_app(Config.load(), log)
+
+
+def lazy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+    """A WSGI app that is a generator. It therefore calls start_response() when the server asks for the first bytes."""
+    start_response("200 OK", [("Content-Length", "2")])
+    yield b"ok"
 
 
 def ticking() -> Flask:
