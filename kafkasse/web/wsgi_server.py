@@ -140,7 +140,8 @@ def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
     """Return whether the name of gunicorn's worker class, or of one of its base classes, starts with one of `names`."""
     from gunicorn.util import load_class  # not at the top: another server may run the app, without gunicorn
 
-    classes = load_class(cfg.worker_class_str).__mro__
+    # Not worker_class_str: a settings file in Python may set a class, of which worker_class_str is only the last name.
+    classes = load_class(cfg.settings["worker_class"].get()).__mro__
     return any(f"{each.__module__}.{each.__name__}".startswith(names) for each in classes)
 
 

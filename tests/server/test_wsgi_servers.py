@@ -130,6 +130,16 @@ def test_streams_and_pages_work(start: Callable[..., AnyServer], name: str) -> N
     assert "cannot serve streams" not in server.log
 
 
+def test_a_settings_file_can_set_the_class_of_the_worker(start: Callable[..., AnyServer], tmp_path: Path) -> None:
+    """gunicorn accepts a class in place of its name."""
+    file = tmp_path / "settings.py"
+    file.write_text("from kafkasse.server.worker import Worker as worker_class\n")
+    server = start(f"{GUNICORN} -c {file} {SHOP}")
+
+    with Client(server.port, "/streams/t").ready() as stream:
+        assert 200 == stream.status
+
+
 @pytest.mark.parametrize("name", REJECTED)
 def test_a_server_that_cannot_serve_streams_names_the_command_to_use(
     start: Callable[..., AnyServer], name: str
