@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from flask import Blueprint, Response, make_response, request
+from gevent import Timeout
 from werkzeug.exceptions import HTTPException
 
 from kafkasse.access import Guards, Visitor
@@ -416,7 +417,7 @@ class StreamService:
         if handler is not None:
             try:
                 handler(argument)
-            except Exception:
+            except (Exception, Timeout):  # a handler may let a gevent.Timeout escape
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
 
 

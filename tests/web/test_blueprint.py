@@ -516,14 +516,17 @@ def test_pages_of_allowed_origins_can_read_the_response_of_a_hook(log: CountingL
     assert {"accept", "origin"} == {name.lower() for name in rejected.vary}
 
 
-def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("a handler's own bug"), gevent.Timeout(1)], ids=["error", "timeout"])
+def test_calls_ready_and_disconnected_once_per_stream(
+    log: CountingLog, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     """The handlers receive the stream's topics. A handler that raises an exception does not affect the stream."""
     calls: list[tuple[str, object]] = []
 
     def handle(name: str) -> Any:
         def handler(argument: object) -> None:
             calls.append((name, argument))
-            raise RuntimeError("a handler's own bug")
+            raise error
 
         return handler
 
@@ -532,7 +535,8 @@ def test_calls_ready_and_disconnected_once_per_stream(log: CountingLog, caplog: 
     events(client, "/streams/t?timestamp=0", b'"n":2')
 
     assert [("ready", ["t"]), ("disconnected", ["t"])] == calls
-    assert "a handler's own bug" in caplog.text
+    assert "The handler of ready failed." in caplog.text
+    assert str(error) in caplog.text
 
 
 def test_calls_event_error_for_server_errors_only() -> None:
