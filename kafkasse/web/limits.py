@@ -13,7 +13,8 @@ from kafkasse.errors import ServerFull, TooManyStreams
 # Proxies write an address with or without its port. Some write an IPv6 address in brackets, with its zone, or in quotes.
 _ADDRESS = re.compile(
     r'(?P<quote>"?)'
-    r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)(?:%\w+)?\](?::\d+)?|(?P<ipv4>[0-9.]+)(?::\d+)?|(?P<ipv6>[0-9A-Fa-f:.]+)(?:%\w+)?)"
+    r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)(?:%[\w.:@-]+)?\](?::\d+)?|(?P<ipv4>[0-9.]+)(?::\d+)?|"
+    r"(?P<ipv6>[0-9A-Fa-f:.]+)(?:%[\w.:@-]+)?)"
     r"(?P=quote)"
 )
 

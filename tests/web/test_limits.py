@@ -118,6 +118,8 @@ def test_uses_the_forwarded_address_of_the_trusted_proxy(opened: ExitStack) -> N
         ("192.0.2.7", "9.9.9.9", "192.0.2.7"),
         ("", "9.9.9.9, 192.0.2.1", "192.0.2.1"),
         ("localhost", "9.9.9.9, 192.0.2.1", "192.0.2.1"),
+        ("fe80::1%br-4f0c", "9.9.9.9", "fe80::1"),
+        ("fe80::1%eth0.100", "9.9.9.9", "fe80::1"),
     ],
     ids=[
         "one proxy",
@@ -129,6 +131,8 @@ def test_uses_the_forwarded_address_of_the_trusted_proxy(opened: ExitStack) -> N
         "no proxy",
         "Unix socket of gunicorn",
         "Unix socket of waitress",
+        "link-local address at a bridge",
+        "link-local address at a VLAN",
     ],
 )
 def test_uses_the_last_address_outside_the_trusted_networks(peer: str, forwarded: str, expected: str) -> None:
