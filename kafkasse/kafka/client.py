@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import socket
 import ssl
+import struct
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,11 +132,17 @@ class Client:
             )
             return encoded
 
-        brokers, found = manager.run(send).decode()
-        self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
-        return {
-            each.name: _topic_metadata(each, self.brokers) for each in found if each.error_code not in _NO_SUCH_TOPIC
-        }
+        encoded = manager.run(send)
+        try:
+            brokers, found = encoded.decode()
+            self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
+            return {
+                each.name: _topic_metadata(each, self.brokers)
+                for each in found
+                if each.error_code not in _NO_SUCH_TOPIC
+            }
+        except (ValueError, struct.error) as error:  # kafka-python's parser translates the same errors
+            raise kafka_errors.KafkaProtocolError(f"Metadata cannot be decoded: {error}") from error
 
     def list_offsets(
         self, node_id: int, lookups: Iterable[Mapping[TopicPartition, int]], isolation_level: int

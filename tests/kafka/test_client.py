@@ -15,6 +15,7 @@ from uuid import UUID
 import gevent
 import pytest
 from kafka import KafkaAdminClient
+from kafka.errors import KafkaProtocolError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.inet import create_connection
@@ -145,6 +146,19 @@ def test_a_long_list_of_topics_is_decoded_over_several_turns(monkeypatch: pytest
         found = opened.metadata(None)
 
         assert len(cluster.topics) == len(found) == len(turns)
+
+
+@pytest.mark.parametrize("body", [b"", bytes(4) + b"\xff" * 60], ids=["too short", "invalid"])
+def test_metadata_that_cannot_be_decoded_is_an_error_of_kafka(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    """Clients receive status 503 instead of 500, as for other errors of a broker."""
+    monkeypatch.setattr(client._MetadataClass, "decode", lambda self, data: client._EncodedMetadata(9, body))
+    cluster = FakeCluster()
+    with (
+        closing(cluster),
+        closing(Client({"bootstrap_servers": cluster.bootstrap_servers}, 5.0)) as opened,
+        pytest.raises(KafkaProtocolError),
+    ):
+        opened.metadata(None)
 
 
 def test_detached_socket_belongs_to_the_caller() -> None:
