@@ -287,10 +287,12 @@ class SharedFeed:
     def skip_to(self, places: Mapping[Partition, Place]) -> None:
         """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors."""
         self.flush()
-        for client, stopped_at in self._parked.items():
-            if stopped_at is None:
-                self._parked[client] = self._flushed
-                client.wake()
+        for group in self._subscribers.groups:
+            position = self._flushed._replace(events=group.events, bytes=group.bytes)
+            for client in group.clients:
+                if self._parked[client] is None:
+                    self._parked[client] = position
+                    client.wake()
         for partition, place in places.items():
             if place.offset is not None:
                 self.ids.set(partition, place.offset, place.timestamp, place.epoch)

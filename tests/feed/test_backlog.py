@@ -16,6 +16,7 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import of_topics
 from kafkasse.route import Route
+from tests.support.parked_client import ParkedClient
 from tests.support.turns import numbers
 from tests.support.waiting import wait_until
 
@@ -29,7 +30,8 @@ class World:
         self.answer = Event()
         tails: list[Tail] = []
         self.feeds = Feeds(self.log, Config().feed, tails.append)
-        self.slow, self.fast = self.open(Encoder(filterer=self.wait)), self.open(Encoder())
+        self.slow_encoder = Encoder(filterer=self.wait)
+        self.slow, self.fast = self.open(self.slow_encoder), self.open(Encoder())
         [self.tail] = tails
         [self.backlog] = self.tail.backlogs.values()
 
@@ -76,3 +78,23 @@ def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch: pytest.
 
     assert list(range(21)) == received
     wait_until(lambda: world.slow.read(0) or world.slow.can_park)
+
+
+def test_the_totals_of_a_parked_client_include_what_it_received_before_its_backlog_was_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise, the log line of the end of its stream would contain too few records, or a negative number."""
+    world, clients = World(), [ParkedClient(), ParkedClient()]
+    world.answer.set()
+    readers = [world.slow, world.open(world.slow_encoder)]
+    for n, (reader, client) in enumerate(zip(readers, clients, strict=True)):
+        reader.read(0)
+        reader.park(client)
+        world.write(n)
+        world.backlog.join()
+    monkeypatch.setattr(backlog, "MAX_BYTES", 0)
+
+    world.write(2)
+    world.backlog.join()
+
+    assert [(2, len(each.received)) for each in clients] == [each.totals() for each in readers]
