@@ -19,7 +19,8 @@ KAFKA_EVENTS = ("ready", "disconnected", "event.error")
 class Hooks:
     """KafkaSSE's hooks as plain callables.
 
-    deserializer: converts a record (frame.TopicRecord) to a message. If it raises, the record is skipped.
+    deserializer: converts a record (frame.TopicRecord) to a message. If it raises, the record is skipped. Text is sent as it
+        is, anything else as JSON.
     filterer: receives the message and returns whether to send it. If it raises, the stream ends.
     on_connect_error: receives the error (errors.KafkasseError) of a request that gets no stream. If it returns a value other
         than None, that value is the response.

@@ -14,7 +14,7 @@ from kafkasse.errors import FilterError, RegistryUnavailable
 from kafkasse.frame import hooks
 from kafkasse.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.frame.hooks import Deserializer, Filterer
-from kafkasse.frame.json_text import DeserializationError, dumps, dumps_decoded
+from kafkasse.frame.json_text import DeserializationError, dumps_decoded
 from kafkasse.frame.projection import Projection
 from kafkasse.frame.record_view import DecoderPending, RecordView
 from kafkasse.frame.wire import ServerSentEvents, Wire
@@ -314,10 +314,7 @@ class Encoder:
             return None
         if self._deserializer is None or record.value is None:
             return self._format(topic, partition, self._projected(view))
-        try:
-            data = dumps(message)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise DeserializationError(f"the deserializer's message is not JSON: {error}") from error
+        data = hooks.encode(message)
         if self._projection is None:
             return Payload("message", data)
         return as_kafkasse(topic, partition, _with_value(view, self._projection.of_json(data)))  # adds _kafka again

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kafkasse.errors import FilterError
-from kafkasse.frame.json_text import DeserializationError
+from kafkasse.frame.json_text import DeserializationError, dumps, escape_line_separators
 from kafkasse.log import Record
 
 
@@ -24,6 +24,9 @@ class TopicRecord(NamedTuple):
 
 Deserializer = Callable[[TopicRecord], Any]
 Filterer = Callable[[Any], object]
+
+# str.splitlines() breaks lines at these characters, too. Valid JSON contains them only escaped.
+_CONTROL_LINE_ENDS = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e", b"\n" * 5)
 
 
 def deserialize(deserializer: Deserializer, topic: str, partition: int, record: Record) -> Any:
@@ -43,6 +46,23 @@ def deserialize(deserializer: Deserializer, topic: str, partition: int, record: 
     if message is None:
         raise DeserializationError("the deserializer returned None", "deserializer")
     return message
+
+
+def encode(message: Any) -> bytes:
+    """Return the data of an event for a deserializer's message: text unchanged, as in KafkaSSE, anything else as JSON.
+
+    Clients that use str.splitlines() must not find fields or events in the text. Therefore, line separators are escaped as
+    in JSON, and control characters that end lines are replaced by LF.
+
+    Raises:
+        DeserializationError: JSON cannot represent the message.
+    """
+    if isinstance(message, str):
+        return escape_line_separators(message.encode("utf-8", "replace").translate(_CONTROL_LINE_ENDS))
+    try:
+        return dumps(message)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DeserializationError(f"the deserializer's message is not JSON: {error}") from error
 
 
 def accepts(filterer: Filterer, message: Any, record: str) -> bool:

@@ -70,7 +70,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     else:
         limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
         position = parse(last_event_id, limits)
-        since = None
+        since = since if position.named_topics else None
     if since is None:
         since = route.since()
     count, maximum = len(position.topics), settings.max_topics_per_stream

@@ -411,10 +411,9 @@ def test_the_template_is_not_used_for_line_separators(separator: str) -> None:
     assert not can_append_member(f'{{"{separator}":1}}'.encode())
 
 
-@pytest.mark.parametrize("deserialized", [LINE_ENDS, {LINE_ENDS: LINE_ENDS}])
-def test_a_deserialized_message_has_no_raw_line_separators(deserialized: object) -> None:
+def test_a_deserialized_message_has_no_raw_line_separators() -> None:
     """kafkasse encodes the deserializer's message as JSON, and escapes its line separators."""
-    frame = sent(Encoder(deserializer=lambda record: deserialized), Record(b"x"))
+    frame = sent(Encoder(deserializer=lambda record: {LINE_ENDS: LINE_ENDS}), Record(b"x"))
 
     assert 4 == len(frame.decode().splitlines())
 
@@ -498,6 +497,29 @@ def test_a_deserializer_returns_the_message() -> None:
     assert {"hex": "ff", "_kafka": WHERE | {"key": "k"}} == arrived
     assert [TopicRecord("t", 3, 7, 1000, b"k", b"\xff", (("h", b"v"),))] == seen
     assert [1] == data("x", deserializer=lambda record: [1])
+
+
+def test_text_of_a_deserializer_is_sent_as_text() -> None:
+    """As in KafkaSSE, text is not encoded as JSON, so a deserializer can return JSON that it has encoded itself."""
+    for text in ('{"a":1}', "plain text\nof two lines", ""):
+        assert text == event(Record(b"x"), deserializer=lambda record, text=text: text).data
+
+
+@pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
+def test_text_of_a_deserializer_cannot_add_fields(wire: Wire) -> None:
+    """Every client finds the same lines in text with any line separators, and every line of an event is data."""
+    text = "".join(f"{each}id: forged" for each in [*LINE_ENDS, "\ud800"])
+
+    raw = sent(Encoder(wire=wire, deserializer=lambda record: text), Record(b"x")).decode()
+
+    assert raw.split("\n")[:-1] == raw.splitlines()
+    assert not any(line.startswith("id: forged") for line in raw.splitlines())
+
+
+def test_text_of_a_deserializer_is_a_json_line() -> None:
+    """In JSON lines, text that is JSON is sent unchanged, and other text as a JSON string."""
+    for text, line in (('{"a":1}', b'{"a":1}\n'), ("a\nb", b'"a\\nb"\n')):
+        assert line == sent(Encoder(wire=JsonLines(), deserializer=lambda record, text=text: text), Record(b"x"))
 
 
 def failing(_: object) -> Any:

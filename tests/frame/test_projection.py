@@ -152,6 +152,16 @@ def test_the_hooks_see_the_whole_record(projection: Projection) -> None:
     } == json.loads(encoded[1].removeprefix(b"data: "))
 
 
+def test_the_text_of_a_deserializer_is_redacted() -> None:
+    """Text that is JSON is redacted like an object. Text that is not JSON is not sent."""
+    for text in (f'{{"a":"{SECRET}","b":"{PUBLIC}"}}', f'"{SECRET}"', SECRET):
+        encoder = Encoder(deserializer=lambda record, text=text: text, projection=Projection(redact=["a"]))
+
+        encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, b"{}", ()))
+
+        assert encoded is None or (SECRET.encode() not in encoded[1] and PUBLIC.encode() in encoded[1])
+
+
 @pytest.mark.parametrize("id_type", IdType)
 def test_a_piece_of_large_values_ends_early(id_type: IdType) -> None:
     """The frames are small, so that their size does not limit how many large values a piece contains."""

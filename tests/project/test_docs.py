@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from kafka import KafkaAdminClient
 
 import kafkasse
 from kafkasse import errors, schemas
+from kafkasse.config.hooks import Hooks
 from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import parse
+from kafkasse.web.registry import EndReason
+from tests.project.test_monitoring import alerts
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.server import ROOT
@@ -31,6 +35,14 @@ NO_VARIABLE = {
     "topic_groups": "file or code only",
     "routes": "file or code only",
 }  # these are not single values
+QUOTED = re.compile(r"[A-Z][a-z]* .+|the keys cannot be|cannot serve")  # a message, or its start
+OTHER_NAMES = {
+    "client_ip_connection_limit", "allowed_streams", "mediawiki_redacted_pages", "num_workers", "stream_aliases",
+    "stream_config_ttl", "stream_config_uri", "stream_ui_enabled", "eventstreams_connected_clients",
+    "eventstreams_client_connections_total",  # EventStreams
+    "max_requests", "TopicAuthorizationFailedError",  # gunicorn and kafka-python
+    "catching_up", "duration_s", "key_encoding", "request_id",  # kafkasse: in the log, the list of streams, and records
+}  # fmt: skip
 NOT_SENT = {"UnavailableError", "CommandError"}  # a base class, and an error of the commands
 
 TOPN = """
@@ -196,6 +208,58 @@ def test_the_example_of_an_error_matches_the_schema(root: Path) -> None:
 def test_every_format_is_in_the_docs(root: Path) -> None:
     """docs/wire.md has a row for each format."""
     assert list(FORMATS) == [row[0] for row in _rows(root / "docs/wire.md", "Formats")]
+
+
+@pytest.mark.parametrize("page", ["docs/migrating.md", "docs/troubleshooting.md", "docs/when-not.md"])
+def test_the_names_in_a_guide_exist(root: Path, page: str) -> None:
+    """Every metric, setting, error and alert in code spans is kafkasse's, or one of the listed names of other programs."""
+    code = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", (root / page).read_text(), flags=re.M | re.S))
+    words = {
+        word
+        for span in code
+        for word in re.findall(r"(?<![\w.-])[A-Za-z]+(?:_[a-z0-9]+)+|\w+Error\b|Kafkasse\w+", span)
+    }
+    known = {*re.findall(r"\w+", json.dumps(schemas.read("config"))), *Hooks.__dataclass_fields__, *OTHER_NAMES}
+    known |= {row[0] for row in _rows(root / "docs/metrics.md", "Metrics")} | {rule["alert"] for rule in alerts(root)}
+    known |= {each.value for each in EndReason} | {each.name for each in errors.documented()}
+    known |= KafkaAdminClient.DEFAULT_CONFIG.keys()
+
+    assert set() == words - known
+
+
+def test_the_messages_in_the_guide_to_problems_exist(root: Path) -> None:
+    """Each log line, detail and reason of a gap that docs/troubleshooting.md quotes is in the code."""
+    source = "".join(file.read_text() for file in root.glob("kafkasse/**/*.py"))
+    page = (root / "docs/troubleshooting.md").read_text()
+    gaps = _rows(root / "docs/troubleshooting.md", "Gaps")
+    quoted = [text for text in re.findall(r"`([^`\n]+)`", page) if QUOTED.match(text)] + [row[0] for row in gaps]
+
+    assert len(quoted) > 15
+    assert [] == [text for text in quoted if text not in source]
+
+
+def test_the_app_in_the_guide_to_migration_streams(root: Path, tmp_path: Path) -> None:
+    """Its URL and its events are those of EventStreams, and IDs of EventStreams resume."""
+    (block,) = _blocks(root / "docs/migrating.md", "python")
+    (tmp_path / "app.py").write_text(block)
+    config = runpy.run_path(str(tmp_path / "app.py"))["config"]
+    log = MemoryLog()
+    for site in ("eqiad", "codfw"):
+        log.create(f"{site}.mediawiki.recentchange")
+    for domain in (b"canary", b"en.wikipedia.org"):
+        log.append("eqiad.mediawiki.recentchange", b'{"meta":{"domain":"%b"}}' % domain)
+    app = Flask(__name__)
+    app.register_blueprint(kafkasse.blueprint(config, log), url_prefix="/v2/stream")
+    last_id = '[{"topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1},"codfw.mediawiki.recentchange"]'
+
+    response = app.test_client().get("/v2/stream/recentchange", headers={"Last-Event-ID": last_id})
+    sent = _until(response.response, b"_kafka")
+    response.close()
+
+    assert (
+        b'"meta":{"domain":"en.wikipedia.org","topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1}' in sent
+    )
+    assert b"canary" not in sent
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -99,6 +99,13 @@ def test_the_last_event_id_header_takes_precedence() -> None:
     )
 
 
+def test_the_names_in_an_event_id_start_at_the_time_of_the_query() -> None:
+    """As in KafkaSSE, `timestamp` applies to the topics that an event ID contains by name."""
+    parsed = stream_request("u", {"timestamp": "7"}, {"Last-Event-ID": '["v",{"topic":"t","partition":0,"offset":5}]'})
+
+    assert (("v",), 7) == (parsed.position.named_topics, parsed.since)
+
+
 @pytest.mark.parametrize(
     ("start_time_ms", "query", "since"),
     [(5, None, 5), (-60_000, None, 3_600_000 - 60_000), (-7_200_000, None, 0), (5, {"timestamp": "7"}, 7)],
