@@ -43,7 +43,7 @@ OTHER_NAMES = {
     "max_requests", "TopicAuthorizationFailedError",  # gunicorn and kafka-python
     "catching_up", "duration_s", "key_encoding", "request_id",  # kafkasse: in the log, the list of streams, and records
 }  # fmt: skip
-NOT_SENT = {"UnavailableError", "CommandError"}  # a base class, and an error of the commands
+NOT_SENT = {"CommandError"}  # an error of the commands
 
 TOPN = """
 from gevent import monkey; monkey.patch_all()
