@@ -20,8 +20,8 @@ test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
 
 # These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
-test-fast: setup ## run the tests that need no broker, browser or Spark, in less than a minute
-	$(VENV)/bin/pytest -n 2 -q -m "not processes" --hypothesis-profile=fast $(TEST)
+test-fast: setup ## run the tests that need no broker, browser or Spark, in about two minutes
+	$(VENV)/bin/pytest -n 4 -q -m "not processes" --hypothesis-profile=fast $(TEST)
 
 lint: setup ## check the style and the types
 	$(VENV)/bin/ruff check

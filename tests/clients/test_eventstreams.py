@@ -9,6 +9,7 @@ import json
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -103,21 +104,22 @@ def server(
 
 def printed(words: list[str], count: int, before_last: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
     """Run a program until it has printed this number of changes. Call `before_last` when only the last change is missing."""
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment())
-    assert process.stdout is not None
     changes: list[dict[str, Any]] = []
-    timer = gevent.spawn_later(TIMEOUT_S, process.kill)
-    try:
-        for line in process.stdout:
-            changes.append(json.loads(line))
-            if len(changes) == count - 1:
-                before_last()
-            if len(changes) == count:
-                break
-    finally:
-        timer.kill()
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryDirectory() as folder:  # pywikibot writes files to the working directory
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment(), cwd=folder)
+        assert process.stdout is not None
+        timer = gevent.spawn_later(TIMEOUT_S, process.kill)
+        try:
+            for line in process.stdout:
+                changes.append(json.loads(line))
+                if len(changes) == count - 1:
+                    before_last()
+                if len(changes) == count:
+                    break
+        finally:
+            timer.kill()
+            process.kill()
+            process.wait()
     return changes
 
 
