@@ -37,8 +37,6 @@ MAX_PORT_ATTEMPTS = 5
 MAX_LOG_LINES = 12  # log lines of a broker that died, in the error message
 
 JVM_OPTIONS = (
-    "-Xms64m",
-    "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # the optimizing compiler does not pay off for a short-lived broker
     "-XX:+ExitOnOutOfMemoryError",
@@ -81,6 +79,7 @@ class EmbeddedBroker:
         directory: the directory for data, configuration and log. Without one, the broker uses a temporary directory, which
             is removed at the end of the `with` block.
         settings: Kafka's broker settings; they override SETTINGS.
+        heap_mb: the maximum size of the JVM's heap in MiB.
         cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
             nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
 
@@ -94,8 +93,10 @@ class EmbeddedBroker:
         directory: Path | None = None,
         settings: Mapping[str, str] | None = None,
         cluster_id: str = "",
+        heap_mb: int = 256,
     ) -> None:
         self._port = port
+        self._heap_mb = heap_mb
         self._directory = directory
         self._settings = dict(settings or {})
         self._cluster_id = cluster_id or new_cluster_id()
@@ -176,7 +177,12 @@ class EmbeddedBroker:
             require_free(fixed_port)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
-            options = *JVM_OPTIONS, f"-Djava.io.tmpdir={home}"  # compression codecs extract their libraries to it
+            heap = f"-Xms{self._heap_mb // 4}m", f"-Xmx{self._heap_mb}m"
+            options = (
+                *JVM_OPTIONS,
+                *heap,
+                f"-Djava.io.tmpdir={home}",
+            )  # compression codecs extract their libraries to it
             command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed_port else MAX_PORT_ATTEMPTS):
                 client_port, controller_port = _free_ports()

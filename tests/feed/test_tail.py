@@ -15,7 +15,7 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, KafkaUnavailable, ServerFull, TopicGone, TopicNotAvailable
-from kafkasse.feed import Feeds, Reader, StopReason, feeds
+from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
 from kafkasse.frame import Encoder
@@ -182,16 +182,21 @@ def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: 
     assert [[], []] == [numbers(kept), numbers(other)]
 
 
-def test_turns_have_a_minimum_distance_on_average(world: World) -> None:
-    """Records that arrive one by one are sent together, so that a busy topic does not cost one flush per record."""
+@pytest.mark.parametrize("partition_turn_s", [0, MIN_TURN_S])
+def test_turns_have_a_minimum_distance_on_average(
+    world: World, monkeypatch: pytest.MonkeyPatch, partition_turn_s: float
+) -> None:
+    """Records that arrive one by one are sent together. With many partitions, the broker receives fewer requests."""
+    monkeypatch.setattr(tail, "PARTITION_TURN_S", partition_turn_s)
     count = 50
     world.open("a")
+    turn_s = MIN_TURN_S + partition_turn_s * len(world.tails[0].partitions)
     began_at = time.monotonic()
     for n in range(count):
         world.write("a", n)
         gevent.sleep(world.tails[0].turn(0))
 
-    assert time.monotonic() - began_at >= count * MIN_TURN_S - TURN_CREDIT_S - MIN_REST_S
+    assert time.monotonic() - began_at >= count * turn_s - TURN_CREDIT_S - MIN_REST_S
 
 
 # Isolation.
