@@ -80,6 +80,7 @@ class BrokerNode:
         self._is_fetching = False
         self._may_redirect = False
         self._version = 0  # of the last request
+        self._received_bytes = 0  # of the response, when its progress was checked
         response_timeout_s = options.max_wait_ms / 1000 + timeout_s
         self._response_timer = get_hub().loop.timer(response_timeout_s, response_timeout_s)
 
@@ -219,7 +220,8 @@ class BrokerNode:
         self._changed, self._forgotten = {}, []
         options = self._options if self._may_redirect else self._options.without_rack()
         body = encode_request(version, options, self._session, partitions, forgotten)
-        self._response_timer.again(self._fail_later, TimeoutError("the broker did not respond in time"))
+        self._received_bytes = 0
+        self._response_timer.again(self._check_progress, connection)
         connection.send(self._version, body)
 
     def _request(self, state: PartitionState) -> FetchPartition | None:
@@ -238,6 +240,12 @@ class BrokerNode:
             gevent.spawn_later(response.throttle_ms / 1000, self._on_response, self, response)
         else:
             self._on_response(self, response)
+
+    def _check_progress(self, connection: Connection) -> None:
+        """Fail unless more bytes of the response have arrived since the last check. A large response takes many turns."""
+        received, self._received_bytes = self._received_bytes, connection.received_bytes
+        if self._received_bytes == received:
+            self._fail_later(TimeoutError("the broker did not respond in time"))
 
     def _fail_later(self, error: Exception) -> None:
         """Call _fail() in a new greenlet. Callers in the event loop must not block, and `on_error` may wait for a lock."""

@@ -90,6 +90,11 @@ class Connection:
             except ssl.SSLWantReadError:
                 wait_read(self._socket.fileno(), self._timeout_s)
 
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes of an incomplete response have arrived."""
+        return self._filled
+
     def suspend(self) -> None:
         """Stop reading and free the buffer while the connection is idle."""
         self._stop_reading()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import gevent
 from gevent import socket
 from gevent.queue import Queue
 from gevent.server import StreamServer
@@ -117,6 +118,18 @@ class PendingFetch:
             responses.append(TopicData(**name, partitions=list(partitions)))
         rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
         _send(self.sock, self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
+
+    def respond_in_parts(self, count: int, pause_s: float, *partitions: PartitionData) -> None:
+        """Send a response in about this many parts, with a pause before each."""
+        response = FetchResponse(
+            version=0, session_id=0, responses=[TopicData(topic_id=TOPIC_ID, partitions=list(partitions))],
+            throttle_time_ms=0, error_code=0,
+        )  # fmt: skip
+        data = _encoded(self.request, response)
+        size = len(data) // count + 1
+        for start in range(0, len(data), size):
+            gevent.sleep(pause_s)
+            self.sock.sendall(data[start : start + size])
 
     def disconnect(self) -> None:
         """Close the connection instead of responding."""
@@ -309,6 +322,11 @@ class FakeCluster:
 
 
 def _send(sock: socket.socket, request: Any, response: Any) -> None:
+    sock.sendall(_encoded(request, response))
+
+
+def _encoded(request: Any, response: Any) -> bytes:
     response.API_VERSION = request.API_VERSION
     response.with_header(correlation_id=request.header.correlation_id)
-    sock.sendall(response.encode(header=True, framed=True))
+    data: bytes = response.encode(header=True, framed=True)
+    return data

@@ -691,6 +691,17 @@ def test_reconnects_after_a_timeout(cluster, opened):
     wait_until(lambda: late.sock.closed)
 
 
+def test_waits_for_a_response_that_arrives_slowly(cluster, opened):
+    """Otherwise a response that takes longer than the timeout would be fetched again forever."""
+    (broker, _), cursor = cluster.brokers, opened(0)
+    poll = start_poll(cursor)
+
+    broker.next_fetch().respond_in_parts(6, 0.6 * TIMEOUT_S, partition_data(0, batch(0, b"a")))
+
+    assert [0] == offsets(poll.get())
+    assert 1 == len(broker.connections)
+
+
 def test_reuses_a_connection_after_the_response_to_a_closed_cursor(cluster, opened):
     """The connection returns to the pool with the response. If no response arrives, it is closed."""
     broker, _ = cluster.brokers
