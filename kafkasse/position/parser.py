@@ -102,8 +102,11 @@ def _position(entries: list[_Entry | str]) -> Position:
             raise InvalidPosition(
                 f"Last-Event-ID has two entries for {partition.topic}/{partition.partition}.", at=f"[{index}]"
             )
-        leader_epoch = None if entry.offset == LATEST else _or_none(entry.leader_epoch)
-        starts[partition] = PartitionStart(_or_none(entry.offset), _or_none(entry.timestamp), leader_epoch)
+        starts[partition] = (
+            PartitionStart(LATEST)  # the timestamp and the epoch are those of no record
+            if entry.offset == LATEST
+            else PartitionStart(_or_none(entry.offset), _or_none(entry.timestamp), _or_none(entry.leader_epoch))
+        )
         if entry.topic_id is not UNSET and topic_ids.setdefault(entry.topic, entry.topic_id) != entry.topic_id:
             raise InvalidPosition(f"Last-Event-ID has two topic_ids for {entry.topic}.", at=f"[{index}]")
         if entry.only:

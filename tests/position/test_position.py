@@ -18,7 +18,7 @@ from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
-from kafkasse.position import IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
+from kafkasse.position import LATEST, IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
 
 INT64_MAX = 2**63 - 1
 LETTERS = string.ascii_letters + string.digits + "._-"
@@ -283,6 +283,13 @@ def test_an_unknown_timestamp_leaves_the_id_unchanged(unknown: int | None) -> No
     writer.set(partition, 8, unknown)
 
     assert {partition: PartitionStart(8, 5)} == parse(writer.render()).starts
+
+
+def test_the_end_of_a_partition_has_no_timestamp_and_no_epoch() -> None:
+    """Otherwise an event ID with timestamps would contain a time that is earlier than the end."""
+    event_id = '[{"topic":"t","partition":0,"offset":-1,"timestamp":5,"leader_epoch":3}]'
+
+    assert {Partition("t", 0): PartitionStart(LATEST)} == parse(event_id).starts
 
 
 def test_a_compact_id_of_many_partitions_is_short() -> None:
