@@ -23,7 +23,7 @@ from bench.servers import Server
 from kafkasse.broker import EmbeddedBroker
 
 PARTITIONS = 3
-BROKER_HEAP_MB = 1024  # as in Kafka's own start script; with less, collections of garbage dominate the 99th percentiles
+BROKER_HEAP_MB = 1024  # as in Kafka's start script; with less, collections of garbage dominate the 99th percentiles
 RECORD_BYTES = 1024
 DRAIN_TIMEOUT_S = 20.0  # how long clients may still receive after the last record was sent
 BURST_TIMEOUT_S = 45.0
