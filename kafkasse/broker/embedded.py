@@ -178,11 +178,8 @@ class EmbeddedBroker:
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
             heap = f"-Xms{self._heap_mb // 4}m", f"-Xmx{self._heap_mb}m"
-            options = (
-                *JVM_OPTIONS,
-                *heap,
-                f"-Djava.io.tmpdir={home}",
-            )  # compression codecs extract their libraries to it
+            # Compression codecs extract their libraries to the temporary directory.
+            options = *JVM_OPTIONS, *heap, f"-Djava.io.tmpdir={home}"
             command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed_port else MAX_PORT_ATTEMPTS):
                 client_port, controller_port = _free_ports()

@@ -36,7 +36,7 @@ UNAVAILABLE_BACKOFF_S = 0.5
 # Each turn that reads records costs at least 0.3 ms of CPU. A short rest between two turns saves CPU, because the next turn
 # reads more records. A rest costs a wake-up, so very short rests are skipped.
 MIN_TURN_S = 0.002  # the minimum average time from one turn with records to the next
-# A fetch costs the broker some 8 µs for each partition of the session, whether it has records or not. With many partitions,
+# A fetch costs the broker time for each partition of the session, whether it has records or not. With many partitions,
 # more fetches would make the broker slower for everyone.
 PARTITION_TURN_S = 0.000_015
 MAX_TURN_S = 0.02

@@ -69,13 +69,11 @@ class Endpoint:
     """The objects that all requests of one route share.
 
     Attributes:
-        route: the route.
         settings: the general settings, overridden by those of the route.
         cors: the origins whose pages may read the route.
         limits: counts the streams of the route.
     """
 
-    route: Route
     settings: WebSettings
     cors: CorsPolicy
     limits: StreamLimits
@@ -86,7 +84,7 @@ class Endpoint:
         settings = config.web_of(route)
         cors = CorsPolicy(route.cors_origins, route.cors_credentials)
         limits = StreamLimits(settings.max_streams, settings.max_streams_per_client, scope="This route")
-        return cls(route, settings, cors, limits)
+        return cls(settings, cors, limits)
 
 
 def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str, catalog: bool) -> Blueprint:
@@ -155,7 +153,8 @@ class StreamService:
         self._feeds: dict[str, Feeds] = {}  # by cluster
         self._feeds_locks = {route.cluster: Lock() for route in config.routes}
         self._ring_limits = ring_limits(config.feed)
-        self._endpoints = {route.name: Endpoint.of(route, config) for route in config.routes}
+        self._routes = {route.name: route for route in config.routes}
+        self._endpoints = {name: Endpoint.of(route, config) for name, route in self._routes.items()}
         self._guards = Guards(config.access.guards, config.hooks.logger)
         self._tickets = ticket_endpoint.open_tickets(config, name)
         self.identifier = Identifier(self._guards, self._tickets)
@@ -227,7 +226,7 @@ class StreamService:
         return ticket_endpoint.response(self._tickets, visitor, path)
 
     def _ticket_target(self) -> ticket_endpoint.Target | None:
-        return ticket_endpoint.target(request, {name: each.route for name, each in self._endpoints.items()})
+        return ticket_endpoint.target(request, self._routes)
 
     def respond(
         self,
@@ -266,19 +265,19 @@ class StreamService:
         address = self._limits.client(request)
         self._enter(route, address)
         coding = negotiate(request.accept_encodings, settings.compression)
-        try:
-            if request.method == "HEAD":
+        if request.method == "HEAD":
+            try:
                 resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
-            else:
-                encoder = self._encoders.get(route, parsed.wire, selection)
-                problem_types = self.problem_types()
-                reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
+            finally:
+                self._leave(route.name, address)
+            return self._stream_response(route, parsed, (), coding)
+        try:
+            encoder = self._encoders.get(route, parsed.wire, selection)
+            problem_types = self.problem_types()
+            reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
         except BaseException:
             self._leave(route.name, address)
             raise
-        if request.method == "HEAD":
-            self._leave(route.name, address)
-            return self._stream_response(route, parsed, (), coding)
         self._call_handler("ready", list(found))
         info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name)
         self.observer.opened(info)

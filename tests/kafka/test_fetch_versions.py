@@ -67,6 +67,16 @@ def read_two_records(broker: FakeBroker, cursor: KafkaCursor) -> list[int]:
     return offsets(poll.get())
 
 
+def poll_truncated(broker: FakeBroker, cursor: KafkaCursor, version: int) -> object:
+    """Poll while epoch 3 ends at offset 90, and return the error. Before version 12, a response cannot report it."""
+    poll = start_poll(cursor)
+    if version >= FIRST_WITH_DIVERGENCE:
+        broker.next_fetch().respond(partition_data(0, diverging=(3, 90)))
+    error = poll.get()
+    cursor.close()
+    return error
+
+
 def elect_other(cluster: FakeCluster) -> None:
     """Make the second broker the leader, in epoch 6. The first one answers the next fetch accordingly."""
     fetch = cluster.brokers[0].next_fetch()
@@ -100,12 +110,8 @@ def test_reports_a_log_that_was_truncated_before_the_first_fetch(
     """Before version 12, a lookup of the epoch replaces the report in the response."""
     cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
     broker, cursor = cluster.brokers[0], log.cursor({at(0): 100}, epochs={at(0): 4})
-    poll = start_poll(cursor)
-    if version >= FIRST_WITH_DIVERGENCE:
-        broker.next_fetch().respond(partition_data(0, diverging=(3, 90)))
 
-    error = poll.get()
-    cursor.close()
+    error = poll_truncated(broker, cursor, version)
 
     assert isinstance(error, OffsetOutOfRange)
     assert {at(0): 90} == error.diverged_at
@@ -118,12 +124,8 @@ def test_reports_a_truncated_log_after_a_seek(cluster: FakeCluster, log: KafkaLo
     broker, cursor = cluster.brokers[0], log.cursor({at(0): 0})
     read_two_records(broker, cursor)
     cursor.seek({at(0): 100}, {at(0): 4})
-    poll = start_poll(cursor)
-    if version >= FIRST_WITH_DIVERGENCE:
-        broker.next_fetch().respond(partition_data(0, diverging=(3, 90)))
 
-    error = poll.get()
-    cursor.close()
+    error = poll_truncated(broker, cursor, version)
 
     assert isinstance(error, OffsetOutOfRange)
     assert {at(0): 90} == error.diverged_at
