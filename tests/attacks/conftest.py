@@ -17,7 +17,7 @@ import yaml
 
 from kafkasse.broker import EmbeddedBroker
 from tests.attacks.memory import IDLE_WORKER_BYTES, MIB, Load, growth
-from tests.attacks.meter import MAX_TURN_S, VARIABLE, Turn, callbacks, turns
+from tests.attacks.meter import MAX_TURN_S, VARIABLE, Turn, turns
 from tests.attacks.sizes import FULL, NOT_YET, SIZES
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
@@ -79,10 +79,6 @@ class Attacked(Server):
     def turns(self) -> list[Turn]:
         """Return the longest turns of the worker's event loop so far, the longest first."""
         return turns(self._meter_file)
-
-    def callbacks(self) -> int:
-        """Return how many callbacks of the worker's event loop have waited at the same time, rounded down."""
-        return callbacks(self._meter_file)
 
     def reset_peak(self) -> int:
         """Return the memory of the worker now. peak_bytes() starts here."""

@@ -22,7 +22,6 @@ SAMPLED_FROM_S = 0.03
 SAMPLE_INTERVAL_S = 0.01
 MAX_STACKS = 8  # of one turn
 MAX_FRAMES = 6  # the innermost frames of a stack
-CALLBACKS_STEP = 100
 STARTED = {"started": True}
 
 
@@ -57,8 +56,7 @@ class Meter:
         self._began: tuple[float, float] | None = None  # the CPU time and the wall time at which this turn began
         self._stacks: list[str] = []
         self._collecting_since = 0.0
-        self._most_callbacks = 0
-        self._loop = loop = gevent.get_hub().loop
+        loop = gevent.get_hub().loop
         # libev calls watchers in the order of their priority: everything that the turn does is between these two.
         self._watchers = loop.check(ref=False, priority=2), loop.prepare(ref=False, priority=-2)
         self._watchers[0].start(self._begin)
@@ -71,9 +69,6 @@ class Meter:
         self._began = time.thread_time(), time.perf_counter()
 
     def _end(self) -> None:
-        if (callbacks := len(self._loop._callbacks)) >= self._most_callbacks + CALLBACKS_STEP:
-            self._most_callbacks = callbacks
-            self._write({"callbacks": callbacks})
         if self._began is None:
             return
         cpu_s, wall_s = time.thread_time() - self._began[0], time.perf_counter() - self._began[1]
@@ -109,15 +104,6 @@ def _stack(frame: Any) -> str:
 
 def turns(file: Path) -> list[Turn]:
     """Return all turns of at least RECORDED_FROM_S, the longest first."""
-    return sorted((Turn(**entry) for entry in _entries(file) if "cpu_s" in entry), reverse=True)
-
-
-def callbacks(file: Path) -> int:
-    """Return how many callbacks have waited for their turn at the same time, rounded down."""
-    return max((entry.get("callbacks", 0) for entry in _entries(file)), default=0)
-
-
-def _entries(file: Path) -> list[dict[str, Any]]:
-    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    entries: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
     assert STARTED in entries, "the worker has no meter"
-    return entries
+    return sorted((Turn(**entry) for entry in entries if entry != STARTED), reverse=True)

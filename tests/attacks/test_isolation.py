@@ -27,7 +27,6 @@ from tests.support.waiting import wait_until
 CATCH_UPS = 8  # the server's max_catch_ups: few, so that few clients can use them all up
 MAX_CONNECTIONS = 3  # to one broker: for data, metadata, and the bootstrap
 DISTANCE_S = 0.015  # one way
-MAX_CALLBACKS = SIZES.connecting // 5  # a third of them waited when requests were parsed without taking turns
 TOPICS = 8
 
 
@@ -333,22 +332,18 @@ def test_a_fleet_returns_to_an_empty_ring(
 def test_many_clients_connect_at_once(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
 ) -> None:
-    """Their requests, and the records that they receive, are handled over several turns of the event loop.
-
-    A lookup in Kafka, which needs several callbacks, waits for few of these requests.
-    """
+    """Their requests, and the records that they receive, are handled over several turns of the event loop."""
     topic = cluster.create(fresh_name)
     worker = attack()
     _allow_descriptors(SIZES.connecting + 1_000)
     with Crowd(worker.server.port, [f"/{topic}"] * SIZES.connecting) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 60)
-        measured |= {"statuses": crowd.statuses(), "callbacks": worker.server.callbacks()}
+        measured["statuses"] = crowd.statuses()
         for value in records(10):
             cluster.send(topic, value)
         crowd.wait(complete(10), 30)
         measured["complete"] = sum(client.events == 10 for client in crowd.clients)
     worker.is_bounded(Load(streams=SIZES.connecting))
-    assert measured["callbacks"] < MAX_CALLBACKS
     assert {200: SIZES.connecting} == measured["statuses"]
     assert SIZES.connecting == measured["complete"]
 

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import gevent
 import pytest
+from gunicorn.workers.ggevent import GeventWorker
 
+from kafkasse import event_loop
 from kafkasse.config import Config
+from kafkasse.server.worker import Worker
 from kafkasse.web.throttle import BURST
 from tests.support.client import READ_TIMEOUT_S, Client, fetch
 from tests.support.server import Server
@@ -41,6 +45,33 @@ def start(processes: None) -> Iterator[Callable[..., Server]]:
     """Starts servers that are stopped after the test."""
     with ExitStack() as servers:
         yield lambda **environment: servers.enter_context(Server(APP, **environment))
+
+
+# Turns.
+
+
+@pytest.mark.parametrize("method", ["handle", "handle_request"])
+def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_at_once(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Otherwise a lookup in Kafka, which needs several turns, would wait for the requests of thousands of clients."""
+    monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
+    turns: list[int] = []
+
+    def parse(*_: object) -> None:
+        turns.append(gevent.get_hub().loop.iteration)
+        until = time.process_time() + 0.002
+        while time.process_time() < until:
+            pass
+
+    monkeypatch.setattr(GeventWorker, method, parse)
+    worker = Worker.__new__(Worker)
+    worker._operations_name = None
+    arguments = [SimpleNamespace(settimeout=lambda _: None)] * (3 if method == "handle" else 4)
+
+    gevent.joinall([gevent.spawn(getattr(worker, method), *arguments) for _ in range(50)], raise_error=True)
+
+    assert 50 == len(turns) == len(set(turns))
 
 
 # Stopping.
