@@ -17,9 +17,9 @@ from kafkasse.log import Log
 from kafkasse.telemetry import request_id
 from kafkasse.web.blueprint import StreamService, add_request_id, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.health import add_health
 from kafkasse.web.operations import add_operations
 from kafkasse.web.pages import pages
-from kafkasse.web.registry import StreamRegistry
 
 # The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
 FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}
@@ -70,7 +70,7 @@ def open_kafka_log(config: Config, cluster: str = "") -> Log:
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
-    """Create a Flask app that serves /{topics}, the named routes, /-/health, the demo's pages, and endpoints for operators.
+    """Create a Flask app that serves /{topics}, the named routes, the demo's pages, and the endpoints under /-/.
 
     Raises:
         ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.
@@ -82,7 +82,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     if config.web.pages:
         app.register_blueprint(pages())
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
-    app.add_url_rule("/-/health", "health", lambda: health(service))
+    add_health(app, service)
     add_operations(app, service)
     app.register_error_handler(HTTPException, lambda error: as_problem(service, error))
     app.after_request(add_missing_headers)
@@ -95,12 +95,6 @@ def add_missing_headers(response: Response) -> Response:
     for name, text in DEFAULT_HEADERS.items():
         response.headers.setdefault(name, text)
     return response
-
-
-def health(service: StreamService) -> Response:
-    """Report that the process responds. It is healthy even while Kafka is unavailable, because a restart would not help."""
-    streams = len(StreamRegistry.of(request.environ, service.registry))
-    return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
 
 
 def as_problem(service: StreamService, error: HTTPException) -> Any:

@@ -11,7 +11,7 @@ from kafkasse import schemas
 from kafkasse.access import Visitor
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError
+from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from kafkasse.memory_log import MemoryLog
 
 
@@ -71,9 +71,77 @@ def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: F
     assert "secret" not in str(problem(client.get("/-/bug"), 500))
 
 
-def test_health_does_not_depend_on_kafka(client: FlaskClient) -> None:
-    """The check succeeds while Kafka is down, because restarting the server would not help."""
-    assert "ok" == client.get("/-/health").get_json()["status"]
+class _Cluster(MemoryLog):
+    """A cluster that answers only while `is_up` is true."""
+
+    is_up = False
+
+    def topic_names(self) -> set[str]:
+        if self.is_up:
+            return super().topic_names()
+        raise KafkaUnavailable("Kafka cannot be reached. Retry in a few seconds.")
+
+
+@pytest.fixture
+def kafka() -> _Cluster:
+    return _Cluster()
+
+
+@pytest.fixture
+def probed(kafka: _Cluster) -> Flask:
+    """An app whose cluster is down."""
+    return create_app(Config(allowed_topics=["*"], public=True), kafka)
+
+
+def test_is_ready_as_soon_as_kafka_has_answered(probed: Flask, kafka: _Cluster) -> None:
+    """Until Kafka has answered once, the process is alive but not ready. A later failure of Kafka does not count."""
+    client = probed.test_client()
+    before = client.get("/-/ready")
+    health = client.get("/-/health")
+    kafka.is_up = True
+    reached = client.get("/-/ready")
+    kafka.is_up = False
+    later = client.get("/-/ready")
+
+    assert "KafkaUnavailableError" == problem(before, 503)["name"]
+    assert [200, 200, 200] == [health.status_code, reached.status_code, later.status_code]
+    assert "ok" == reached.get_json()["status"]
+
+
+def test_is_not_ready_while_it_drains(probed: Flask, kafka: _Cluster) -> None:
+    """A process that is stopping is alive, because a restart would not help, but it opens no more streams."""
+    client = probed.test_client()
+    kafka.is_up = True
+    ready = client.get("/-/ready")
+    probed.extensions["kafkasse"]["kafkasse"].registry.drain()
+
+    assert 200 == ready.status_code
+    assert "ServerStoppingError" == problem(client.get("/-/ready"), 503)["name"]
+    assert 200 == client.get("/-/health").status_code
+
+
+@pytest.mark.parametrize(("cluster_of_route", "status"), [("eu", 200), ("", 503)])
+def test_one_cluster_that_answers_is_enough(
+    monkeypatch: pytest.MonkeyPatch, kafka: _Cluster, cluster_of_route: str, status: int
+) -> None:
+    """A cluster that cannot be reached does not affect the routes of another. A cluster without routes does not count."""
+    answering = _Cluster()
+    answering.is_up = True
+    monkeypatch.setattr("kafkasse.app.open_kafka_log", lambda config, cluster: answering)
+    route = {"path": "/prices", "topics": ["prices"]} | ({"cluster": cluster_of_route} if cluster_of_route else {})
+    clusters = {"eu": {"bootstrap_servers": "kafka-eu.example:9092"}}
+    config = Config(allowed_topics=["*"], public=True, clusters=clusters, routes={"prices": route})
+
+    assert status == create_app(config, kafka).test_client().get("/-/ready").status_code
+
+
+def test_probes_are_not_counted_as_rejected_requests(probed: Flask) -> None:
+    """A platform repeats a probe every few seconds, so the counter would show probes instead of clients."""
+    service = probed.extensions["kafkasse"]["kafkasse"]
+
+    probed.test_client().get("/-/ready")
+
+    assert b"requests_refused_total{" not in service.observer.render()
 
 
 def metric(client: FlaskClient, name: str) -> int:

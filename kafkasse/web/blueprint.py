@@ -152,6 +152,8 @@ class StreamService:
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
         self._feeds_locks = {route.cluster: Lock() for route in config.routes}
+        # Those of the routes, until one of them has answered; see check_ready().
+        self._clusters_to_reach = tuple({route.cluster for route in config.routes if route.topics or route.allowed})
         self._ring_limits = ring_limits(config.feed)
         self._routes = {route.name: route for route in config.routes}
         self._endpoints = {name: Endpoint.of(route, config) for name, route in self._routes.items()}
@@ -253,9 +255,7 @@ class StreamService:
         visitor = self._identify(route, parameters)
         parsed = parse_request(request, route, topics, settings)
         selection = self._select(route, visitor, parameters)
-        registry = StreamRegistry.of(request.environ, self.registry)
-        if registry.stopping:
-            raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
+        registry = self._running_registry()
         feeds = self._get_feeds(route.cluster)
         position = route.adapt(parsed.position, self._matching(route, feeds))
         names = position.topics
@@ -297,6 +297,41 @@ class StreamService:
         self._revocations.add(stream, visitor)
         return self._stream_response(route, parsed, stream, coding)
 
+    def check_ready(self) -> None:
+        """Check that this process should receive requests: it is not stopping, and a Kafka cluster has answered it once.
+
+        Later failures of Kafka do not count. They affect all processes, so a platform would remove all of them at once, and
+        clients would get the platform's errors instead of ours. With several clusters, one that cannot be reached must not
+        affect the routes of the others.
+
+        Raises:
+            ServerStopping: the process is stopping.
+            KafkasseError: no cluster has answered yet. The error is that of the last cluster.
+        """
+        self._running_registry()
+        failure: KafkasseError | None = None
+        for cluster in self._clusters_to_reach:
+            try:
+                self._get_feeds(cluster).topic_names()
+            except KafkasseError as error:
+                failure = error
+            else:
+                self._clusters_to_reach = ()
+                return
+        if failure is not None:
+            raise failure
+
+    def _running_registry(self) -> StreamRegistry:
+        """Return the open streams of this process.
+
+        Raises:
+            ServerStopping: the process is stopping.
+        """
+        registry = StreamRegistry.of(request.environ, self.registry)
+        if registry.stopping:
+            raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
+        return registry
+
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
         headers = STREAM_HEADERS | self.catalog.links(route)
         response = Response(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
@@ -322,14 +357,17 @@ class StreamService:
         # The Kafka adapter has logged the errors that kafka-python caused.
         if isinstance(error, ConfigurationError) and not _has_foreign_cause(error):
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
-        if (response := self._response_of_hook(error)) is not None:
-            return response
+        response = self._response_of_hook(error)
+        return self._with_cors(self.problem_response(error)) if response is None else response
+
+    def problem_response(self, error: KafkasseError) -> Response:
+        """Return an error as a response with the error's status."""
         problem = error.problem(self.problem_types()) | {"request_id": request_id.request_id(request.environ)}
         body = json.dumps(problem, ensure_ascii=False) + "\n"
         headers = error.headers | {"Link": f'<{problem["type"]}>; rel="help"'}
         response = Response(body, error.status, headers, content_type="application/problem+json")
         response.headers.update(DEFAULT_HEADERS)
-        return self._with_cors(response)
+        return response
 
     def _response_of_hook(self, error: KafkasseError) -> Response | None:
         """Return the response of the application's hook, or None if there is no hook, or if it returns None or fails."""
