@@ -19,7 +19,7 @@ from kafka.record.default_records import DefaultRecordBatch as PythonDecoder
 from kafka.record.legacy_records import LegacyRecordBatch as PythonLegacyDecoder
 
 from kafkasse.kafka.client import lenient_records
-from kafkasse.kafka.compression import PIECE_BYTES, DecompressedTooLarge, decompress
+from kafkasse.kafka.compression import LZ4, PIECE_BYTES, DecompressedTooLarge, decompress, with_valid_lz4_header
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 from kafkasse.log import Record
 
@@ -43,10 +43,14 @@ _V2 = 2
 _HEADER = struct.Struct(">qiibI")
 _HEADER_V2 = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12  # where the length field ends and the bytes that it counts begin
+# In message formats 0 and 1. Format 0 has no timestamp.
 _MIN_LEGACY_BYTES = 26
+_LEGACY_ATTRIBUTES_AT = 17
+_LEGACY_TIMESTAMP = slice(18, 26)
+_LOG_APPEND_TIME = 0x08
 _CRC_FROM = _ATTRIBUTES_AT = _HEADER.size
 _LENGTH_AT = 8
-_LENGTH, _ATTRIBUTES = struct.Struct(">i"), struct.Struct(">h")
+_OFFSET, _LENGTH, _ATTRIBUTES = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">h")
 _CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _MARKER = struct.Struct(">hh")  # version and type
 _ABORT = 0
@@ -143,7 +147,11 @@ def _pieces(
     for batch in _split(fetched.records):
         _, _, epoch, magic, checksum = _HEADER.unpack_from(batch)
         if magic < _V2:
-            yield _legacy_records(batch, magic)
+            try:
+                for records, cost in _legacy_records(batch, magic, max_decompressed_bytes):
+                    yield _Piece(records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH, cost)
+            except DecompressedTooLarge as error:
+                raise BatchTooLarge(_OFFSET.unpack_from(batch)[0] + 1) from error
             continue
         base, _, _, _, _, attributes, delta, _, _, producer, _, _, count = _HEADER_V2.unpack_from(batch)
         computed = crc32c(batch[_CRC_FROM:MAX_CRC_BYTES])
@@ -182,13 +190,44 @@ def _split(data: memoryview) -> Iterator[memoryview]:
         at = end
 
 
-def _legacy_records(batch: memoryview, magic: int) -> _Piece:
-    """Decode a batch in a format from before Kafka 0.11, in one piece. Current producers cannot write such batches."""
-    decoder = (CompiledLegacyDecoder if CompiledDecoder else PythonLegacyDecoder)(batch, magic)
-    if not decoder.validate_crc():
-        raise CorruptRecordError(f"the checksum of the batch at offset {decoder.base_offset} is wrong")
-    records = list(decoder)
-    return _Piece(records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH, _cost(len(records), len(batch)))
+def _legacy_records(batch: memoryview, magic: int, max_decompressed_bytes: int) -> Iterator[tuple[list[Any], int]]:
+    """Decode a message in format 0 or 1, from before Kafka 0.11. Yield pieces: some records or none, and the cost.
+
+    The value of a compressed message contains other messages. The decoders decompress it without a limit, and do not
+    decompress LZ4 in format 0.
+    """
+    decoder = CompiledLegacyDecoder if CompiledDecoder else PythonLegacyDecoder
+    message = decoder(batch, magic)
+    if not message.validate_crc():
+        raise CorruptRecordError(f"the checksum of the batch at offset {message.base_offset} is wrong")
+    attributes = batch[_LEGACY_ATTRIBUTES_AT]
+    if not attributes & _CODEC:
+        yield list(message), _cost(1, len(batch))
+        return
+    uncompressed = bytearray()
+    for piece in decompress(attributes & _CODEC, _legacy_value(batch, magic), max_decompressed_bytes):
+        uncompressed += piece
+        yield [], MAX_COST
+    messages = list(_split(memoryview(uncompressed)))
+    # In format 1, the offsets in the value are relative. The offset of the compressed message is that of its last record.
+    base = _OFFSET.unpack_from(batch)[0] - _OFFSET.unpack_from(messages[-1])[0]
+    for at in range(0, len(messages), MAX_COST_IN_PYTHON):
+        records = []
+        for each in messages[at : at + MAX_COST_IN_PYTHON]:
+            _OFFSET.pack_into(each, 0, base + _OFFSET.unpack_from(each)[0])
+            if magic and attributes & _LOG_APPEND_TIME:
+                each[_LEGACY_TIMESTAMP] = batch[_LEGACY_TIMESTAMP]
+            records += decoder(each, magic)
+        yield records, MAX_COST
+
+
+def _legacy_value(batch: memoryview, magic: int) -> memoryview:
+    """Return the value of a compressed message."""
+    key_at = _LEGACY_TIMESTAMP.stop if magic else _LEGACY_TIMESTAMP.start
+    (key_length,) = _LENGTH.unpack_from(batch, key_at)
+    value = batch[key_at + _LENGTH.size + max(0, key_length) + _LENGTH.size :]
+    is_lz4 = batch[_LEGACY_ATTRIBUTES_AT] & _CODEC == LZ4
+    return memoryview(with_valid_lz4_header(value)) if is_lz4 and not magic else value
 
 
 def _small_batch(batch: memoryview, attributes: int) -> list[Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import lz4.frame
 import snappy
@@ -19,11 +20,16 @@ PIECE_BYTES = 1 << 17  # of decompressed data; takes at most about a millisecond
 _INPUT_BYTES = 1 << 16  # given to a codec at once, because some codecs copy what they have not decompressed yet
 MAX_THREADS = 2
 
-_GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
+_GZIP, _SNAPPY, LZ4, _ZSTD = range(1, 5)
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accept gzip's and zlib's header
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: the magic, two version numbers, then blocks, each after its length
 _XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
+_LZ4_HEADER_BYTES, _LZ4_SIZE_BYTES = (
+    7,
+    8,
+)  # the checksum is the last byte of the header; the decompressed size is optional
+_LZ4_FLAGS_AT, _LZ4_HAS_SIZE = 4, 0x08
 
 _threads = BoundedSemaphore(MAX_THREADS)
 
@@ -71,6 +77,27 @@ def _lz4(data: memoryview, _: int) -> Iterator[bytes]:
             return
 
 
+def with_valid_lz4_header(data: memoryview) -> bytes:
+    """Return LZ4 data with the correct checksum in its header.
+
+    Java producers before Kafka 0.10 computed this checksum over the wrong bytes (KAFKA-3160). The library cannot ignore it,
+    but it is a single byte.
+
+    Raises:
+        ValueError: the data has no LZ4 header.
+    """
+    corrected = bytearray(data)
+    size = _LZ4_HEADER_BYTES + (
+        _LZ4_SIZE_BYTES if len(data) > _LZ4_FLAGS_AT and data[_LZ4_FLAGS_AT] & _LZ4_HAS_SIZE else 0
+    )
+    for checksum in range(256):
+        corrected[size - 1 : size] = bytes((checksum,))
+        with suppress(RuntimeError):
+            lz4.frame.get_frame_info(corrected[:size])
+            return bytes(corrected)
+    raise ValueError("the data has no LZ4 header")
+
+
 def _zstd(data: memoryview, _: int) -> Iterator[bytes]:
     reader = zstandard.ZstdDecompressor().stream_reader(data)
     while piece := reader.read(PIECE_BYTES):
@@ -113,4 +140,4 @@ def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
 
 
 _Decompress = Callable[[memoryview, int], Iterator[bytes]]
-_DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, _LZ4: _lz4, _ZSTD: _zstd}
+_DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, LZ4: _lz4, _ZSTD: _zstd}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import struct
+import zlib
 
+import lz4.frame as lz4
 import pytest
 import snappy
 from hypothesis import given
@@ -20,7 +23,7 @@ from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 
 MAX_BYTES = 1 << 20
 NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-TRANSACTIONAL, CONTROL = 0x10, 0x20
+LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
 ABORT, COMMIT = struct.pack(">hh", 0, 0), struct.pack(">hh", 0, 1)
 
 
@@ -76,16 +79,71 @@ def test_decodes_consecutive_batches(codec):
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [NO_CODEC, GZIP])
+@pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4])
 def test_decodes_old_formats(magic, codec):
     """Records from before Kafka 0.11 are readable. They have no leader epoch."""
-    data = batch(0, b"a", b"b", magic=magic, codec=codec)
+    data = legacy_batch(5, b"a", b"b", magic=magic, codec=codec) + legacy_batch(7, b"c", magic=magic, codec=codec)
 
-    assert ([(0, b"a"), (1, b"b")], 2) == read(data)
+    assert ([(5, b"a"), (6, b"b"), (7, b"c")], 8) == read(data)
     assert (
         UNKNOWN_EPOCH
         == list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES))[-1].epoch
     )
+
+
+def message(offset, value, magic, attributes=0, timestamp=1000):
+    """Encode a message in format 0 or 1, without a key."""
+    fields = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
+    body = fields + struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
+
+
+def legacy_batch(offset, *values, magic, codec=NO_CODEC, attributes=0, timestamp=1000):
+    """Encode messages as a producer from before Kafka 0.11 and its broker did."""
+    first = offset if codec == NO_CODEC or magic == 0 else 0  # in compressed messages of format 1, offsets are relative
+    messages = b"".join(message(first + at, value, magic) for at, value in enumerate(values))
+    if codec == NO_CODEC:
+        return messages
+    compress = {
+        GZIP: gzip.compress,
+        SNAPPY: snappy.compress,
+        LZ4: lz4_with_invalid_header if magic == 0 else lz4.compress,
+    }
+    last = offset + len(values) - 1
+    return message(last, compress[codec](messages), magic, codec | attributes, timestamp)
+
+
+def lz4_with_invalid_header(data):
+    """Compress like Java producers before Kafka 0.10, whose headers have a wrong checksum (KAFKA-3160)."""
+    compressed = bytearray(lz4.compress(data, store_size=False))
+    compressed[6] ^= 0xFF
+    return bytes(compressed)
+
+
+def test_the_broker_may_set_the_timestamps_of_old_formats():
+    """In format 1, the timestamp of a compressed message then applies to all its records."""
+    data = legacy_batch(0, b"a", b"b", magic=1, codec=GZIP, attributes=LOG_APPEND_TIME, timestamp=2000)
+
+    [run] = decode(PartitionData(b"t", 0, 0, memoryview(data), (), None))
+
+    assert [2000, 2000] == [each.timestamp for each in run.records]
+
+
+def test_limits_the_decompressed_size_of_old_formats():
+    """A small message must not fill the memory. The reader continues after it."""
+    data = legacy_batch(5, bytes(MAX_BYTES), b"b", magic=1, codec=GZIP)
+
+    with pytest.raises(BatchTooLarge) as error:
+        read(data, 5)
+
+    assert 7 == error.value.next_offset
+
+
+@pytest.mark.parametrize("value", [b"", b"no LZ4", b"\x04\x22\x4d\x18", bytes(20)])
+def test_damaged_lz4_in_an_old_format_is_an_error(value):
+    """A wrong checksum in the header is accepted, but not other damage."""
+    with pytest.raises(CorruptRecordError):
+        read(message(0, value, magic=0, attributes=LZ4))
 
 
 def test_omits_records_before_the_requested_offset():
