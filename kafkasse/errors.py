@@ -23,6 +23,7 @@
     │   ├── RegistryUnavailable    503   the schema registry does not answer, or rejects our requests
     │   ├── ServerFull             503
     │   └── ServerStopping         503
+    ├── KafkaTooOld                503   a broker does not support what kafkasse needs; permanent, but has Retry-After
     ├── TopicGone                  410   the topic was deleted while a client was reading it
     └── CommandError                     a command failed; the command line shows the message and exits with code 1
 
@@ -302,6 +303,16 @@ class KafkaUnavailable(Unavailable):
     name = "KafkaUnavailableError"
     cause = "Kafka does not respond."
     fix = "Wait as long as `Retry-After` says, then retry. The operator checks the brokers and the network."
+
+
+class KafkaTooOld(_WithRetryAfter):
+    status = 503
+    title = "Kafka too old"
+    name = "KafkaTooOldError"
+    cause = (
+        "Kafka is older than version 0.11, or the service lacks a request of Kafka's protocol that the server needs."
+    )
+    fix = "The operator upgrades Kafka. The server's log names the request."
 
 
 class AccessUnavailable(Unavailable):

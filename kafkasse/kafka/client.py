@@ -34,6 +34,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from kafkasse.event_loop import take_turn
 from kafkasse.kafka.errors import PERMANENT_ERRORS, message, tls_error
+from kafkasse.kafka.fetch_protocol import VERSIONS, newest_version
 from kafkasse.log import UNKNOWN_EPOCH
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
@@ -272,6 +273,10 @@ class Client:
             for client in clients:
                 client.stop()  # kafka-python would keep its greenlet and its descriptors
             raise self._bootstrap_error(error, failures[0] if failures else error) from error
+        versions = admin._manager.broker_version_data.api_versions[_FETCH_API_KEY]
+        if newest_version(*versions) is None:  # no stream could read; the client must know before its stream opens
+            admin.close()
+            raise unsupported_fetch(versions)
         # KafkaAdminClient does not accept these settings. Their defaults are 10 s, and 30 s after several failures.
         timeout_ms = int(self._timeout_s * 1000)
         for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):
@@ -295,6 +300,15 @@ class Client:
             if "password" in name and value:
                 text = text.replace(str(value), "***")
         return text
+
+
+def unsupported_fetch(versions: tuple[int, int]) -> Exception:
+    """Return the error for a broker whose Fetch versions, from the lowest to the highest, we do not support."""
+    ours = f"{min(VERSIONS)} to {max(VERSIONS)}"
+    error: Exception = kafka_errors.IncompatibleBrokerVersion(
+        f"the broker supports Fetch versions {versions[0]} to {versions[1]}, and kafkasse supports {ours}"
+    )
+    return error
 
 
 def unknown_settings(settings: Iterable[str]) -> list[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from kafka.errors import IncompatibleBrokerVersion
-
-from kafkasse.kafka.client import Broker, Client
+from kafkasse.kafka.client import Broker, Client, unsupported_fetch
 from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.fetch_protocol import FIRST_WITH_DIVERGENCE, newest_version
 
@@ -50,9 +48,7 @@ class ConnectionPool:
         version = newest_version(*versions)
         if version is None:
             sock.close()
-            raise IncompatibleBrokerVersion(
-                f"the broker supports Fetch versions {versions[0]} to {versions[1]}; kafkasse needs Kafka 0.11 or newer"
-            )
+            raise unsupported_fetch(versions)
         self._versions[broker] = version
         return Connection(sock, broker, version, self._client.client_id, self._timeout_s)
 

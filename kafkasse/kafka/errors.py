@@ -12,10 +12,13 @@ from contextlib import contextmanager
 
 from kafka import errors as kafka_errors
 
-from kafkasse.errors import ConfigurationError, KafkasseError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable
 
 log = logging.getLogger(__name__)
 
+OLDEST_KAFKA = "0.11"
+KAFKA_TOO_OLD = f"The Kafka cluster is too old for this server, which needs Kafka {OLDEST_KAFKA} or newer."
+TOO_OLD_RETRY_AFTER_S = 60
 SETTINGS_DO_NOT_WORK = "The server cannot use Kafka with its current settings. The server's log gives the reason."
 TOPIC_NOT_AVAILABLE = "A topic of this stream no longer exists, or the server may no longer read it."
 
@@ -31,10 +34,9 @@ _ADVICE = {
     kafka_errors.UnsupportedSaslMechanismError: "Check kafka.sasl_mechanism.",
     kafka_errors.IllegalSaslStateError: "The broker's listener may not use SASL."
     " Check kafka.security_protocol and the port in kafka.bootstrap_servers.",
-    kafka_errors.IncompatibleBrokerVersion: "Check the version of the brokers, and kafka.bootstrap_servers.",
     kafka_errors.KafkaConfigurationError: "No stream can be served until the settings are changed.",
 }
-PERMANENT_ERRORS = tuple(_ADVICE)  # retrying cannot help
+PERMANENT_ERRORS = (*_ADVICE, kafka_errors.IncompatibleBrokerVersion)  # retrying cannot help
 
 # OpenSSL's reasons for a certificate that one side rejects, and for a listener that does not speak TLS. They are
 # permanent. A connection that ends during the handshake is not: the broker may be starting or stopping.
@@ -56,9 +58,10 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
 
     Returns:
         ConfigurationError: brokers reject the settings. Retrying cannot help.
+        KafkaTooOld: a broker does not support a request that kafkasse needs.
         TopicNotAvailable: a topic does not exist, or we may not read it.
         KafkaUnavailable: the cluster does not answer now.
-        KafkasseError: a record is damaged, or the broker does not support its compression.
+        KafkasseError: a record is damaged, or the broker does not support its compression, or a lookup of a timestamp.
     """
     if isinstance(error, _TOPIC_ERRORS):
         log.warning(
@@ -67,6 +70,9 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
             message(error),
         )
         return TopicNotAvailable(TOPIC_NOT_AVAILABLE)
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        log.error("Kafka is too old: %s. kafkasse needs Kafka %s or newer.", message(error), OLDEST_KAFKA)
+        return KafkaTooOld(KAFKA_TOO_OLD, retry_after_s=TOO_OLD_RETRY_AFTER_S)
     if isinstance(error, PERMANENT_ERRORS):
         advice = next(text for error_type, text in _ADVICE.items() if isinstance(error, error_type))
         log.error("The Kafka settings do not work. %s. %s", message(error), advice)
@@ -78,6 +84,16 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
         log.error("Topic %s is compressed with zstd, which needs Kafka 2.1 or newer.", message(error))
         return KafkasseError(
             "The server cannot read a topic of this stream, because Kafka is too old for its compression."
+        )
+    if isinstance(error, kafka_errors.UnsupportedForMessageFormatError):
+        log.error(
+            "%s has message format 0, without timestamps, so streams of it cannot start at a time."
+            " Set its message.format.version to 0.10.0 or newer.",
+            message(error),
+        )
+        return KafkasseError(
+            "The records of a topic of this stream have no timestamps, because their format is that of Kafka 0.9."
+            " The stream can start at an offset, or at the first or the next record, but not at a time."
         )
     log.warning("Kafka is unavailable. %s: %s", type(error).__name__, message(error))
     return KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.")

@@ -15,7 +15,6 @@ from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, translate
         (kafka_errors.SaslAuthenticationFailedError("denied"), "Check kafka.sasl_plain_username"),
         (kafka_errors.UnsupportedSaslMechanismError("denied"), "Check kafka.sasl_mechanism."),
         (kafka_errors.IllegalSaslStateError("denied"), "The broker's listener may not use SASL."),
-        (kafka_errors.IncompatibleBrokerVersion("denied"), "Check the version of the brokers"),
     ],
 )
 def test_settings_that_brokers_reject(

@@ -8,10 +8,11 @@ from contextlib import closing
 
 import pytest
 
-from kafkasse.errors import KafkaUnavailable, TopicNotAvailable, Unavailable
+from kafkasse.errors import KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable, Unavailable
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import OffsetRange, Partition
 from tests.kafka.fake_broker import (
+    FETCH,
     LIST_OFFSETS,
     METADATA,
     NO_LEADER,
@@ -24,6 +25,7 @@ from tests.kafka.logs import open_log
 TIMEOUT_S = 3.0
 SOON_S = 2.5
 NOT_LEADER, OFFSET_NOT_AVAILABLE, NOT_AUTHORIZED, LEADER_NOT_AVAILABLE = 6, 78, 29, 5
+UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
 
 @pytest.fixture
@@ -132,6 +134,47 @@ def test_retries_on_another_connection(cluster: FakeCluster, log: KafkaLog) -> N
 
     assert ["t"] == list(log.describe(["t"]))
     assert set(ALL) == log.offset_ranges(ALL).keys()
+
+
+def test_a_broker_that_is_too_old_is_rejected_before_a_stream_opens(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client receives 503 with the reason. The log names the versions."""
+    cluster.versions[FETCH] = 3
+
+    with (
+        closing(open_log(cluster.bootstrap_servers)) as log,
+        pytest.raises(KafkaTooOld, match="needs Kafka") as error,
+    ):
+        log.describe(["t"])
+
+    assert 503 == error.value.status
+    assert "the broker supports Fetch versions 0 to 3, and kafkasse supports 4 to 18" in caplog.text
+
+
+def test_a_broker_without_a_lookup_of_offsets_is_too_old(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the request that the broker lacks."""
+    cluster.versions[LIST_OFFSETS] = 0
+
+    with closing(open_log(cluster.bootstrap_servers)) as log, pytest.raises(KafkaTooOld):
+        log.offset_ranges([at(0)])
+
+    assert "ListOffsetsRequest" in caplog.text
+
+
+def test_a_topic_without_timestamps_cannot_be_searched_by_time(
+    cluster: FakeCluster, log: KafkaLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records have message format 0. The error is permanent, so clients must not retry."""
+    cluster.topics["t"].list_offsets_error = UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+    with pytest.raises(KafkasseError, match="no timestamps") as error:
+        log.offsets_at({at(0): 1000})
+
+    assert "Retry-After" not in error.value.headers
+    assert "t/0 has message format 0" in caplog.text
 
 
 def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
