@@ -61,8 +61,8 @@ class PemCertificates(NamedTuple):
 
 
 def client_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a kafka-python client."""
-    arguments = {"bootstrap_servers": BOOTSTRAP_DEFAULT, **settings}
+    """Return the arguments of a kafka-python client. `bootstrap_servers` is absent if it is not set."""
+    arguments = dict(settings)
     if isinstance(pem := arguments.get("ssl_context"), PemCertificates):
         arguments["ssl_context"] = pem.context()
     if isinstance(version := arguments.get("api_version"), list):

@@ -13,7 +13,7 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -32,8 +32,9 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.schemas.fields.codecs import Int32, UnsignedVarInt32
 from kafka.record.default_records import DefaultRecordBatch
 
+from kafkasse.config.kafka import BOOTSTRAP_DEFAULT
 from kafkasse.event_loop import take_turn
-from kafkasse.kafka.errors import PERMANENT_ERRORS, message, tls_error
+from kafkasse.kafka.errors import PERMANENT_ERRORS, explain, message, tls_error
 from kafkasse.kafka.fetch_protocol import VERSIONS, newest_version
 from kafkasse.log import UNKNOWN_EPOCH
 
@@ -43,6 +44,11 @@ RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
 MAX_IN_FLIGHT_REQUESTS = 1_000
 MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
+MAX_FAILURES_SHOWN = 3
+
+BOOTSTRAP_NOT_SET = f"KAFKASSE_BOOTSTRAP_SERVERS is not set; trying {BOOTSTRAP_DEFAULT}"
+BOOTSTRAP_ADVICE = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
+ADVERTISED_ADVICE = "The brokers announce these addresses in their setting advertised.listeners"
 
 _FETCH_API_KEY = 1
 _CONSUMER = -1  # in place of a replica's ID
@@ -98,8 +104,12 @@ class Client:
             "client_id": "kafkasse",
             "retry_backoff_ms": RETRY_BACKOFF_MS,
             "max_in_flight_requests_per_connection": MAX_IN_FLIGHT_REQUESTS,
+            "bootstrap_servers": BOOTSTRAP_DEFAULT,
             **settings,
         }
+        self._advice = (
+            BOOTSTRAP_ADVICE if "bootstrap_servers" in settings else f"{BOOTSTRAP_NOT_SET}. {BOOTSTRAP_ADVICE}"
+        )
         self.brokers: Mapping[int, Broker] = {}
         self._lock = Lock()
         self._admin: KafkaAdminClient | None = None
@@ -133,7 +143,8 @@ class Client:
             )
             return encoded
 
-        encoded = manager.run(send)
+        with _reasons(manager):
+            encoded = manager.run(send)
         try:
             brokers, found = encoded.decode()
             self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
@@ -213,7 +224,8 @@ class Client:
             futures = [manager.send(request, node_id=node_id) for request in requests]
             return [await future for future in futures]
 
-        responses: list[Any] = manager.run(send)
+        with _reasons(manager):
+            responses: list[Any] = manager.run(send)
         return responses
 
     def refresh_brokers(self) -> None:
@@ -269,10 +281,9 @@ class Client:
         try:
             admin = KafkaAdminClient(**self._settings, kafka_client=net_client)
         except Exception as error:
-            failures = [failure for client in clients if (failure := client.manager.connect_failure()) is not None]
             for client in clients:
                 client.stop()  # kafka-python would keep its greenlet and its descriptors
-            raise self._bootstrap_error(error, failures[0] if failures else error) from error
+            raise self._bootstrap_error(error, clients[0].manager if clients else None) from error
         versions = admin._manager.broker_version_data.api_versions[_FETCH_API_KEY]
         if newest_version(*versions) is None:  # no stream could read; the client must know before its stream opens
             admin.close()
@@ -283,16 +294,16 @@ class Client:
             admin._manager.config[name] = timeout_ms
         return admin
 
-    def _bootstrap_error(self, error: Exception, cause: Exception) -> Exception:
-        """Return the error to raise for a failed bootstrap. `cause` is the failure of a connection, if there was one."""
+    def _bootstrap_error(self, error: Exception, manager: _ConnectionManager | None) -> Exception:
+        """Return the error to raise for a failed bootstrap. `manager` knows why connections failed."""
+        cause = (manager and manager.connect_failure()) or error
         if isinstance(cause, _SETTINGS_ERRORS):
             text = self._masked(f"{type(cause).__name__}: {cause}")
             cause = kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
         if isinstance(cause, PERMANENT_ERRORS) or not isinstance(cause, (kafka_errors.KafkaError, OSError)):
             return cause
-        reason = f" The last attempt failed: {message(cause)}." if cause is not error else ""
-        advice = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
-        timeout: Exception = kafka_errors.KafkaTimeoutError(f"{message(error)}.{reason} {advice}")
+        reasons = manager.connect_failures() if manager is not None else ""
+        timeout: Exception = kafka_errors.KafkaTimeoutError(f"{reasons or message(error)}. {self._advice}")
         return timeout
 
     def _masked(self, text: str) -> str:
@@ -325,6 +336,17 @@ def lenient_records(batch: memoryview) -> Iterator[Any]:
     records = DefaultRecordBatch(batch)
     records._buffer = _LenientBytes(batch)
     return iter(records)
+
+
+@contextmanager
+def _reasons(manager: _ConnectionManager) -> Iterator[None]:
+    """Raise an error with the reasons for failed connections. kafka-python's errors say only that a broker is not ready."""
+    try:
+        yield
+    except (kafka_errors.NodeNotReadyError, kafka_errors.KafkaConnectionError) as error:
+        if reasons := manager.connect_failures():
+            raise kafka_errors.KafkaConnectionError(f"{reasons}. {ADVERTISED_ADVICE}") from error
+        raise
 
 
 class _LenientBytes(bytearray):
@@ -360,6 +382,16 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         super().__init__(net, **config)
         self._connect_errors: dict[Any, Exception] = {}  # by node ID
 
+    def connect_failures(self) -> str:
+        """Return the addresses of brokers that cannot be connected now, each with the reason; "" if there is none."""
+        brokers = self.cluster.brokers() if self.bootstrapped else self.cluster.bootstrap_brokers()
+        failed = [
+            f"{each.host}:{each.port}: {message(self._connect_errors[each.node_id]).rstrip('.')}"
+            for each in brokers
+            if each.node_id in self._connect_errors
+        ]
+        return ". ".join(failed[:MAX_FAILURES_SHOWN])
+
     def connect_failure(self) -> Exception | None:
         """Return the last failure of a broker, preferably a permanent one, or None if no broker has failed."""
         errors = list(self._connect_errors.values())
@@ -369,7 +401,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
     async def _connect(self, node: Any, conn: KafkaConnection, **options: Any) -> None:
         await super()._connect(node, conn, **options)
         if conn.init_future.failed():
-            self._connect_errors[node.node_id] = conn.init_future.exception
+            self._connect_errors[node.node_id] = explain(conn.init_future.exception)
             self._stop_bootstrap_if_rejected()
         else:
             self._connect_errors.pop(node.node_id, None)

@@ -6,6 +6,8 @@ Broker addresses, names of settings and reasons for failures are logged here, be
 from __future__ import annotations
 
 import logging
+import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +44,13 @@ PERMANENT_ERRORS = (*_ADVICE, kafka_errors.IncompatibleBrokerVersion)  # retryin
 # permanent. A connection that ends during the handshake is not: the broker may be starting or stopping.
 _REJECTED_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 _NOT_TLS = "WRONG_VERSION_NUMBER"
+
+_CONNECT_FAILURES = {
+    r"DNS": "The host name cannot be resolved (DNS)",
+    r"Invalid frame length": "The response is not Kafka's, so another program uses this port",
+    r"^socket disconnected|Connection reset": "The listener closed the connection. It may expect TLS, or be stopping",
+    r"Request timed out": "The listener accepted the connection, but did not respond",
+}
 
 
 @contextmanager
@@ -105,6 +114,18 @@ def message(error: Exception) -> str:
         return str(error)
     text = ". ".join(str(each).rstrip(".") for each in error.args)
     return text or (getattr(error, "description", None) or type(error).__name__).rstrip(".")
+
+
+def explain(error: Exception) -> Exception:
+    """Return a temporary failure to connect with a text that people understand. kafka-python's is `111 ECONNREFUSED`."""
+    if isinstance(error, PERMANENT_ERRORS) or not isinstance(error, kafka_errors.KafkaError):
+        return error
+    text = message(error)
+    if code := re.fullmatch(r"(\d+) E[A-Z]+", text):
+        text = os.strerror(int(code[1]))
+    text = next((explanation for pattern, explanation in _CONNECT_FAILURES.items() if re.search(pattern, text)), text)
+    explained: Exception = kafka_errors.KafkaConnectionError(text)
+    return explained
 
 
 def tls_error(error: ssl.SSLError) -> kafka_errors.KafkaError:

@@ -166,7 +166,7 @@ def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
 
 def test_kafka_is_on_this_machine_by_default() -> None:
     """Without settings, kafkasse connects to localhost:9092."""
-    assert "localhost:9092" == Config.load({}).kafka_settings()["bootstrap_servers"]
+    assert "bootstrap_servers" not in Config.load({}).kafka_settings()  # the client adds the default
 
 
 def test_an_empty_file_sets_nothing(write: Callable[[str], Path]) -> None:

@@ -225,6 +225,7 @@ class FakeCluster:
         requests: the number of requests that were received, by API key.
         on_request: called after the response to each request, by API key.
         versions: the highest version that the brokers support, by API key.
+        advertised: the host and the port of the brokers in the metadata, instead of their own.
     """
 
     def __init__(self, brokers: int = 1) -> None:
@@ -232,6 +233,7 @@ class FakeCluster:
         self.requests: Counter[int] = Counter()
         self.on_request: dict[int, Callable[[], object]] = {}
         self.versions = dict(VERSIONS)
+        self.advertised: tuple[str, int] | None = None
         self.brokers = [FakeBroker(self, node_id) for node_id in range(brokers)]
 
     @property
@@ -266,8 +268,9 @@ class FakeCluster:
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         names = [each.name for each in request.topics] if request.topics is not None else list(self.topics)
         brokers = [
-            MetadataResponse.MetadataResponseBroker(node_id=each.node_id, host=HOST, port=each.port, rack=None)
+            MetadataResponse.MetadataResponseBroker(node_id=each.node_id, host=host, port=port, rack=None)
             for each in self.brokers
+            for host, port in [self.advertised or (HOST, each.port)]
         ]
         return MetadataResponse(
             version=0, throttle_time_ms=0, brokers=brokers, cluster_id="fake", controller_id=0,
