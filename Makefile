@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: asyncapi compat help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit uwsgi
+.PHONY: asyncapi compat help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -60,6 +60,10 @@ old-kafka: setup ## read from Kafka 2.6
 # Skips the proxies that are not installed. See docs/proxies.md.
 proxies: setup ## run streams through real proxies with their documented configuration
 	@PROXIES=1 $(VENV)/bin/pytest tests/proxies
+
+# `make test` does the same without the installation. Downloads 400 MB once.
+tutorial: setup ## follow docs/tutorial.md in a new virtual environment
+	@TUTORIAL=full $(VENV)/bin/pytest tests/tutorial/test_tutorial.py
 
 # Compiles uWSGI, which needs a C compiler.
 uwsgi: setup ## run an app under uWSGI

@@ -1,0 +1,82 @@
+"""Sign in and out with a name and a password. users.json contains the hashes of the passwords."""
+
+import json
+import secrets
+import time
+from functools import wraps
+from pathlib import Path
+
+import click
+from flask import Blueprint, abort, redirect, render_template, request, session, url_for
+from werkzeug.security import check_password_hash, generate_password_hash
+
+import kafkasse
+
+USERS = Path(__file__).with_name("users.json")
+LIFETIME_S = 8 * 60 * 60
+UNKNOWN = generate_password_hash(secrets.token_hex())  # so that unknown names take as long as known ones
+
+pages = Blueprint("login", __name__, cli_group=None)
+
+
+def customer(request):
+    """Return the customer who has signed in, or None. kafkasse calls this function for each request for a stream."""
+    if session.get("expires_at", 0) < time.time():
+        return None
+    name = session["customer"]
+    return kafkasse.Visitor(name=name, claims={"sub": name}, expires_at=session["expires_at"])
+
+
+def required(view):
+    """Redirect to the login page unless a customer has signed in."""
+
+    @wraps(view)
+    def guarded(**arguments):
+        return view(**arguments) if customer(request) else redirect(url_for("login.sign_in"))
+
+    return guarded
+
+
+@pages.app_template_global()
+def form_token():
+    """Return the token of this session, which every form contains. Pages of other sites do not know it."""
+    return session.setdefault("form_token", secrets.token_urlsafe())
+
+
+@pages.before_request
+def check_form():
+    """Reject a form without the token of this session."""
+    if request.method == "POST" and request.form.get("form_token", "") != session.get("form_token"):
+        abort(400, "This form has expired. Reload the page and try again.")
+
+
+@pages.route("/login", methods=["GET", "POST"])
+def sign_in():
+    """Show the form, or sign in."""
+    if request.method == "GET":
+        return render_template("login.html")
+    name = request.form["name"]
+    if not check_password_hash(_read_users().get(name, UNKNOWN), request.form["password"]):
+        return render_template("login.html", error="The name or the password is wrong."), 403
+    session.clear()
+    session.update(customer=name, expires_at=time.time() + LIFETIME_S)
+    return redirect(url_for("orders"))
+
+
+@pages.post("/logout")
+def sign_out():
+    """Sign out."""
+    session.clear()
+    return redirect(url_for("login.sign_in"))
+
+
+@pages.cli.command()
+@click.argument("name")
+@click.password_option()
+def add_user(name, password):
+    """Add a user, or change the password of one."""
+    USERS.write_text(json.dumps(_read_users() | {name: generate_password_hash(password)}, indent=2))
+
+
+def _read_users():
+    return json.loads(USERS.read_text()) if USERS.exists() else {}

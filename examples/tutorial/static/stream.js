@@ -1,0 +1,1 @@
+../../../kafkasse/web/page/assets/stream.js

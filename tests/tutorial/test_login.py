@@ -1,0 +1,139 @@
+"""The login of examples/tutorial, without Kafka: pages redirect, streams answer 401, and other sites cannot submit forms."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from tests.support.server import ROOT
+
+MODULES = ("app", "login")
+ADA = {"name": "ada", "password": "analytical"}
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
+    """The modules of the example, with users in an empty folder."""
+    monkeypatch.syspath_prepend(ROOT / "examples/tutorial")
+    monkeypatch.setenv("FLASK_SECRET_KEY", "a secret of the test")
+    imported = {name: importlib.import_module(name) for name in MODULES}
+    monkeypatch.setattr(imported["login"], "USERS", tmp_path / "users.json")
+    yield imported
+    for name in MODULES:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def app(modules: dict[str, ModuleType]) -> Flask:
+    """The app, with the user ada."""
+    app: Flask = modules["app"].app
+    app.test_cli_runner().invoke(args=["add-user", ADA["name"], "--password", ADA["password"]])
+    return app
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+def sign_in(client: FlaskClient, **form: str) -> TestResponse:
+    return client.post("/login", data={**ADA, "form_token": _token(client), **form})
+
+
+def test_a_page_redirects_to_the_login(client: FlaskClient) -> None:
+    """A visitor of a page sees the login page."""
+    response = client.get("/")
+
+    assert (302, "/login") == (response.status_code, response.headers["Location"])
+
+
+def test_a_stream_without_a_login_gets_401_in_json(client: FlaskClient) -> None:
+    """The client of a stream gets a problem object, not a page."""
+    response = client.get("/streams/orders")
+
+    assert (401, "application/problem+json") == (response.status_code, response.mimetype)
+    assert "This stream needs a token or a login." == json.loads(response.data)["detail"]
+
+
+def test_a_customer_signs_in_and_out(client: FlaskClient) -> None:
+    """After the login the page exists; after the logout it redirects again."""
+    signed_in = sign_in(client)
+    shown = client.get("/")
+    signed_out = client.post("/logout", data={"form_token": _token(client)})
+
+    assert (302, 200, 302) == (signed_in.status_code, shown.status_code, signed_out.status_code)
+    assert 302 == client.get("/").status_code
+
+
+@pytest.mark.parametrize(("name", "password"), [("ada", "wrong"), ("ada", ""), ("nobody", "analytical")])
+def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(client: FlaskClient, name: str, password: str) -> None:
+    """Nobody can find out which names exist."""
+    response = sign_in(client, name=name, password=password)
+
+    assert (403, True) == (response.status_code, b"The name or the password is wrong." in response.data)
+    assert 401 == client.get("/streams/orders").status_code
+
+
+@pytest.mark.parametrize("token", [None, "", "guessed"])
+@pytest.mark.parametrize("path", ["/login", "/logout"])
+@pytest.mark.parametrize("has_session", [True, False])
+def test_a_form_of_another_site_is_rejected(
+    client: FlaskClient, path: str, token: str | None, has_session: bool
+) -> None:
+    """Without the token of the session, a form does nothing, also if there is no session."""
+    if has_session:
+        client.get("/login")
+    form = ADA if token is None else ADA | {"form_token": token}
+
+    response = client.post(path, data=form)
+
+    assert 400 == response.status_code
+    assert 302 == client.get("/").status_code
+
+
+def test_the_session_has_a_new_token_after_the_login(client: FlaskClient) -> None:
+    """A token from before the login is not valid after it, so nobody can prepare a session for a customer."""
+    before = _token(client)
+    sign_in(client)
+
+    assert 400 == client.post("/logout", data={"form_token": before}).status_code
+
+
+def test_a_login_expires(client: FlaskClient, modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After that, pages redirect and streams answer 401."""
+    monkeypatch.setattr(modules["login"], "LIFETIME_S", -1)
+    sign_in(client)
+
+    assert (302, 401) == (client.get("/").status_code, client.get("/streams/orders").status_code)
+
+
+def test_scripts_and_other_sites_cannot_use_the_cookie(client: FlaskClient) -> None:
+    """Scripts cannot read it, and browsers do not send it with requests of other sites."""
+    cookie = sign_in(client).headers["Set-Cookie"]
+
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+
+
+def test_users_have_no_passwords_in_the_file(app: Flask, tmp_path: Path) -> None:
+    """The file contains a salted hash."""
+    (value,) = json.loads((tmp_path / "users.json").read_text()).values()
+
+    assert value.startswith("scrypt:")
+
+
+def _token(client: FlaskClient) -> str:
+    """Return the token in the form of the page that the client sees."""
+    found = re.search(r'name="form_token" value="([^"]+)"', client.get("/", follow_redirects=True).text)
+    assert found
+    return found[1]

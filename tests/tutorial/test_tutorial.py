@@ -1,0 +1,99 @@
+"""docs/tutorial.md: a reader who follows it literally, with a real Kafka broker, gunicorn and Chromium."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.support.secured_broker import free_ports
+from tests.support.server import ROOT
+from tests.tutorial.walk import Walk
+from tests.web.conftest import browser as browser
+
+IS_FULL = os.environ.get("TUTORIAL") == "full"  # `make tutorial`
+LIMIT_S = 900 if IS_FULL else 60
+EXAMPLE = ROOT / "examples/tutorial"
+
+
+@pytest.fixture
+def walk(processes: None, tmp_path: Path) -> Iterator[Walk]:
+    ports = free_ports(["app", "kafka"])
+    home = tmp_path / "home"
+    home.mkdir()
+    walk = Walk(home, ports["app"], ports["kafka"], IS_FULL, LIMIT_S)
+    yield walk
+    walk.stop()
+
+
+class Visitor:
+    """A person who uses the shop in a browser."""
+
+    def __init__(self, browser: webdriver.Chrome, url: str) -> None:
+        self.browser = browser
+        browser.get(url)
+
+    def sign_in(self, name: str, password: str) -> None:
+        self.browser.find_element(By.NAME, "name").send_keys(name)
+        self.browser.find_element(By.NAME, "password").send_keys(password)
+        self.press("Sign in")
+
+    def press(self, button: str) -> None:
+        self.browser.find_element(By.XPATH, f"//button[.='{button}']").click()
+
+    def wait_for_orders(self, **statuses: str) -> None:
+        """Wait until the page shows exactly these orders with their statuses."""
+        script = """return Object.fromEntries([...document.querySelectorAll(".card[id]")].map(
+            (card) => [card.id.replace("-", "_"), card.querySelector(".status").innerText]));"""
+        self._wait_until(lambda: self.browser.execute_script(script), statuses)
+
+    def wait_for_state(self, state: str) -> None:
+        script = "return document.querySelector('#state')?.dataset.name"
+        self._wait_until(lambda: self.browser.execute_script(script), state)
+
+    def _wait_until(self, read: Callable[[], object], expected: object) -> None:
+        with suppress(TimeoutException):
+            WebDriverWait(self.browser, LIMIT_S, poll_frequency=0.05).until(lambda _: read() == expected)
+        assert expected == read()
+
+
+@pytest.mark.timeout(10 * LIMIT_S)
+def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, browser: webdriver.Chrome) -> None:
+    """Every command has the output that the tutorial shows, and the page shows what the tutorial says."""
+    walk.until("Open http://127.0.0.1")
+    visitor = Visitor(browser, walk.url)
+    visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="paid")
+    walk.until("## 6.")
+    visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
+
+    walk.until("Reload the page: it now redirects")
+    browser.refresh()
+    visitor.sign_in("grace", "compiler")
+    visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
+
+    walk.until("`grace` sees one order")
+    browser.refresh()
+    visitor.wait_for_orders(order_1003="paid")
+    visitor.press("Sign out")
+    visitor.sign_in("ada", "analytical")
+    visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1004="shipped")
+
+    walk.until("The page now says that it is reconnecting")
+    visitor.wait_for_state("reconnecting")
+    walk.until("the page shows the new order")
+    visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1004="shipped", order_1005="paid")
+
+    walk.until("To see the open streams")
+    visitor.wait_for_state("live")
+    walk.to_the_end()
+    files = [file.relative_to(EXAMPLE) for file in EXAMPLE.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    assert {each: (EXAMPLE / each).read_text() for each in files} == {
+        each: (walk.folder / each).read_text() for each in files
+    }
