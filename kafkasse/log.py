@@ -156,7 +156,8 @@ class Cursor(Protocol):
         Args:
             offsets: the next offset to read in each partition.
             epochs: the leader epochs of the records before these offsets, where they are known. The cursor then notices if
-                the log was truncated and other records have replaced them.
+                the log was truncated and other records have replaced them. If the log has neither an epoch nor a newer one,
+                poll() raises OffsetOutOfRange, because the cursor cannot notice that.
         """
 
     def remove(self, partitions: Iterable[Partition]) -> None:
@@ -207,8 +208,8 @@ class Log(Protocol):
         """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
 
         If the log does not have an epoch, this is the end of the newest epoch before it. A reader whose last record has this
-        epoch and a higher offset has read records that the log has lost. Partitions for which the cluster cannot answer
-        are absent.
+        epoch and a higher offset has read records that the log has lost. Partitions for which the cluster cannot answer, or
+        whose log has neither this epoch nor a newer one, are absent.
         """
         ...
 

@@ -183,7 +183,9 @@ class MemoryLog:
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
         return {
-            each: log.end_of(epoch) for each, epoch in epochs.items() if (log := self._partition_log(each)).has_leader
+            each: log.end_of(epoch)
+            for each, epoch in epochs.items()
+            if (log := self._partition_log(each)).has_leader and epoch < log.next_epoch
         }
 
     def cursor(
@@ -220,7 +222,8 @@ class MemoryLog:
             epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
 
         Raises:
-            OffsetOutOfRange: the partition does not hold `offset`, or the log was truncated before it.
+            OffsetOutOfRange: the partition does not hold `offset` or does not know `epoch`, or the log was truncated before
+                `offset`.
             PartitionsFailed: the partition cannot be read any more.
         """
         partition_log = self._partitions.get(partition)
@@ -228,6 +231,8 @@ class MemoryLog:
             return None
         if partition_log.error is not None:
             raise PartitionsFailed({partition: partition_log.error})
+        if epoch >= partition_log.next_epoch:
+            raise OffsetOutOfRange([partition])
         if epoch != UNKNOWN_EPOCH and (diverged_at := partition_log.end_of(epoch)) < offset:
             raise OffsetOutOfRange([partition], {partition: diverged_at})
         if not partition_log.start <= offset <= partition_log.end:

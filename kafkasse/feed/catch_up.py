@@ -123,6 +123,8 @@ class CatchUp:
             if gap := error.gap(partition, offset, held):
                 gaps.append(gap)
                 self.ids.set(partition, gap.end)
+            elif self.ids.forget_epoch(partition):  # the log does not know the epoch
+                self.id_sent = False
             self._cursor.seek({partition: gap.end if gap else offset})
         self.id_sent = self.id_sent or bool(gaps)
         return declare(self._encoder.wire, gaps, self.ids.render())

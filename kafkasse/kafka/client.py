@@ -44,6 +44,7 @@ RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
 MAX_IN_FLIGHT_REQUESTS = 1_000
 MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
+UNKNOWN_OFFSET = -1  # in place of the end of an epoch
 MAX_FAILURES_SHOWN = 3
 
 BOOTSTRAP_NOT_SET = f"KAFKASSE_BOOTSTRAP_SERVERS is not set; trying {BOOTSTRAP_DEFAULT}"
@@ -194,7 +195,8 @@ class Client:
 
         Returns:
             For each partition, Kafka's error code, the epoch that was found (the newest one that is not newer than the
-            epoch to look up) and its end offset; -1 if the broker does not know them.
+            epoch to look up; UNKNOWN_EPOCH before Kafka 2.0) and its end offset. If the broker knows neither the epoch to
+            look up nor a newer one, these are UNKNOWN_EPOCH and UNKNOWN_OFFSET.
 
         Raises:
             kafka.errors.KafkaError: the broker does not answer, or does not support the request.

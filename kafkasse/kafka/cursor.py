@@ -25,7 +25,7 @@ from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.event_loop import take_turn
 from kafkasse.kafka.batches import BatchTooLarge, LargeBatchSlot, RecordRun, decode
 from kafkasse.kafka.broker_node import BrokerNode
-from kafkasse.kafka.client import Broker
+from kafkasse.kafka.client import UNKNOWN_OFFSET, Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.errors import PERMANENT_ERRORS, translate
 from kafkasse.kafka.fetch_protocol import NO_REPLICA, FetchOptions, FetchResponse, PartitionData
@@ -83,7 +83,8 @@ class KafkaCursor:
         find_leaders: returns the current leaders of those partitions that have one, and an error for those that we may not
             read. Raises Unavailable if Kafka does not answer.
         find_epochs: receives an epoch for each partition. Returns the newest epoch in the partition's log that is not newer
-            than the given one, and the offset at which it ends.
+            than the given one, and the offset at which it ends, or UNKNOWN_OFFSET if the log has only older
+            epochs.
         find_broker: returns the broker with a node ID.
         pool: provides connections.
         offsets: where to start.
@@ -407,6 +408,10 @@ class KafkaCursor:
             state, last_epoch, leader = unknown[partition]
             if self._leaderless.get(partition) is not state or state.last_epoch != last_epoch:
                 continue  # removed or moved meanwhile
+            if end_offset == UNKNOWN_OFFSET:
+                self._stop(state, _Stopped())  # since Fetch version 12, brokers answer OFFSET_OUT_OF_RANGE
+                continue
+            epoch = last_epoch if epoch == UNKNOWN_EPOCH else epoch  # Kafka before 2.0 returns only the offset
             if epoch < last_epoch or end_offset < state.offset:
                 self._stop(state, _Stopped(diverged_at=state.diverged_at(epoch, end_offset)))
             else:

@@ -24,7 +24,7 @@ from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.config.settings import KafkaSettings
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable, Unavailable
-from kafkasse.kafka.client import Client, PartitionMetadata, TopicMetadata, unknown_settings
+from kafkasse.kafka.client import UNKNOWN_OFFSET, Client, PartitionMetadata, TopicMetadata, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
 from kafkasse.kafka.errors import (
@@ -125,7 +125,8 @@ class KafkaLog:
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {partition: end for partition, (_, end) in self._find_epochs(epochs).items()}
+        found = self._find_epochs(epochs).items()
+        return {partition: end for partition, (_, end) in found if end != UNKNOWN_OFFSET}
 
     def cursor(
         self,
@@ -194,18 +195,17 @@ class KafkaLog:
     # Offsets
 
     def _find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
-        """Return the newest epoch that is not newer than the given one, and the offset where it ends; see epoch_ends()."""
+        """Return the newest epoch that is not newer than the given one, and the offset where it ends; see epoch_ends().
+
+        If the log has neither the given epoch nor a newer one, these are UNKNOWN_EPOCH and UNKNOWN_OFFSET.
+        """
 
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
             try:
                 found = self._client.epoch_ends(node_id, {self._in_kafka(each): epochs[each] for each in partitions})
             except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
                 return {}
-            return {
-                self._from_kafka(each): (epoch, end)
-                for each, (error, epoch, end) in found.items()
-                if not error and end >= 0
-            }
+            return {self._from_kafka(each): (epoch, end) for each, (error, epoch, end) in found.items() if not error}
 
         leaders = self._known_leaders(epochs)
         with translate_errors():

@@ -116,6 +116,12 @@ class IdWriter:
         else:
             self._entries[partition] = self._entry(partition)
 
+    def forget_epoch(self, partition: Partition) -> bool:
+        """Make the leader epoch of a partition unknown. Return whether it was known."""
+        was_known = self.epochs.pop(partition, None) is not None
+        self._entries[partition] = self._entry(partition)
+        return was_known
+
     def render(self) -> str:
         """Return the ID of the current position: one line of ASCII."""
         opening, separator, closing = self._punctuation

@@ -103,6 +103,7 @@ LOADS = [
     ("Many live topics", "50 topics, 500 records/s", "one connection for data to each broker", "attacks/test_isolation.py::test_many_topics"),
     ("One client, many combinations of topics", "200 combinations of 8 topics", "all are served; another client catches up", "attacks/test_isolation.py::test_one_client_of_many_combinations_of_topics"),
     ("Clients with event IDs of KafkaSSE", "150 clients", "they share the feed; another client catches up", "attacks/test_isolation.py::test_many_clients_with_ids_of_kafka_sse"),
+    ("Clients with forged leader epochs at the end of an idle topic", "150 clients", "they share the feed", "attacks/test_isolation.py::test_many_clients_with_forged_leader_epochs"),
     ("Clients that resume with timestamps in their event IDs", "150 clients, 200 records", "they share the feed: the CPU time is that of new clients", "attacks/test_isolation.py::test_clients_that_resume_with_timestamps_share_the_feed"),
     ("Requests for random topics while Kafka is 30 ms away", "400 at once", "404; an existing topic opens within 2 s", "attacks/test_isolation.py::test_lookups_of_unknown_topics"),
     ("A fleet that returns when the ring is empty", "1,000 and 3,000 clients", "each receives the records that it missed; no 503", "attacks/test_isolation.py::test_a_fleet_returns_to_an_empty_ring"),

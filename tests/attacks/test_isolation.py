@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import resource
 import secrets
 import time
@@ -14,14 +15,16 @@ import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
+from kafkasse.position.position import INT32_MAX
 from tests.attacks.conftest import Attack, Probe
 from tests.attacks.crowd import Crowd, Visitor
 from tests.attacks.memory import Load
 from tests.attacks.sizes import FULL, SIZES
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Conditions, Network
-from tests.support.client import Client
+from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
+from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 CATCH_UPS = 8  # the server's max_catch_ups: few, so that few clients can use them all up
@@ -235,6 +238,32 @@ def test_many_clients_with_ids_of_kafka_sse(
     assert len(values) == measured["other_events"]
     assert SIZES.clients == measured["complete"]
     assert measured["connections"] <= MAX_CONNECTIONS + 4
+
+
+def test_many_clients_with_forged_leader_epochs(
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
+) -> None:
+    """They join the feed of an idle topic. Otherwise each of them would have a slot until the next record."""
+    topic = cluster.create(fresh_name)
+    worker = attack(max_catch_ups=CATCH_UPS)
+    forged = f'Last-Event-ID: [{{"topic":"{topic}","partition":0,"offset":1,"leader_epoch":{INT32_MAX}}}]'
+    with ExitStack() as stack:
+        first = stack.enter_context(Client(worker.server.port, f"/{topic}")).ready()
+        cluster.send(topic, *records(1))
+        first.events(1)  # now the feed knows the leader epoch
+        crowd = stack.enter_context(Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, forged))
+        crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
+        measured["statuses"] = crowd.statuses()
+        wait_until(lambda: readers(worker.server) == {"parked": SIZES.clients + 1})
+        worker.is_bounded(Load(streams=SIZES.clients, catching_up=CATCH_UPS))
+    assert {200: SIZES.clients} == measured["statuses"]
+
+
+def readers(server: Server) -> dict[str, int]:
+    """Return the number of readers in each state that has some."""
+    metrics = fetch(server.port, "/-/metrics").body.decode()
+    samples = re.findall(r'^kafkasse_stream_states\{.*state="(.*?)".*\} (.*)', metrics, re.MULTILINE)
+    return {state: int(float(count)) for state, count in samples if float(count)}
 
 
 @pytest.mark.parametrize("id_type", ["both", "timestamp"])

@@ -22,6 +22,7 @@ from kafkasse.frame import Encoder
 from kafkasse.log import Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, of_topics, parse
+from kafkasse.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
 from tests.support.sse import numbers_in
@@ -449,6 +450,27 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live:
     assert ("gap", lost) == (gap.type, json.loads(gap.data))
     expected = [12, 13, 14, 15][:new_records]
     assert expected == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("epoch", [{"leader_epoch": INT32_MAX}, {}])
+def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world: World, epoch: Any, truncated: bool) -> None:
+    """A forged or foreign leader epoch counts as unknown. Otherwise its client would have a slot until the next record."""
+    world.log.elect_leader("a")
+    world.open("a")
+    world.write("a", 0)
+    world.turn()
+    if truncated:
+        world.log.truncate("a", 0)
+        world.write("a", 0)
+        world.turn()
+    reader = world.open(
+        {"topic": "a", "partition": 0, "offset": 1, **epoch}, {"topic": "a", "partition": 1, "offset": 0}
+    )
+
+    assert b"" == b"".join(reader.read(0) for _ in range(5))
+    assert ReaderState.LIVE is reader.state
+    assert str(INT32_MAX) not in reader.position_id
 
 
 def resumed_after_truncation(world: World, is_live: bool, new_records: int) -> Reader:

@@ -29,7 +29,7 @@ from tests.kafka.test_cursor import at, offsets, start_poll
 from tests.kafka.test_log_contract import KafkaWriter, take, values
 
 FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, FIRST_WITH_DIVERGENCE = 7, 9, 12
-NOT_LEADER, UNSUPPORTED_COMPRESSION_TYPE = 6, 76
+OUT_OF_RANGE, NOT_LEADER, UNSUPPORTED_COMPRESSION_TYPE = 1, 6, 76
 
 
 @pytest.fixture(params=VERSIONS)
@@ -118,6 +118,21 @@ def test_reports_a_log_that_was_truncated_before_the_first_fetch(
     assert (version < FIRST_WITH_DIVERGENCE) == bool(cluster.requests[OFFSET_FOR_LEADER_EPOCH])
 
 
+def test_reports_an_epoch_that_the_leader_does_not_know(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+    """The epoch of a client may be forged. The caller must continue without it."""
+    cluster.topics["t"].epoch_ends = {0: (0, -1, -1)}
+    broker, cursor = cluster.brokers[0], log.cursor({at(0): 100}, epochs={at(0): 4})
+
+    poll = start_poll(cursor)
+    if version >= FIRST_WITH_DIVERGENCE:
+        broker.next_fetch().respond(partition_data(0, error=OUT_OF_RANGE))
+    error = poll.get()
+    cursor.close()
+
+    assert isinstance(error, OffsetOutOfRange)
+    assert ((at(0),), {}) == (error.partitions, error.diverged_at)
+
+
 def test_reports_a_truncated_log_after_a_seek(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
     """The offset and its epoch come from a client, and the cursor has not read there."""
     cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
@@ -149,6 +164,24 @@ def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, l
     assert [0, 1] == read
     assert isinstance(error, OffsetOutOfRange)
     assert {at(0): 1} == error.diverged_at
+
+
+@pytest.mark.parametrize("end", [100, 90])
+def test_compares_only_the_end_of_the_epoch_before_kafka_2_0(cluster: FakeCluster, version: int, end: int) -> None:
+    """Version 0 of OffsetForLeaderEpoch returns no epoch."""
+    if version >= FIRST_WITH_DIVERGENCE:
+        pytest.skip("the brokers report truncated logs themselves")
+    cluster.versions[OFFSET_FOR_LEADER_EPOCH] = 0
+    cluster.topics["t"].epoch_ends = {0: (0, -1, end)}
+    with closing(open_log(cluster.bootstrap_servers)) as log:
+        log.describe(["t"])
+        poll = start_poll(cursor := log.cursor({at(0): 100}, epochs={at(0): 4}))
+        if end == 100:
+            cluster.brokers[0].next_fetch().respond(partition_data(0, batch(100, b"a")))
+            assert [100] == offsets(poll.get())
+        else:
+            assert {at(0): 90} == poll.get().diverged_at
+        cursor.close()
 
 
 def test_continues_after_an_election_without_truncation(cluster: FakeCluster, log: KafkaLog, version: int) -> None:

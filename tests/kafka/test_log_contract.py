@@ -17,6 +17,7 @@ from kafkasse.kafka import batches
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Topic
 from kafkasse.memory_log import MemoryLog
+from kafkasse.position.position import INT32_MAX
 from tests.kafka.logs import open_log
 from tests.support.kafka import Cluster
 
@@ -123,12 +124,12 @@ def test_lists_the_topics(log: Log, writer: Writer, topic: str) -> None:
 
 
 @pytest.fixture(params=["catch up", "tail"])
-def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[dict[Partition, int]], Cursor]]:
+def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[..., Cursor]]:
     """Opens cursors for tails and cursors for catching up."""
     opened: list[Cursor] = []
 
-    def cursor(offsets: dict[Partition, int]) -> Cursor:
-        opened.append(log.cursor(offsets, tail=request.param == "tail"))
+    def cursor(offsets: dict[Partition, int], epochs: dict[Partition, int] | None = None) -> Cursor:
+        opened.append(log.cursor(offsets, tail=request.param == "tail", epochs=epochs))
         return opened[-1]
 
     yield cursor
@@ -406,6 +407,21 @@ def test_cursors_are_independent(read: Callable[..., Cursor], writer: Writer, to
     one, other = read({Partition(topic, 0): 0}), read({Partition(topic, 0): 0})
 
     assert [b"a"] == values(take(one, 1)) == values(take(other, 1))
+
+
+def test_epoch_that_the_log_does_not_know(log: Log, read: Callable[..., Cursor], writer: Writer, topic: str) -> None:
+    """The cursor reports it, because it cannot tell whether the log was truncated. It continues after a seek without it."""
+    writer.send(topic, b"a", b"b")
+    partition = Partition(topic, 0)
+    cursor = read({partition: 1}, epochs={partition: INT32_MAX})
+
+    with pytest.raises(OffsetOutOfRange) as raised:
+        take(cursor, 1)
+
+    assert ((partition,), {}) == (raised.value.partitions, raised.value.diverged_at)
+    assert {} == log.epoch_ends({partition: INT32_MAX})
+    cursor.seek({partition: 1})
+    assert [b"b"] == values(take(cursor, 1))
 
 
 # KafkaLog only
