@@ -164,7 +164,7 @@ def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
 
     assert 1 == metric(client, "kafkasse_streams_closed_total")
     assert 1 == metric(client, 'kafkasse_records_skipped_total{reason="not_json",topic="t"}')
-    assert 1 == metric(client, 'kafkasse_requests_refused_total{error="TopicNotAvailable",status="404"}')
+    assert 1 == metric(client, 'kafkasse_requests_rejected_total{error="TopicNotAvailable",status="404"}')
     assert 0 == client.get("/-/health").get_json()["streams"]
 
 

@@ -40,7 +40,7 @@ METRICS = {
     "streams_open": Metric(Gauge, "Streams that are open.", ("route",), "livesum"),
     "stream_states": Metric(Gauge, "Open streams by the state of their readers.", ("route", "state"), "livesum"),
     "stream_errors": Metric(Counter, "Streams that an error ended after the first byte.", ("route", "error")),
-    "requests_refused": Metric(Counter, "Requests that were answered with an error.", ("status", "error")),
+    "requests_rejected": Metric(Counter, "Requests that were answered with an error.", ("status", "error")),
     "events_sent": Metric(Counter, "Records that were sent to clients.", ("route",)),
     "bytes_sent": Metric(Counter, "Bytes that were sent to clients in streams.", ("route",)),
     "records_encoded": Metric(

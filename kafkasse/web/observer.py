@@ -51,7 +51,7 @@ class Observer:
 
     def rejected(self, error: KafkasseError) -> None:
         """Count a request that gets no stream."""
-        self.metrics.count("requests_refused", status=str(error.status), error=type(error).__name__)
+        self.metrics.count("requests_rejected", status=str(error.status), error=type(error).__name__)
 
     def opened(self, info: StreamInfo) -> None:
         """Count a stream that has opened."""

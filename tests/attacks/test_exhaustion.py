@@ -57,8 +57,10 @@ def stack() -> Iterator[ExitStack]:
 def bad_requests(port: int) -> int:
     """Return how many requests the server has answered with 400."""
     lines = fetch(port, "/-/metrics").body.decode().splitlines()
-    refused = (line for line in lines if line.startswith("kafkasse_requests_refused_total") and 'status="400"' in line)
-    return sum(int(float(line.split()[-1])) for line in refused)
+    rejected = (
+        line for line in lines if line.startswith("kafkasse_requests_rejected_total") and 'status="400"' in line
+    )
+    return sum(int(float(line.split()[-1])) for line in rejected)
 
 
 # Slow clients.

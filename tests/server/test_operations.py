@@ -122,7 +122,7 @@ def test_counts_requests_that_the_worker_rejects(start: Callable[..., Server]) -
     fetch(server.port, "/t?" + "a" * 9_000)
 
     assert (
-        'requests_refused_total{error="RequestTooLarge",status="414"} 1.0'
+        'requests_rejected_total{error="RequestTooLarge",status="414"} 1.0'
         in fetch(server.port, "/-/metrics").body.decode()
     )
 
