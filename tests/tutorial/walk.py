@@ -16,7 +16,6 @@ import gevent
 from tests.support.server import ROOT
 from tests.support.waiting import POLL_S
 
-INHERITED = ("HOME", "LANG", "KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
 BLOCK = r"^```(?P<language>\w+)\n(?P<code>.*?)^```$"
 PARAGRAPH = r"(?P<paragraph>(?:^(?!```)[^\n]+\n)+)"
 EXPORTS = re.compile(r"^export .*\n", re.M)  # the variables of a terminal, which later commands see too
@@ -87,7 +86,7 @@ class Walk:
         self._limit_s = limit_s
         self._programs: list[Program] = []
         (home / "kafkasse").symlink_to(ROOT)
-        self._environment = {name: os.environ[name] for name in INHERITED if name in os.environ} | {
+        self._environment = os.environ | {
             "PATH": f"{self.folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
             "GUNICORN_CMD_ARGS": f"--bind 127.0.0.1:{app_port}",
             "KAFKASSE_BOOTSTRAP_SERVERS": f"127.0.0.1:{kafka_port}",

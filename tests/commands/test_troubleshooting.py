@@ -1,0 +1,61 @@
+"""The commands of docs/troubleshooting.md, with a server and a topic as in the demo."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kafkasse.broker import EmbeddedBroker
+from tests.support.client import Client
+from tests.support.kafka import Cluster
+from tests.support.server import ROOT, Server
+from tests.support.waiting import wait_until
+
+PORT = "6917"  # of the demo
+RECORD = '{"continent":"Europe"}'
+
+
+@pytest.fixture
+def environment(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
+    """The variables of the server and of the commands."""
+    route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
+    settings = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "routes": {"topn": route}, "public": True}
+    (tmp_path / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
+    return {"KAFKASSE_CONFIG": str(tmp_path / "kafkasse.yaml"), "KAFKASSE_RUNTIME_DIR": str(tmp_path / "run")}
+
+
+@pytest.fixture
+def server(environment: dict[str, str], cluster: Cluster) -> Iterator[Server]:
+    cluster.send(cluster.create("topn"), RECORD.encode(), key=b"Europe")
+    with Server(**environment) as server:
+        yield server
+    cluster.delete("topn")
+
+
+def test_the_commands_show_the_topic_the_streams_and_the_records(server: Server, environment: dict[str, str]) -> None:
+    """Each command of the page prints what its comment says."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    commands = [line for block in re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
+    check, streams, curl, check_topics = (line.replace(PORT, str(server.port)) for line in commands)
+
+    def output(command: str) -> str:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        variables = os.environ | environment | {"PATH": path}
+        return subprocess.run(
+            ["bash", "-c", command], env=variables, capture_output=True, text=True, check=False
+        ).stdout
+
+    with Client(server.port, "/topn/updates") as stream:
+        stream.events(1)
+
+        assert "/topn/updates\n  topn  1 partition\n" in output(check)
+        assert "/{topics}\n  topn  1 partition\n" in output(check_topics)
+        wait_until(lambda: re.search(r"lag_records  state\n.* parked\n", output(streams)))
+        assert f"data: {RECORD}\n" == output(f"({curl}\n) | grep --max-count 1 ^data")
