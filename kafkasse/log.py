@@ -7,7 +7,7 @@ never the process, and never longer than its timeout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from kafkasse.errors import KafkasseError, Unavailable
@@ -130,7 +130,7 @@ class OffsetOutOfRange(Exception):
         """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
         if partition in self.unreadable:
             return Gap(partition, offset, *self.unreadable[partition])
-        if (diverged_at := self.diverged_at.get(partition, offset)) < offset:
+        if (diverged_at := self.diverged_at.get(partition, offset)) < offset and held.start <= offset:
             return Gap(partition, offset, max(diverged_at, held.start), TRUNCATED)
         return Gap.between(partition, offset, held)
 
@@ -210,6 +210,17 @@ class Log(Protocol):
         If the log does not have an epoch, this is the end of the newest epoch before it. A reader whose last record has this
         epoch and a higher offset has read records that the log has lost. Partitions for which the cluster cannot answer, or
         whose log has neither this epoch nor a newer one, are absent.
+        """
+        ...
+
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        """Return the partitions whose topic was recreated, of those whose log is shorter than the offset of a reader.
+
+        A log loses records only in an election, which begins a new epoch. A shorter log without a new epoch belongs to
+        another topic. The result is empty for topics with topic IDs, because their IDs show this.
+
+        Args:
+            epochs: the leader epoch of the last record that the reader has read in each partition.
         """
         ...
 

@@ -7,7 +7,7 @@ transaction markers, partitions without a leader, errors, and topics that are de
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Condition
@@ -187,6 +187,9 @@ class MemoryLog:
             for each, epoch in epochs.items()
             if (log := self._partition_log(each)).has_leader and epoch < log.next_epoch
         }
+
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        return set()
 
     def cursor(
         self,

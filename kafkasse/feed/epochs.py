@@ -64,7 +64,13 @@ class EpochEnds:
             return {}
         # The cached end may be older than the client's last record.
         current = self._log.epoch_ends({each: epoch for each, (_, epoch) in suspects.items()})
-        return {each: end for each, end in current.items() if end < suspects[each][0]}
+        diverged = {each: end for each, end in current.items() if end < suspects[each][0]}
+        shorter = {
+            each: suspects[each].epoch
+            for each, (_, end) in (held or {}).items()
+            if each in suspects and end < suspects[each].offset
+        }
+        return diverged | dict.fromkeys(self._log.recreated(shorter), 0)
 
     def _look_up(self, keys: list[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
         found: dict[tuple[Partition, int], int] = {}

@@ -185,13 +185,14 @@ class Client:
         ]
 
     def epoch_ends(
-        self, node_id: int, epochs: Mapping[TopicPartition, int]
+        self, node_id: int, epochs: Mapping[TopicPartition, int], current: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int, int]]:
         """Look up where leader epochs end, in partitions that one broker leads.
 
         Args:
             node_id: the broker.
             epochs: the leader epoch to look up in each partition.
+            current: the current leader epochs, where they are known. With another epoch, the broker returns an error.
 
         Returns:
             For each partition, Kafka's error code, the epoch that was found (the newest one that is not newer than the
@@ -203,11 +204,12 @@ class Client:
         """
         topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         topics = defaultdict(list)
-        for (topic, partition), epoch in epochs.items():
-            each = topic_class.OffsetForLeaderPartition(
-                partition=partition, current_leader_epoch=UNKNOWN_EPOCH, leader_epoch=epoch
+        for each, epoch in epochs.items():
+            topics[each.topic].append(
+                topic_class.OffsetForLeaderPartition(
+                    partition=each.partition, current_leader_epoch=current.get(each, UNKNOWN_EPOCH), leader_epoch=epoch
+                )
             )
-            topics[topic].append(each)
         request = OffsetForLeaderEpochRequest(
             replica_id=_CONSUMER,
             topics=[topic_class(topic=topic, partitions=partitions) for topic, partitions in topics.items()],

@@ -35,6 +35,7 @@ from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, Part
 log = logging.getLogger(__name__)
 
 OUT_OF_RANGE_REPEAT_S = 0.5
+MAX_METADATA_LAG_S = 5.0
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_POLL_RECORDS = 2_000  # poll() returns about this many at most
@@ -146,6 +147,8 @@ class KafkaCursor:
             self._stopped.pop(partition, None)
             self._failed.pop(partition, None)
             node = self._nodes_of.get(partition)
+            if node is not None and state.leader is not None:
+                state.first_epoch = state.leader.epoch
             if node is None:
                 self._add_leaderless(state)
             elif state.leader is not None and self._must_validate(state, state.leader):
@@ -349,6 +352,10 @@ class KafkaCursor:
             log.info("%s/%d cannot be read from the nearest replica now: %s", *state.partition, error.__name__)
             self._avoid_replicas()
             self._move(state, leader)  # the replica may lag behind, so the leader decides
+        elif (
+            data.diverging is not None or data.error_code == _OFFSET_OUT_OF_RANGE
+        ) and state.belongs_to_another_topic():
+            self._stop(state, _Stopped(diverged_at=0))
         elif data.diverging is not None:
             self._stop(state, _Stopped(diverged_at=state.diverged_at(*data.diverging)))
         elif data.error_code == _OFFSET_OUT_OF_RANGE:
@@ -408,11 +415,13 @@ class KafkaCursor:
             state, last_epoch, leader = unknown[partition]
             if self._leaderless.get(partition) is not state or state.last_epoch != last_epoch:
                 continue  # removed or moved meanwhile
-            if end_offset == UNKNOWN_OFFSET:
-                self._stop(state, _Stopped())  # since Fetch version 12, brokers answer OFFSET_OUT_OF_RANGE
+            if end_offset == UNKNOWN_OFFSET:  # since Fetch version 12, brokers answer OFFSET_OUT_OF_RANGE
+                self._stop(state, _Stopped(diverged_at=0 if leader.is_of_another_topic(last_epoch) else None))
                 continue
             epoch = last_epoch if epoch == UNKNOWN_EPOCH else epoch  # Kafka before 2.0 returns only the offset
-            if epoch < last_epoch or end_offset < state.offset:
+            if end_offset < state.offset and leader.is_of_another_topic(last_epoch):
+                self._stop(state, _Stopped(diverged_at=0))
+            elif epoch < last_epoch or end_offset < state.offset:
                 self._stop(state, _Stopped(diverged_at=state.diverged_at(epoch, end_offset)))
             else:
                 state.valid_at = leader.broker, leader.epoch
@@ -430,14 +439,28 @@ class KafkaCursor:
             if leader.topic_id != (self._topic_ids.get(partition.topic) or leader.topic_id):
                 continue
             if state.leader is not None and leader.epoch < state.leader.epoch:
-                continue  # the metadata comes from a broker that lags behind
+                self._handle_older_epoch(state, leader)
+                continue
             self._topic_ids[partition.topic] = leader.topic_id
-            state.leader = leader
+            state.leader, state.outdated_since = leader, None
+            if state.first_epoch == UNKNOWN_EPOCH:
+                state.first_epoch = leader.epoch
             if state.last_epoch == UNKNOWN_EPOCH:
                 state.valid_at = leader.broker, leader.epoch  # all records will come from this leader
             self._nodes_of[partition] = node = self._node(leader.broker)
             node.add(state)
             del self._leaderless[partition]
+
+    def _handle_older_epoch(self, state: PartitionState, leader: Leader) -> None:
+        """Wait if the metadata comes from a broker that lags behind. Stop the partition if its topic was recreated.
+
+        Without topic IDs, both look the same at first, but no broker lags behind for long.
+        """
+        now = time.monotonic()
+        state.outdated_since = state.outdated_since or now
+        if not leader.topic_id and now >= state.outdated_since + MAX_METADATA_LAG_S:
+            state.leader, state.outdated_since = leader, None
+            self._stop(state, _Stopped(diverged_at=0))
 
     def _node(self, broker: Broker) -> BrokerNode:
         if broker not in self._nodes:

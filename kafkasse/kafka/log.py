@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
@@ -128,6 +128,19 @@ class KafkaLog:
         found = self._find_epochs(epochs).items()
         return {partition: end for partition, (_, end) in found if end != UNKNOWN_OFFSET}
 
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        with translate_errors():
+            leaders = self._leaders_now(epochs) if epochs else {}
+            suspects = {each: leader for each, leader in leaders.items() if leader.is_of_another_topic(epochs[each])}
+
+            def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, bool]:
+                current = {self._in_kafka(each): suspects[each].epoch for each in partitions}
+                found = self._client.epoch_ends(node_id, current, current)
+                return {self._from_kafka(each): True for each, (error, _, _) in found.items() if not error}
+
+            # The metadata may be outdated, but a broker that is the leader in this epoch is not.
+            return self._ask_leaders(suspects, look_up)[0].keys()
+
     def cursor(
         self,
         offsets: Mapping[Partition, int],
@@ -202,7 +215,9 @@ class KafkaLog:
 
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
             try:
-                found = self._client.epoch_ends(node_id, {self._in_kafka(each): epochs[each] for each in partitions})
+                found = self._client.epoch_ends(
+                    node_id, {self._in_kafka(each): epochs[each] for each in partitions}, {}
+                )
             except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
                 return {}
             return {self._from_kafka(each): (epoch, end) for each, (error, epoch, end) in found.items() if not error}
@@ -345,10 +360,13 @@ def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
 
 
 def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, Leader]:
-    """Replace leaders in `found` by known leaders with a newer epoch. A broker that lags behind reports old leaders."""
+    """Replace leaders in `found` by known leaders with a newer epoch. A broker that lags behind reports old leaders.
+
+    Without topic IDs, the older epoch may be that of a recreated topic.
+    """
     for partition, leader in found.items():
         before = known.get(partition, leader)
-        if before.topic_id == leader.topic_id and before.epoch > leader.epoch:
+        if leader.topic_id and before.topic_id == leader.topic_id and before.epoch > leader.epoch:
             found[partition] = before
     return found
 

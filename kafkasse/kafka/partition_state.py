@@ -23,6 +23,13 @@ class Leader(NamedTuple):
     topic_name: bytes
     topic_id: bytes  # b"" if the cluster has no topic IDs
 
+    def is_of_another_topic(self, epoch: int) -> bool:
+        """Return whether a log that has become shorter since this epoch is that of a recreated topic.
+
+        A log loses records only in an election, which begins a new epoch. If a topic has an ID, the ID shows this instead.
+        """
+        return not self.topic_id and UNKNOWN_EPOCH < self.epoch <= epoch
+
 
 class PartitionState:
     """The fetch position of one partition. Only its cursor changes it.
@@ -32,6 +39,8 @@ class PartitionState:
         last_epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         leader: the last known leader, or None.
         valid_at: the broker and the epoch of a leader whose log contains the record before `offset`, if one is known.
+        first_epoch: the epoch of the leader when `offset` was set by seek(), or UNKNOWN_EPOCH.
+        outdated_since: since when the metadata reports a leader with an older epoch, as in time.monotonic(), or None.
         retry_at: when to find a leader again if the partition has none, in seconds as in time.monotonic().
     """
 
@@ -39,9 +48,11 @@ class PartitionState:
         "_epochs",
         "_failed_at",
         "_failures",
+        "first_epoch",
         "last_epoch",
         "leader",
         "offset",
+        "outdated_since",
         "partition",
         "retry_at",
         "valid_at",
@@ -53,6 +64,8 @@ class PartitionState:
         self.last_epoch = UNKNOWN_EPOCH
         self.leader: Leader | None = None
         self.valid_at: tuple[Broker, int] | None = None
+        self.first_epoch = UNKNOWN_EPOCH
+        self.outdated_since: float | None = None
         self.retry_at = 0.0
         self._epochs: list[tuple[int, int]] = []  # the epochs that were read, each with the first offset read in it
         self._failures = 0  # in a row
@@ -63,6 +76,7 @@ class PartitionState:
         self.offset, self.last_epoch = offset, epoch
         self._epochs = [(epoch, offset - 1)] if epoch != UNKNOWN_EPOCH else []
         self.valid_at = None
+        self.first_epoch = UNKNOWN_EPOCH
 
     def back_off(self, now: float) -> None:
         """Set `retry_at` after a failure. Each partition has its own backoff, so that no partition delays another."""
@@ -86,6 +100,11 @@ class PartitionState:
             self._epochs = [*self._epochs[-MAX_EPOCHS:], (run.epoch, self.offset)]
             self.last_epoch = run.epoch
         self.offset = run.next_offset
+
+    def belongs_to_another_topic(self) -> bool:
+        """Return whether the leader's log, which is shorter than `offset`, is that of a recreated topic."""
+        epoch = self.first_epoch if self.last_epoch == UNKNOWN_EPOCH else self.last_epoch
+        return self.leader is not None and self.leader.is_of_another_topic(epoch)
 
     def diverged_at(self, epoch: int, end_offset: int) -> int:
         """Return the first offset at which the broker's log may differ from the records that were read.
