@@ -9,7 +9,7 @@ ARG PYTHON=3.13
 FROM python:${PYTHON}-slim AS build
 RUN python -m venv /venv
 COPY requirements.txt /
-RUN /venv/bin/pip install --no-cache-dir -r /requirements.txt
+RUN /venv/bin/pip install --no-cache-dir -r /requirements.txt && /venv/bin/pip uninstall --yes pip
 WORKDIR /app
 COPY schemas schemas
 COPY gunicorn.conf.py wsgi.py ./

@@ -100,7 +100,7 @@ class Image(NamedTuple):
 
 @pytest.fixture(scope="session")
 def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The image, interpreted by this test, because there is no container engine to build it."""
+    """The image, interpreted by this test. `make image` builds it."""
     text = re.sub(r"\\\n\s*", "", (tree / "Dockerfile").read_text())
     lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
     image = Image([(name, rest) for name, rest in lines], tmp_path_factory.mktemp("image"))
@@ -132,6 +132,7 @@ def test_the_image_contains_everything_for_the_server(
     check = json.loads(image.last("HEALTHCHECK").partition("CMD ")[2])
     variables = {"KAFKASSE_BOOTSTRAP_SERVERS": NO_BROKER, "KAFKASSE_ALLOWED_TOPICS": "*"}
     server = start(shlex.join(json.loads(image.last("CMD"))), image.app, web_venv, **variables)
+    fetch(server.port, "/-/health")  # the check may take 2 s, and a worker may take longer to start
     check_health = ["env", f"PORT={server.port}", web_venv / "bin" / check[0], *check[1:]]
 
     run(*check_health)

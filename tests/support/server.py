@@ -81,6 +81,11 @@ class Server:
             self.wait()
         print(self.log)
 
+    @property
+    def pid(self) -> int:
+        """The process ID of gunicorn's master."""
+        return self._process.pid
+
     def workers(self) -> list[int]:
         """Return the process IDs of the current workers, oldest first."""
         master = self._process.pid

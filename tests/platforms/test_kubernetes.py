@@ -1,0 +1,146 @@
+"""deploy/kubernetes: the manifests match the server's settings. `make manifests` checks them against the schemas."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kafkasse import Config, schemas
+from kafkasse.app import create_app
+from kafkasse.memory_log import MemoryLog
+from kafkasse.telemetry.metrics import METRICS, PREFIX
+from tests.support.server import ROOT
+
+DIRECTORY = ROOT / "deploy/kubernetes"
+RESERVE_S = 2  # between the end of gunicorn's graceful_timeout and SIGKILL
+
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Manifest]:
+    """The manifests by kind."""
+    files = (DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml")
+    return {each["kind"]: each for file in files for each in yaml.safe_load_all(file.read_text())}
+
+
+@pytest.fixture(scope="module")
+def pod(manifests: dict[str, Manifest]) -> Manifest:
+    """The specification of the pods."""
+    return dict(manifests["Deployment"]["spec"]["template"]["spec"])
+
+
+@pytest.fixture(scope="module")
+def container(pod: Manifest) -> Manifest:
+    """The only container of a pod."""
+    (container,) = pod["containers"]
+    return dict(container)
+
+
+@pytest.fixture(scope="module")
+def gunicorn(processes: None) -> dict[str, Any]:
+    """gunicorn's settings, read in another process, because they patch the standard library and configure logging."""
+    code = "import json, kafkasse.server.gunicorn_conf as c; print(json.dumps([c.graceful_timeout, c.timeout, c.bind]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env={})
+    return dict(zip(("graceful_timeout", "timeout", "bind"), json.loads(done.stdout), strict=True))
+
+
+def test_kubernetes_waits_until_the_streams_have_ended(
+    pod: Manifest, container: Manifest, gunicorn: dict[str, Any]
+) -> None:
+    """The grace period is longer than preStop and gunicorn's graceful_timeout together."""
+    program, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+
+    assert "sleep" == program
+    assert pod["terminationGracePeriodSeconds"] >= int(seconds) + gunicorn["graceful_timeout"] + RESERVE_S
+
+
+def test_a_probe_that_takes_its_time_does_not_restart_a_pod_before_gunicorn_would(
+    container: Manifest, gunicorn: dict[str, Any]
+) -> None:
+    """The liveness probe fails for longer than gunicorn needs to restart a worker that does not respond."""
+    probe = container["livenessProbe"]
+
+    assert probe["periodSeconds"] * probe["failureThreshold"] > gunicorn["timeout"]
+
+
+@pytest.mark.parametrize(("probe", "path"), [("readinessProbe", "/-/ready"), ("livenessProbe", "/-/health")])
+def test_the_probes_use_endpoints_of_the_server(
+    container: Manifest, gunicorn: dict[str, Any], probe: str, path: str
+) -> None:
+    """Each probe gets status 200 at the port on which the server listens by default."""
+    request = container[probe]["httpGet"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
+
+    assert path == request["path"]
+    assert 200 == client.get(path).status_code
+    assert [f"0.0.0.0:{ports[request['port']]}"] == gunicorn["bind"]
+
+
+def test_the_configuration_is_valid(manifests: dict[str, Manifest], container: Manifest, tmp_path: Path) -> None:
+    """The server reads the file of the ConfigMap at the path where the Deployment mounts it."""
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
+    ((name, text),) = manifests["ConfigMap"]["data"].items()
+    (tmp_path / name).write_text(text)
+
+    Config.load({}, tmp_path / name).check_servable()
+
+    assert variables["KAFKASSE_CONFIG"] == f"{mount['mountPath']}/{name}"
+
+
+def test_the_pods_run_without_root_on_a_read_only_file_system(pod: Manifest, container: Manifest) -> None:
+    """The user is that of the image. Only /tmp is writable."""
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    context = pod["securityContext"]
+
+    assert user == (str(context["runAsUser"]), str(context["runAsGroup"]))
+    assert context["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert ["/tmp"] == [each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")]  # noqa: S108
+
+
+def test_all_manifests_select_the_same_pods(manifests: dict[str, Manifest]) -> None:
+    """The Service, the PodDisruptionBudget, the Deployment and the autoscaler name labels and ports that exist."""
+    deployment = manifests["Deployment"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    service = manifests["Service"]["spec"]
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    target = manifests["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+
+    assert labels == deployment["spec"]["selector"]["matchLabels"] == service["selector"]
+    assert labels == manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
+    assert {each["targetPort"] for each in service["ports"]} <= {each["name"] for each in container["ports"]}
+    assert (deployment["kind"], deployment["metadata"]["name"]) == (target["kind"], target["name"])
+
+
+def test_the_autoscaler_uses_a_metric_of_the_server(manifests: dict[str, Manifest]) -> None:
+    """The adapter's rule sums the metric by pod. The target leaves room for the clients of a pod that stops."""
+    (metric,) = manifests["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    (rule,) = yaml.safe_load((DIRECTORY / "prometheus-adapter-values.yaml").read_text())["rules"]["custom"]
+    max_streams = schemas.read("config")["properties"]["max_streams"]["default"]
+
+    name = metric["pods"]["metric"]["name"]
+    assert name.removeprefix(PREFIX) in METRICS
+    assert rule["seriesQuery"].startswith(f"{name}{{")
+    assert int(metric["pods"]["target"]["averageValue"]) <= max_streams / 2
+
+
+@pytest.mark.skipif("MANIFESTS" not in os.environ, reason="run by `make manifests`")
+def test_the_manifests_match_the_schemas_of_kubernetes(processes: None) -> None:
+    """kubernetes-validate contains the schemas that kubeconform downloads."""
+    files = [DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml"]
+    command = [Path(os.environ["MANIFESTS"]) / "kubernetes-validate", "--strict", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert 5 == (done.stdout + done.stderr).count(" passed ")

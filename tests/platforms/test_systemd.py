@@ -1,0 +1,95 @@
+"""deploy/systemd/kafkasse.service: systemd accepts it, and its commands and variables run the server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkasse import schemas
+from tests.platforms.test_kubernetes import RESERVE_S, gunicorn
+from tests.project.conftest import Deployed
+from tests.support.client import fetch
+from tests.support.server import ROOT
+from tests.support.waiting import wait_until
+
+__all__ = ["gunicorn"]
+
+UNIT = ROOT / "deploy/systemd/kafkasse.service"
+PROGRAM = "/opt/kafkasse/bin/kafkasse"
+MAX_EXPOSURE = 2.0  # of 10, as systemd-analyze measures it
+
+needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs the package systemd")
+
+
+def setting(name: str) -> str:
+    """Return the value of a setting that the unit has once."""
+    (value,) = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+    return str(value)
+
+
+@pytest.fixture
+def installed(processes: None, tmp_path: Path) -> Path:
+    """The unit, with the path of a program that exists."""
+    file = tmp_path / UNIT.name
+    file.write_text(UNIT.read_text().replace(PROGRAM, str(Path(sys.executable).with_name("kafkasse"))))
+    return file
+
+
+@needs_systemd
+def test_systemd_accepts_the_unit(installed: Path) -> None:
+    """systemd-analyze reports neither errors nor warnings."""
+    done = subprocess.run(["systemd-analyze", "verify", installed], capture_output=True, text=True, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@needs_systemd
+def test_the_unit_is_hardened(installed: Path) -> None:
+    """The exposure that systemd-analyze measures is low."""
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", installed]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    (exposure,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert float(exposure) <= MAX_EXPOSURE
+
+
+def test_systemd_waits_until_the_streams_have_ended(gunicorn: dict[str, int]) -> None:
+    """It sends SIGKILL after gunicorn's graceful_timeout. The limit of descriptors is above max_streams."""
+    max_streams = schemas.read("config")["properties"]["max_streams"]["default"]
+
+    assert int(setting("TimeoutStopSec")) >= gunicorn["graceful_timeout"] + RESERVE_S
+    assert int(setting("LimitNOFILE")) >= 2 * max_streams
+
+
+def test_the_unit_starts_reloads_and_stops_the_server(processes: None, tmp_path: Path) -> None:
+    """The server reports to systemd that it is ready, ExecReload replaces the workers, and SIGTERM ends it with code 0."""
+    config = tmp_path / "kafkasse.yaml"
+    config.write_text("{kafka: {bootstrap_servers: ['127.0.0.1:1']}, allowed_topics: [orders], public: true}")
+    program, *words = shlex.split(setting("ExecStart"))
+    runtime = tmp_path / setting("RuntimeDirectory")
+    runtime.mkdir(mode=int(setting("RuntimeDirectoryMode"), 8))
+    environment = dict(each.split("=") for each in setting("Environment").replace("%t", str(tmp_path)).split())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(str(tmp_path / "notify"))
+        environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "PORT": "0", "PATH": os.defpath}
+
+        command = [sys.executable, "-m", "kafkasse", *words[:-1], str(config)]
+        with Deployed(command, ROOT, environment) as server:
+            assert (PROGRAM, "READY=1") == (program, notifications.recv(1000).decode().splitlines()[0])
+            assert 200 == fetch(server.port, "/-/health").status
+            before = server.workers()
+            subprocess.run(setting("ExecReload").replace("$MAINPID", str(server.pid)).split(), check=True)
+            wait_until(lambda: server.workers() and not set(before) & set(server.workers()))
+
+            assert any(runtime.iterdir())
+            os.kill(server.pid, signal.SIGTERM)
+            assert 0 == server.wait()
