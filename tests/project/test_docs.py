@@ -38,9 +38,9 @@ NO_VARIABLE = {
 QUOTED = re.compile(r"[A-Z][a-z]* .+|the keys cannot be|cannot serve")  # a message, or its start
 OTHER_NAMES = {
     "client_ip_connection_limit", "allowed_streams", "mediawiki_redacted_pages", "num_workers", "stream_aliases",
-    "stream_config_ttl", "stream_config_uri", "stream_ui_enabled", "eventstreams_connected_clients",
-    "eventstreams_client_connections_total",  # EventStreams
-    "max_requests", "TopicAuthorizationFailedError",  # gunicorn and kafka-python
+    "default_topic_config", "stream_config_ttl", "stream_config_uri", "stream_ui_enabled", "eventstreams_connected_clients",
+    "eventstreams_client_connections_total",  # KafkaSSE and EventStreams
+    "after_request", "max_requests", "TopicAuthorizationFailedError",  # Flask, gunicorn and kafka-python
     "catching_up", "duration_s", "key_encoding", "request_id",  # kafkasse: in the log, the list of streams, and records
 }  # fmt: skip
 NOT_SENT = {"CommandError"}  # an error of the commands

@@ -11,6 +11,7 @@ import pytest
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.secured_broker import free_ports
@@ -41,12 +42,12 @@ class Visitor:
         browser.get(url)
 
     def sign_in(self, name: str, password: str) -> None:
-        self.browser.find_element(By.NAME, "name").send_keys(name)
-        self.browser.find_element(By.NAME, "password").send_keys(password)
+        self._find(By.NAME, "name").send_keys(name)
+        self._find(By.NAME, "password").send_keys(password)
         self.press("Sign in")
 
     def press(self, button: str) -> None:
-        self.browser.find_element(By.XPATH, f"//button[.='{button}']").click()
+        self._find(By.XPATH, f"//button[.='{button}']").click()
 
     def wait_for_orders(self, **statuses: str) -> None:
         """Wait until the page shows exactly these orders with their statuses."""
@@ -57,6 +58,10 @@ class Visitor:
     def wait_for_state(self, state: str) -> None:
         script = "return document.querySelector('#state')?.dataset.name"
         self._wait_until(lambda: self.browser.execute_script(script), state)
+
+    def _find(self, by: str, value: str) -> WebElement:
+        """Wait for an element, because a click returns before the next page is complete."""
+        return WebDriverWait(self.browser, LIMIT_S).until(lambda browser: browser.find_element(by, value))
 
     def _wait_until(self, read: Callable[[], object], expected: object) -> None:
         with suppress(TimeoutException):
@@ -73,7 +78,8 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, browser: web
     walk.until("## 6.")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
 
-    walk.until("Reload the page: it now redirects")
+    walk.until("The open page shows the same reason")
+    visitor.wait_for_state("stopped")
     browser.refresh()
     visitor.sign_in("grace", "compiler")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
@@ -91,6 +97,7 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, browser: web
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1004="shipped", order_1005="paid")
 
     walk.until("To see the open streams")
+    browser.refresh()
     visitor.wait_for_state("live")
     walk.to_the_end()
     files = [file.relative_to(EXAMPLE) for file in EXAMPLE.rglob("*") if file.is_file() and file.suffix != ".pyc"]

@@ -5,7 +5,6 @@ const state = document.querySelector("#state");
 
 const stream = new Stream(new URL("/streams/orders", location).href, {
   message: (data) => show(JSON.parse(data)),
-  delete: (data) => find(JSON.parse(data).key)?.remove(),
   state: ({ name, reason }) => {
     state.dataset.name = name;
     state.textContent = {
