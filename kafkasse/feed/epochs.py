@@ -7,14 +7,13 @@ after this offset has read lost records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kafkasse.feed.lookup import SharedLookup
+from kafkasse.feed.lookup import FreshLookup
 from kafkasse.log import Log, OffsetRange, Partition
 
-MAX_END_AGE_S = 1.0
-MAX_CACHED_ENDS = 10_000
+_Key = tuple[Partition, int]  # the partition, and a leader epoch
 
 
 class EpochPosition(NamedTuple):
@@ -27,8 +26,6 @@ class EpochPosition(NamedTuple):
 class EpochEnds:
     """Compares the positions of clients with the leader epochs of the log.
 
-    All clients that return after a leader election share one lookup for each partition and epoch.
-
     Args:
         log: the log to read.
         timeout_s: how long a lookup may take.
@@ -36,7 +33,7 @@ class EpochEnds:
 
     def __init__(self, log: Log, timeout_s: float) -> None:
         self._log = log
-        self._ends = SharedLookup(self._look_up, timeout_s, max_cached=MAX_CACHED_ENDS)
+        self._ends = FreshLookup(self._look_up, lambda key: key[0].topic, timeout_s)
 
     def diverged_at(
         self, positions: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange] | None = None
@@ -45,38 +42,26 @@ class EpochEnds:
 
         Args:
             positions: the positions of a client.
-            held: the current offsets of the partitions, if known. A cached end may be older.
+            held: the current offsets of the partitions, if known. They show which topics may have been recreated.
 
         Raises:
             Unavailable: the log does not answer.
         """
-        ends = self._ends.get([(each, position.epoch) for each, position in positions.items()], MAX_END_AGE_S)
-        for each, (_, end) in (held or {}).items():
-            if each in positions:
-                key = each, positions[each].epoch
-                ends[key] = min(ends.get(key, end), end)
-        suspects = {
-            each: position
-            for each, position in positions.items()
-            if ends.get((each, position.epoch), position.offset) < position.offset
-        }
-        if not suspects:
-            return {}
-        # The cached end may be older than the client's last record.
-        current = self._log.epoch_ends({each: epoch for each, (_, epoch) in suspects.items()})
-        diverged = {each: end for each, end in current.items() if end < suspects[each][0]}
+        ends = self._ends.get((each, position.epoch) for each, position in positions.items())
+        diverged = {each: end for (each, _), end in ends.items() if end < positions[each].offset}
         shorter = {
-            each: suspects[each].epoch
+            each: positions[each].epoch
             for each, (_, end) in (held or {}).items()
-            if each in suspects and end < suspects[each].offset
+            if each in positions and end < positions[each].offset
         }
         return diverged | dict.fromkeys(self._log.recreated(shorter), 0)
 
-    def _look_up(self, keys: list[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
-        found: dict[tuple[Partition, int], int] = {}
-        while keys:
-            epochs = dict(keys)  # a request can contain one epoch of each partition
+    def _look_up(self, keys: Iterable[_Key]) -> dict[_Key, int]:
+        found: dict[_Key, int] = {}
+        remaining = set(keys)
+        while remaining:
+            epochs = dict(remaining)  # a request can contain one epoch of each partition
             ends = self._log.epoch_ends(epochs)
             found |= {(each, epoch): ends[each] for each, epoch in epochs.items() if each in ends}
-            keys = [key for key in keys if key not in epochs.items()]
+            remaining -= epochs.items()
         return found

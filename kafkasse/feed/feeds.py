@@ -195,13 +195,15 @@ class Feeds:
         pending = {each: timestamps[each] for each in starts if each not in offsets}
         if any(at.pending.get(each) != start_ms for each, start_ms in pending.items()):
             return None
+        ids = at.copy_at(offsets, timestamps, epochs, pending)
+        if not feed.holds(ids):
+            return None
         unequal = {
             each: EpochPosition(offsets[each], epochs[each]) for each in epochs if at.epochs.get(each) != epochs[each]
         }
         if unequal and self._epoch_ends.diverged_at(unequal):
             return None
-        ids = at.copy_at(offsets, timestamps, epochs, pending)
-        return ids if feed.holds(ids) else None
+        return ids if feed.holds(ids) else None  # the lookup may have switched greenlets
 
     def ring_bytes(self) -> dict[str, int]:
         """Return how many bytes the rings of each route take up."""

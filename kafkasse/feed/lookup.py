@@ -109,35 +109,42 @@ class SharedLookup(Generic[Key, Value]):
             del self._cache[next(iter(self._cache))]
 
 
-class OffsetRanges:
-    """Looks up the offsets that partitions hold, for many clients that resume at the same time.
+class FreshLookup(Generic[Key, Value]):
+    """Looks up values by key, for many clients that resume at the same time.
 
-    Callers that need the same partition share a request, but never one that was sent before they called: a client's position
-    may be newer than its answer, and would appear to be beyond the end of the log.
+    Callers that need the same key share a request, but never one that was sent before they called. A client's position may
+    be newer than its answer, and would appear to be beyond the end of the log; or the log may have been truncated since.
 
     Args:
-        log: the log.
+        look_up: returns the values of some keys; keys without a value are absent.
+        topic_of: returns the topic of a key.
         timeout_s: how long a caller waits at most.
     """
 
-    def __init__(self, log: Log, timeout_s: float) -> None:
-        self._log = log
+    def __init__(
+        self,
+        look_up: Callable[[Iterable[Key]], Mapping[Key, Value]],
+        topic_of: Callable[[Key], str],
+        timeout_s: float,
+    ) -> None:
+        self._look_up = look_up
+        self._topic_of = topic_of
         self._timeout_s = timeout_s
-        self._waiting: dict[Partition, AsyncResult[list[OffsetRange]]] = {}  # of the next requests
-        self._in_flight: set[Partition] = set()
+        self._waiting: dict[Key, AsyncResult[list[Value]]] = {}  # of the next requests
+        self._in_flight: set[Key] = set()
 
-    def get(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        """Return the offsets that each partition holds. Partitions without a leader are absent.
+    def get(self, keys: Iterable[Key]) -> dict[Key, Value]:
+        """Return the values of those keys that have one.
 
         Raises:
-            KafkasseError: see Log.offset_ranges().
+            KafkasseError: raised by the request.
             KafkaUnavailable: there is no answer within the timeout.
         """
-        results = {each: self._waiting.setdefault(each, AsyncResult()) for each in partitions}
+        results = {each: self._waiting.setdefault(each, AsyncResult()) for each in keys}
         if not results:
             return {}
         self._start_requests()
-        values: dict[Partition, list[OffsetRange]] = _wait_for(results, self._timeout_s)
+        values: dict[Key, list[Value]] = _wait_for(results, self._timeout_s)
         return {each: value[0] for each, value in values.items() if value}
 
     def _start_requests(self) -> None:
@@ -146,27 +153,34 @@ class OffsetRanges:
             self._in_flight |= ready.keys()
             gevent.spawn(self._request, ready)
 
-    def _request(self, results: dict[Partition, AsyncResult[list[OffsetRange]]]) -> None:
+    def _request(self, results: dict[Key, AsyncResult[list[Value]]]) -> None:
         try:
             self._answer(results)
         finally:
             self._in_flight -= results.keys()
             self._start_requests()
 
-    def _answer(self, results: dict[Partition, AsyncResult[list[OffsetRange]]]) -> None:
+    def _answer(self, results: dict[Key, AsyncResult[list[Value]]]) -> None:
         try:
-            found = self._log.offset_ranges(results)
+            found = self._look_up(results)
         except Exception as error:  # noqa: BLE001 - each caller raises it
-            topics = {each.topic for each in results}
+            topics = {self._topic_of(each) for each in results}
             if len(topics) > 1 and not isinstance(error, Unavailable):  # one topic must not affect the others
                 for topic in topics:
-                    self._answer({each: result for each, result in results.items() if each.topic == topic})
+                    self._answer({each: result for each, result in results.items() if self._topic_of(each) == topic})
                 return
             for result in results.values():
                 result.set_exception(error)
             return
         for each, result in results.items():
             result.set([found[each]] if each in found else [])
+
+
+class OffsetRanges(FreshLookup[Partition, OffsetRange]):
+    """Looks up the offsets that partitions hold. Partitions without a leader are absent. See FreshLookup."""
+
+    def __init__(self, log: Log, timeout_s: float) -> None:
+        super().__init__(log.offset_ranges, lambda partition: partition.topic, timeout_s)
 
 
 def _wait_for(results: Mapping[Key, AsyncResult[list[Value]]], timeout_s: float) -> dict[Key, list[Value]]:

@@ -452,6 +452,28 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live:
     assert expected == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
+def test_a_truncation_right_after_another_client_returned_is_reported(world: World) -> None:
+    """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
+    world.log.elect_leader("a")
+    live = world.open("a")
+    for n in range(4):
+        world.write("a", n)
+    world.turn()
+    numbers(live)
+    position = json.loads(live.position_id)
+    world.feeds = Feeds(world.log, Config().feed, world.tails.append)
+    world.open(*position)
+    world.log.truncate("a", 2)
+    for n in (12, 13, 14):
+        world.write("a", n)
+    world.turn()
+
+    returning = world.open(*position)
+
+    [gap, *_] = Parser().receive(returning.begin() + returning.read(0))
+    assert ("gap", 4, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+
+
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("epoch", [{"leader_epoch": INT32_MAX}, {}])
 def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world: World, epoch: Any, truncated: bool) -> None:
