@@ -20,6 +20,7 @@ from functools import partial
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
+from kafkasse.event_loop import take_turn
 from kafkasse.feed.backlog import Backlog
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.ring import Place
@@ -341,7 +342,11 @@ class Tail:
         self._add_topics(changes.matching)
         pending = {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}
         existing = {*changes.added, *partitions_of(changes.matching)}
-        added = [each for each in existing - pending.keys() if self._feeds_without(each)]
+        added = []
+        for each in existing - pending.keys():
+            take_turn(urgent=True)
+            if self._feeds_without(each):
+                added.append(each)
         if added:
             ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}
             self._add_partitions({each: held.start for each, held in ranges.items()})

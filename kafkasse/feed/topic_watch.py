@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from kafkasse.errors import TopicGone
+from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.log import Partition, Topic
 
@@ -88,20 +89,22 @@ class TopicWatch:
             if topic.error is None and name in topic_ids  # a topic may have been removed during the lookup
         }
         recreated = frozenset(name for name, topic in topics.items() if topic.topic_id != topic_ids[name])
-        partitions = (
-            Partition(name, index)
-            for name, topic in topics.items()
-            if name not in recreated and name not in self._partial_topics
-            for index in range(topic.partitions)
-        )
         deleted = self._missing & before & topic_ids.keys()
         existing = {name: described[name] for name in matching & described.keys() if described[name].error is None}
-        return TopicChanges([each for each in partitions if each not in known], recreated, deleted, existing)
+        whole = {
+            name: topic for name, topic in topics.items() if name not in recreated and name not in self._partial_topics
+        }
+        added = [each for each in partitions_of(whole) if each not in known]
+        return TopicChanges(added, recreated, deleted, existing)
 
 
 def partitions_of(topics: Mapping[str, Topic]) -> list[Partition]:
-    """Return all partitions of these topics."""
-    return [Partition(name, index) for name, topic in topics.items() for index in range(topic.partitions)]
+    """Return all partitions of these topics. May switch greenlets."""
+    partitions: list[Partition] = []
+    for name, topic in topics.items():
+        take_turn(urgent=True)  # the tail may read thousands of topics
+        partitions += [Partition(name, index) for index in range(topic.partitions)]
+    return partitions
 
 
 def topic_gone(names: Iterable[str]) -> TopicGone:

@@ -24,6 +24,7 @@ from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.config.settings import KafkaSettings
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable, Unavailable
+from kafkasse.event_loop import take_turn
 from kafkasse.kafka.client import UNKNOWN_OFFSET, Client, PartitionMetadata, TopicMetadata, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
@@ -91,6 +92,7 @@ class KafkaLog:
         metadata = self._with_retries(lambda: self._client.metadata(names))
         described = {}
         for name, topic in names.items():
+            take_turn(urgent=True)
             known = self._leaders.pop(topic, {})
             if (found := metadata.get(name)) is None:
                 continue

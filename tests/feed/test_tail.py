@@ -13,6 +13,7 @@ from typing import Any
 import gevent
 import pytest
 
+from kafkasse import event_loop
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, KafkaUnavailable, ServerFull, TopicGone, TopicNotAvailable
 from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
@@ -432,6 +433,25 @@ def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> Non
         world.feeds.describe([f"unknown{n}"])
 
     assert [[f"unknown{n}"] for n in (0, 1, 2, 3, 4, 0)] == world.log.described
+
+
+def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tail may read thousands of topics, and must not delay the other greenlets while it checks them."""
+    world = World()
+    names = [f"many-{n}" for n in range(50)]
+    for name in names:
+        world.log.create(name)
+        world.open(name)
+    monkeypatch.setattr(event_loop, "MAX_TURN_S", 1e-6)
+    others = 0
+
+    checking = gevent.spawn(world.tails[0]._check_topics)
+    while not checking.ready():
+        gevent.sleep(0)
+        others += 1
+
+    assert others >= 2 * len(names)  # once for the topic, and once for its partition
+    world.feeds.close()
 
 
 # Truncation.

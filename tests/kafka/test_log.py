@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
+import gevent
 import pytest
 
+from kafkasse import event_loop
 from kafkasse.errors import KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable, Unavailable
+from kafkasse.kafka.client import TopicMetadata
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import OffsetRange, Partition
+from kafkasse.log import OffsetRange, Partition, Topic
 from tests.kafka.fake_broker import (
     FETCH,
     LIST_OFFSETS,
@@ -175,6 +178,22 @@ def test_a_topic_without_timestamps_cannot_be_searched_by_time(
 
     assert "Retry-After" not in error.value.headers
     assert "t/0 has message format 0" in caplog.text
+
+
+def test_descriptions_of_many_topics_take_turns(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of thousands of topics must not delay other greenlets."""
+    names = [f"t{n}" for n in range(50)]
+    monkeypatch.setattr(log._client, "metadata", lambda wanted: dict.fromkeys(wanted, TopicMetadata(None, [], 0)))
+    monkeypatch.setattr(event_loop, "MAX_TURN_S", 1e-6)
+    others = 0
+
+    describing = gevent.spawn(log.describe, names)
+    while not describing.ready():
+        gevent.sleep(0)
+        others += 1
+
+    assert dict.fromkeys(names, Topic(0, "")) == describing.get()
+    assert others >= len(names)
 
 
 def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
