@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: asyncapi compat image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
+.PHONY: asyncapi compat extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -65,6 +65,12 @@ proxies: setup ## run streams through real proxies with their documented configu
 tutorial: setup ## follow docs/tutorial.md in a new virtual environment
 	@TUTORIAL=full $(VENV)/bin/pytest tests/tutorial/test_tutorial.py
 
+# `make test` runs the same tests without ddtrace, which is large. See docs/extensions.md.
+extensions: setup ## run streams together with Flask extensions and ddtrace
+	@"$(PYTHON)" -m venv $(VENV)/extensions
+	@$(VENV)/extensions/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -r tests/extensions/requirements.txt
+	@DDTRACE=$(CURDIR)/$(VENV)/extensions/bin $(VENV)/bin/pytest tests/extensions $(TEST)
+
 # Needs Debian, root, buildah and debootstrap; keeps the base image in build/image. See docs/platforms.md.
 image: setup ## build the Dockerfile and run the image, without Docker
 	@IMAGE=1 $(VENV)/bin/pytest -s --timeout 900 tests/platforms/test_image.py $(TEST)
@@ -75,3 +81,43 @@ manifests: setup ## check the manifests of Kubernetes and Compose against their 
 	@$(VENV)/manifests/bin/python -m pip install --disable-pip-version-check -q kubernetes-validate==1.37.0
 	@GOBIN=$(CURDIR)/$(VENV)/manifests/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
 	@MANIFESTS=$(CURDIR)/$(VENV)/manifests/bin $(VENV)/bin/pytest tests/platforms -k schemas $(TEST)
+
+# Compiles uWSGI, which needs a C compiler.
+uwsgi: setup ## run an app under uWSGI
+	@"$(PYTHON)" -m venv $(VENV)/uwsgi
+	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
+	@UWSGI=$(CURDIR)/$(VENV)/uwsgi/bin/uwsgi $(VENV)/bin/pytest tests/server/test_wsgi_servers.py -k uWSGI
+
+# Needs npm; downloads the parser into build/asyncapi.
+asyncapi: setup ## check the AsyncAPI document with AsyncAPI's own parser
+	@ASYNCAPI_PARSER=1 $(VENV)/bin/pytest tests/describe/test_documents.py -k parser_of_asyncapi
+
+# Needs Node, Go, Rust, Java with Maven, Chromium and Firefox; builds the clients in build/clients. See docs/clients.md.
+ROUNDS ?= 3
+clients: setup ## run third-party SSE clients through every fault, ROUNDS times
+	@$(VENV)/bin/python -m tests.clients --rounds $(ROUNDS)
+
+# Continues where an earlier run stopped; MUTANTS=--fresh starts again. Prints the changes that no fast test notices.
+mutants: setup ## change kafkasse/feed and kafkasse/kafka in one place at a time for SECONDS
+	@$(VENV)/bin/python -m tests.history.mutation_run --seconds $(SECONDS) $(MUTANTS)
+
+# The time is shared by all fuzz targets. See docs/security.md.
+fuzz: setup ## run the coverage-guided fuzzers for SECONDS
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
+	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)
+
+# Fails if pip-audit cannot look up a package, because an unchecked package must not count as safe.
+audit: ## check the pinned packages for known vulnerabilities
+	@"$(PYTHON)" -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
+	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
+
+# Only runs again if the requirements have changed.
+$(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "make: $(PYTHON) was not found. Install Python 3.11 or newer, or name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: $(PYTHON) is older than Python 3.11. Name a newer one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "make: $(PYTHON) cannot create virtual environments. Install its venv package (apt install python3-venv), or name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@echo "Creating $(VENV) and installing all packages. The first time, this takes a few minutes."
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -r requirements-dev.txt || { echo "make: pip could not install all packages; the reason is above. Fix it and run make again." >&2; exit 1; }
+	@touch $@

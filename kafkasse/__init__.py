@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from kafkasse.app import blueprint
     from kafkasse.broker import EmbeddedBroker
     from kafkasse.config import Config
+    from kafkasse.memory_log import MemoryLog
     from kafkasse.web.registry import drain
 
 __version__ = "0.1.0"
-__all__ = ["Config", "EmbeddedBroker", "Visitor", "__version__", "blueprint", "drain"]
+__all__ = ["Config", "EmbeddedBroker", "MemoryLog", "Visitor", "__version__", "blueprint", "drain"]
 
 _MODULES = {
     "Config": "kafkasse.config",
     "EmbeddedBroker": "kafkasse.broker",
+    "MemoryLog": "kafkasse.memory_log",
     "Visitor": "kafkasse.access",
     "blueprint": "kafkasse.app",
     "drain": "kafkasse.web.registry",

@@ -13,10 +13,14 @@ from itertools import count
 from threading import Condition
 from typing import NamedTuple
 
+import gevent
+from gevent.monkey import is_module_patched
+
 from kafkasse.errors import KafkasseError, TopicNotAvailable
 from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 
 MAX_BATCH_RECORDS = 500
+POLL_INTERVAL_S = 0.005
 
 
 class MemoryRecord(NamedTuple):
@@ -274,10 +278,18 @@ class MemoryCursor:
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline = time.monotonic() + timeout_s
-        with self._log.changed:
-            while not (batches := self._ready()) and (left := deadline - time.monotonic()) > 0:
-                self._log.changed.wait(left)
-        return batches
+        while True:
+            with self._log.changed:
+                batches = self._ready()
+                left = deadline - time.monotonic()
+                if batches or left <= 0:
+                    return batches
+                if is_module_patched("threading"):
+                    self._log.changed.wait(left)
+                    continue
+            gevent.sleep(
+                min(left, POLL_INTERVAL_S)
+            )  # in a unit test; wait() would block the thread and all its greenlets
 
     def close(self) -> None:
         self._offsets = {}

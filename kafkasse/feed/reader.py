@@ -31,7 +31,7 @@ A slow client costs other readers nothing: its reader falls behind, and catches 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -320,6 +320,17 @@ class Reader:
             offsets = {each: place.offset for each, place in self._places.items() if place.offset is not None}
         return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
 
+    def has_passed(self, ends: Mapping[Partition, int]) -> bool:
+        """Return whether the client has everything before these offsets, except records that it does not receive."""
+        if self._snapshot is not None:
+            return False
+        self._skip_filtered_records()
+        if self._ids is not None:
+            offsets = self._ids.offsets
+        else:
+            offsets = {each: place.offset for each, place in self._places.items() if place.offset is not None}
+        return all(offsets.get(each, 0) >= end for each, end in ends.items())
+
     # Reading.
 
     def begin(self) -> bytes:
@@ -541,6 +552,11 @@ class Reader:
     def wire(self) -> Wire:
         """The wire format of the frames."""
         return self._feed.wire
+
+    @property
+    def partitions(self) -> Collection[Partition]:
+        """The partitions of the feed."""
+        return self._feed.partitions
 
     @property
     def topics(self) -> list[str]:

@@ -36,9 +36,10 @@ from kafkasse.event_loop import take_turn
 from kafkasse.log_line import one_line
 from kafkasse.server import control, runtime
 from kafkasse.server.short_collections import ShortCollections
+from kafkasse.server.wrapped_body import WrappedBody
 from kafkasse.telemetry.request_id import HEADER, new_id
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
-from kafkasse.web.registry import ENVIRON_KEY, OPERATIONS_KEY, StreamRegistry
+from kafkasse.web.registry import ENVIRON_KEY, OPENED_KEY, OPERATIONS_KEY, StreamRegistry
 from kafkasse.web.wsgi_server import raise_descriptor_limit
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
@@ -151,6 +152,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self._listeners: list[_Listener] = []
         self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
         self._control: Any = None
+        self._reported_wrappers: set[tuple[str, bool]] = set()
 
     @classmethod
     def setup(cls) -> None:
@@ -254,34 +256,53 @@ class Worker(GeventWorker):  # type: ignore[misc]
             listener.close()
 
     def _with_streams(self, app: Any) -> Any:
-        """Wrap `app` so that its streams use our registry and, if no middleware wraps them, serve themselves."""
-        from kafkasse.web.stream import Stream  # not at the top: gunicorn imports this module before gevent patches
-
+        """Wrap `app` so that its streams use our registry and, if no middleware changes their bodies, serve themselves."""
         is_logged = _has_access_log(self.log, self.cfg) or self.cfg.statsd_host
 
         def wrapped(environ: dict[str, Any], start_response: Any) -> Any:
             began_at = datetime.now()
+            response = start_response.__self__
             environ[ENVIRON_KEY] = self.streams
-            environ[OPERATIONS_KEY] = start_response.__self__.req.is_for_operators
+            environ[OPERATIONS_KEY] = response.req.is_for_operators
+            opened: list[Any] = environ.setdefault(OPENED_KEY, [])
             body = app(environ, start_response)
-            # An app that is a generator calls start_response() later.
-            if getattr(start_response.__self__, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE:
-                start_response.__self__.force_close()  # the idle connection would take a descriptor
-            if not (isinstance(body, Stream) and body.can_serve and environ["SERVER_PROTOCOL"] == "HTTP/1.1"):
+            if response.status is None:  # the app is a generator, which calls start_response() later
+                body = WrappedBody(body)
+            if getattr(response, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE:
+                response.force_close()  # the idle connection would take a descriptor
+            stream = opened[0]() if opened else None
+            if stream is None or not stream.can_serve or environ["SERVER_PROTOCOL"] != "HTTP/1.1":
                 return body
             # Hundreds of streams may have waited for the same response from Kafka. Until a stream has sent its first bytes,
             # its request takes 10 KiB, so the stream continues before new connections.
             take_turn(urgent=True)
-            response = start_response.__self__
+            if body is not stream:
+                body = body if isinstance(body, WrappedBody) else WrappedBody(body)
+                self._report_wrapper(body, is_changed := not stream.has_returned(body.first))
+                if is_changed:
+                    return body
+                stream.call_on_end(body.end)
             response.force_close()
-
-            def log_access() -> None:
-                self.log.access(response, response.req, environ, datetime.now() - began_at)
-
-            body.serve(lambda data: _start_of_response(response, data), log_access if is_logged else None)
+            if is_logged:
+                stream.call_on_end(lambda: self.log.access(response, response.req, environ, datetime.now() - began_at))
+            stream.serve(lambda data: _start_of_response(response, data))
             raise StopIteration  # makes gunicorn release the connection: the stream owns the socket now
 
         return wrapped
+
+    def _report_wrapper(self, body: WrappedBody, is_changed: bool) -> None:
+        """Log once for each kind of middleware how it affects the streams."""
+        if (body.name, is_changed) in self._reported_wrappers:
+            return
+        self._reported_wrappers.add((body.name, is_changed))
+        if is_changed:
+            self.log.warning(
+                "%s changes the body of streams. Each client therefore takes several times the CPU time and memory. Exclude"
+                " the streams from this middleware; see docs/extensions.md.",
+                body.name,
+            )
+        else:
+            self.log.info("%s wraps the body of streams. It receives only their first part and their end.", body.name)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Respond in JSON if gunicorn could not parse a request."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from sys import intern
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
-from flask import Blueprint, Response, make_response, request
+from flask import Blueprint, Response, current_app, make_response, request
 from gevent import Timeout
 from werkzeug.exceptions import HTTPException
 
@@ -30,12 +30,12 @@ from kafkasse.errors import (
     ServerStopping,
     TooManyRejections,
 )
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.start import resolve
 from kafkasse.filter import Selection, parse_query
 from kafkasse.frame.record_view import RecordView
-from kafkasse.log import Log
+from kafkasse.log import Log, Partition
 from kafkasse.log_line import Fields
 from kafkasse.registry import open_registry
 from kafkasse.route import Route
@@ -49,14 +49,15 @@ from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier
 from kafkasse.web.limits import StreamLimits
 from kafkasse.web.observer import Observer
-from kafkasse.web.registry import ENVIRON_KEY, StreamEnd, StreamInfo, StreamRegistry
+from kafkasse.web.registry import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
 from kafkasse.web.stream import Stream
+from kafkasse.web.stream_response import forbid_compression, stream_response_class
 from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.value_schemas import ValueSchemas
-from kafkasse.web.wsgi_server import WsgiServer
+from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
@@ -119,6 +120,7 @@ def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str,
             provide_automatic_options=False,
         )
     blueprint.after_request(add_request_id)
+    blueprint.teardown_request(close_failed)
     blueprint.record_once(lambda state: state.app.extensions.setdefault("kafkasse", {}).update({name: service}))
     return blueprint
 
@@ -127,6 +129,16 @@ def add_request_id(response: Response) -> Response:
     """Add the request's ID to a response."""
     response.headers[request_id.HEADER] = request_id.request_id(request.environ)
     return response
+
+
+def close_failed(error: BaseException | None) -> None:
+    """Close the stream of a request that failed after the stream was opened, for example in a hook of the host app.
+
+    The traceback keeps the stream alive until the next garbage collection.
+    """
+    for opened in request.environ.get(OPENED_KEY, ()) if error else ():
+        if (stream := opened()) is not None:
+            stream.close()
 
 
 class StreamService:
@@ -215,8 +227,8 @@ class StreamService:
         """Return the start of the `type` of an error: the URL path of the pages of errors."""
         return intern(f"{self.catalog.root}/-/problems/")  # each open stream has it
 
-    def ticket_view(self) -> Any:
-        """Answer a request for a ticket; see web/ticket_endpoint.py."""
+    def ticket_view(self, **_: str) -> Any:
+        """Answer a request for a ticket; see web/ticket_endpoint.py. The app's prefix may have parameters."""
         return self.answer(self._issue_ticket)
 
     def _issue_ticket(self) -> Response:
@@ -293,8 +305,10 @@ class StreamService:
             info=info,
             on_open=on_open,
             coding=coding,
+            ends=_ends_in_test(feeds, reader),
         )
         self._revocations.add(stream, visitor)
+        request.environ.setdefault(OPENED_KEY, []).append(ref(stream))
         return self._stream_response(route, parsed, stream, coding)
 
     def check_ready(self) -> None:
@@ -334,11 +348,13 @@ class StreamService:
 
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
         headers = STREAM_HEADERS | self.catalog.links(route)
-        response = Response(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
+        create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
+        response = create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
         if self._endpoints[route.name].settings.compression:
             response.vary.add("Accept-Encoding")
         if coding.name:
             response.content_encoding = coding.name
+        forbid_compression(response)
         return response
 
     def throttle(self) -> TooManyRejections | None:
@@ -456,6 +472,13 @@ class StreamService:
                 handler(argument)
             except (Exception, Timeout):  # a handler may let a gevent.Timeout escape
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
+
+
+def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | None:
+    """Return the offsets at which a stream ends for Flask's test client, or None if it has no end."""
+    if not (current_app.testing and is_test_client(request.environ)):
+        return None
+    return {each: held.end for each, held in feeds.log.offset_ranges(reader.partitions).items()}
 
 
 def _schema_registry(config: Config) -> SchemaRegistry | None:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from gevent import spawn, spawn_later
 
 ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WSGI environ
+OPENED_KEY = "kafkasse.opened"  # a list with a weak reference to the stream of the request, if there is one
 OPERATIONS_KEY = "kafkasse.operations"  # true if the request arrived at the address for operators
 DRAIN_S = 1.0
 _numbers = count(1)

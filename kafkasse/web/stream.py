@@ -16,8 +16,9 @@ import socket
 import ssl
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import gevent
@@ -28,6 +29,7 @@ from kafkasse.config.settings import WebSettings
 from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
+from kafkasse.log import Partition
 from kafkasse.log_line import Fields
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, ClientStalled, SilenceDetector
 from kafkasse.web.compression import IDENTITY, Coding
@@ -35,6 +37,7 @@ from kafkasse.web.registry import EndReason, StreamEnd, StreamInfo, StreamRegist
 
 MAX_AGE_JITTER = 0.1
 RETRY_JITTER = 0.5
+TEST_INTERVAL_S = 0.01  # between checks whether a test has received all records
 MAX_INPUT_BYTES = 65_536  # from one client; after that, we notice only by a failed write that the client has left
 UNEXPECTED_ERROR = "UnexpectedError"  # in metrics and logs, in place of a class of errors.py
 _READABLE = 1  # libev's constant
@@ -63,6 +66,7 @@ class Stream:
         info: describes the stream to operators.
         on_open: called once, when the first bytes have been sent, or when the stream ends before that.
         coding: compresses the body.
+        ends: the offsets at which the stream ends, in a test. None: it has no end.
     """
 
     __slots__ = (
@@ -73,12 +77,14 @@ class Stream:
         "_deadline",
         "_deadline_reason",
         "_end_reason",
+        "_ends",
         "_error",
         "_input_left",
         "_logger",
         "_on_close",
+        "_on_end",
         "_on_open",
-        "_on_served",
+        "_opening",
         "_problem_types",
         "_reader",
         "_registry",
@@ -103,6 +109,7 @@ class Stream:
         info: StreamInfo | None = None,
         on_open: Callable[[], object] = _nothing,
         coding: Coding = IDENTITY,
+        ends: Mapping[Partition, int] | None = None,
     ) -> None:
         self._closed = False
         self.info = info or StreamInfo.new()
@@ -116,6 +123,7 @@ class Stream:
         self._logger = logger
         self._problem_types = problem_types
         self._coding = coding
+        self._ends = ends
         self._deadline = _deadline(settings.max_stream_age_s)
         self._deadline_reason = EndReason.MAX_AGE
         if (expires := time.monotonic() + expires_at - time.time()) < self._deadline:
@@ -123,7 +131,8 @@ class Stream:
         self._client = client
         self._input_left = MAX_INPUT_BYTES
         self._socket: ClientSocket | None = None  # set by serve()
-        self._on_served: Callable[[], object] | None = None
+        self._on_end: tuple[Callable[[], object], ...] = ()
+        self._opening = b""  # the first part of the body, while the server has only iterated up to it
         self._silence: SilenceDetector | None = None  # of a client's socket that the server writes to
         self._watcher: Any = None
         self._timer: Any = None
@@ -137,7 +146,13 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for data in filter(None, self._body()):
+            self._opening = next(self._body()) or b""
+            yield self._opening
+            if self._closed or self._socket is not None:  # serve() sends the rest
+                return
+            self._reader.count_bytes(len(self._opening))
+            self._opening = b""
+            for data in filter(None, self._rest()):
                 self._reader.count_bytes(len(data))
                 yield data
         finally:
@@ -145,28 +160,35 @@ class Stream:
 
     @property
     def can_serve(self) -> bool:
-        """Whether serve() can be called: there is a client socket, and it does not use TLS."""
-        return self._client is not None and not isinstance(self._client, ssl.SSLSocket)
+        """Whether serve() can be called: the stream is open, and there is a client socket that does not use TLS."""
+        return self._client is not None and not self._closed and not isinstance(self._client, ssl.SSLSocket)
 
-    def serve(self, start: Callable[[bytes], bytes], on_end: Callable[[], object] | None = None) -> None:
+    def has_returned(self, part: object) -> bool:
+        """Return whether `part` is the first part of the body, and the iterator has returned no other part."""
+        return bool(part) and part is self._opening
+
+    def call_on_end(self, call: Callable[[], object]) -> None:
+        """Call a function once, when the stream has ended."""
+        self._on_end += (call,)
+
+    def serve(self, start: Callable[[bytes], bytes]) -> None:
         """Take over the client's socket from the server, and write the response to it.
 
-        Returns as soon as the client has received everything, because then no greenlet is needed. Call this only if no
-        middleware wraps this object: it would not see the bytes.
+        Returns as soon as the client has received everything, because then no greenlet is needed. Middleware that wraps
+        this object does not see the bytes, except the first part if the iterator has already returned it.
 
         Args:
             start: prefixes the first bytes of the body with the HTTP header, and encodes them as a chunk.
-            on_end: called once, when the stream has ended.
         """
         assert self._client is not None  # noqa: S101 - see can_serve
         self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self, self._coding)
-        self._client = None
-        self._on_served = on_end
+        self._client = self._silence = None
         if self._deadline != math.inf:
             self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
             # update: the clock of the event loop may be late, and the timer would fire too early.
             self._timer.start(self.end, self._deadline_reason, update=True)
-        self._send(self._socket, self._body(), start)
+        opening, self._opening = self._opening, b""
+        self._send(self._socket, chain((opening,), self._rest()) if opening else self._body(), start)
 
     @property
     def topics(self) -> list[str]:
@@ -210,8 +232,12 @@ class Stream:
             self._reader.close()
         finally:
             self._on_close(self, StreamEnd(self._reason(), self._error, *self._reader.totals()))
-            if self._on_served is not None:
-                self._on_served()
+            on_end, self._on_end = self._on_end, ()
+            for call in on_end:
+                try:
+                    call()
+                except Exception:
+                    self._logger.exception("A function that runs at the end of a stream failed.")
             self._socket = None  # break the reference cycle, so that Python frees the memory at once
 
     def _report_open(self) -> None:
@@ -260,6 +286,8 @@ class Stream:
             yield from self._after_opening()
 
     def _after_opening(self) -> Iterator[bytes | None]:
+        if self._error:
+            return
         try:
             self._report_open()
             yield from self._frames()
@@ -275,12 +303,16 @@ class Stream:
             if time.monotonic() >= self._deadline:
                 self.end(self._deadline_reason)
                 continue
+            if self._ends is not None and reader.has_passed(self._ends):
+                self.end()
+                continue
             if self._socket is not None and reader.can_park:
                 # If there is an ID to send, check again afterwards: new records may arrive while it is written.
                 yield reader.id_if_moved() or None
                 heartbeat_at = time.monotonic() + heartbeat_s
                 continue
-            frames = reader.read(max(0.0, min(heartbeat_at, self._deadline) - time.monotonic()))
+            timeout_s = max(0.0, min(heartbeat_at, self._deadline) - time.monotonic())
+            frames = reader.read(timeout_s if self._ends is None else min(timeout_s, TEST_INTERVAL_S))
             now = time.monotonic()
             if not frames and now >= heartbeat_at:
                 frames = reader.id_if_moved() or reader.wire.heartbeat

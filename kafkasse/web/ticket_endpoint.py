@@ -60,10 +60,10 @@ def open_tickets(config: Config, name: str) -> Tickets | None:
 def target(request: Request, routes: Mapping[str, Route]) -> Target | None:
     """Return the stream that the parameter `path` names, or None if there is no such stream."""
     adapter = current_app.create_url_adapter(request)
-    rule, path = request.url_rule, request.args.get("path", "")
-    if adapter is None or rule is None or not path.startswith("/"):
+    path = request.args.get("path", "")
+    if adapter is None or not path.startswith("/"):
         return None
-    path = rule.rule.removesuffix(PATH) + path
+    path = request.path.removesuffix(PATH) + path
     try:
         endpoint, parameters = adapter.match(path, "GET")
     except (HTTPException, RequestRedirect):

@@ -33,6 +33,11 @@ def is_patched() -> bool:
     return bool(is_module_patched("socket") and is_module_patched("selectors"))
 
 
+def is_test_client(environ: Mapping[str, Any]) -> bool:
+    """Return whether a request comes from a test client, which runs in the thread of the app, and not from a server."""
+    return not (environ.get("SERVER_SOFTWARE") or environ["wsgi.multithread"] or "uwsgi.version" in environ)
+
+
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit, at most to MAX_DESCRIPTORS. The usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -89,10 +94,9 @@ class WsgiServer:
             raise ServerFull(f"This server has too many streams (at most {self._capacity}). Retry later.")
 
     def _problem_of_request(self, environ: Mapping[str, Any]) -> str:
-        server = environ.get("SERVER_SOFTWARE", "")
-        if not (server or environ["wsgi.multithread"] or "uwsgi.version" in environ):
-            return ""  # a test client, which runs in the thread of the app
-        server = server or "This server"
+        if is_test_client(environ):
+            return ""
+        server = environ.get("SERVER_SOFTWARE") or "This server"
         if server.startswith("waitress"):
             return _occupied("waitress")
         if not (is_patched() and self._was_patched):

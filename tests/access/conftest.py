@@ -46,14 +46,14 @@ def secret_guard(tmp_path: Path) -> JwtGuard:
 
 @pytest.fixture
 def client_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FlaskClient]:
-    """Creates an app with the topic `t` and the given settings, in a folder of its own for tickets."""
+    """Creates an app with the topic `t` below a prefix, with the given settings, and a folder of its own for tickets."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def client_of(**settings: Any) -> FlaskClient:
+    def client_of(prefix: str = "/streams", **settings: Any) -> FlaskClient:
         log = MemoryLog()
         log.create("t")
         app = Flask("host")
-        app.register_blueprint(blueprint(Config(max_rejections_per_s=0, **settings), log), url_prefix="/streams")
+        app.register_blueprint(blueprint(Config(max_rejections_per_s=0, **settings), log), url_prefix=prefix)
         return app.test_client(use_cookies=False)  # so that tests can send any Cookie header
 
     return client_of

@@ -261,6 +261,16 @@ def test_a_ticket_opens_one_stream(client: FlaskClient) -> None:
     assert [401, 200, 401] == statuses
 
 
+def test_a_blueprint_below_a_parameter_issues_tickets(client_of: ClientOf, guards: dict[str, Any]) -> None:
+    """A ticket is valid for the path that the client requested, which contains the value of the parameter."""
+    client = client_of("/<tenant>/streams", guards=guards, allowed_topics=["t"], access=["customers"], tickets=True)
+
+    issued = client.post("/acme/streams/-/ticket?path=/t", headers=bearer(token())).json["ticket"]
+
+    statuses = [client.head(f"/{tenant}/streams/t?ticket={issued}").status_code for tenant in ("other", "acme")]
+    assert [401, 200] == statuses
+
+
 def test_a_ticket_has_the_claims_of_its_token(client: FlaskClient) -> None:
     """The route checks the same claims as for the token."""
     issued = ticket(client, "/admins", **bearer(token(role="admin"))).json["ticket"]

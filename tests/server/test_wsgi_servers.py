@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import re
 import resource
-import shlex
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import gevent
 import pytest
 
+from tests.support.any_server import AnyServer
 from tests.support.client import Client, fetch
 from tests.support.server import ROOT
 from tests.support.waiting import wait_until
@@ -58,47 +56,6 @@ REJECTED = {
 if uwsgi:
     REJECTED["uWSGI without gevent"] = (f"{uwsgi} {options} --threads 4 --master", {}, True)
     REJECTED["uWSGI that patches too late"] = (f"{uwsgi} {options} --gevent 100 --gevent-monkey-patch", {}, False)
-
-
-class AnyServer:
-    """A server that a command starts.
-
-    Args:
-        command: contains `{port}`.
-        limits: the soft and the hard limit of open files.
-        variables: environment variables.
-    """
-
-    def __init__(self, command: str, log: Path, limits: tuple[int, int] | None = None, **variables: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        words = shlex.split(command.format(port=self.port))
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
-        if limits:
-            words = ["sh", "-c", f'ulimit -Sn {limits[0]}; ulimit -Hn {limits[1]}; exec "$@"', "sh", *words]
-        self._log = log
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                words, cwd=log.parent, env=environment, stdout=output, stderr=output, start_new_session=True
-            )
-        wait_until(self._is_listening)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def stop(self) -> None:
-        """Kill the server and its workers, some of which would not respond to SIGTERM."""
-        with suppress(ProcessLookupError):  # it has stopped by itself
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        print(self.log)
-
-    def _is_listening(self) -> bool:
-        assert self.process.poll() is None, self.log
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 @pytest.fixture

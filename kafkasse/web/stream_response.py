@@ -1,0 +1,65 @@
+"""The Flask response to a request for a stream. Hooks and extensions of the host app may treat it as any other response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from flask import Response
+from werkzeug.datastructures import Headers
+
+from kafkasse.web.stream import Stream
+
+_IDENTITY = "identity"
+if TYPE_CHECKING:
+    _Base = Response
+else:
+    _Base = object
+
+
+class _StreamResponse(_Base):
+    """What differs from the response class of the host app."""
+
+    def call_on_close(self, func: Callable[[], Any]) -> Callable[[], Any]:
+        """Call a function when the stream has ended. The server closes the stream, but not the response."""
+        if not isinstance(self.response, Stream):
+            return super().call_on_close(func)
+        self.response.call_on_end(func)
+        return func
+
+    def make_sequence(self) -> None:
+        """Reject a hook that reads the body, such as get_data(): it would wait forever.
+
+        Raises:
+            RuntimeError: always, if there is a stream.
+        """
+        if not isinstance(self.response, Stream):
+            super().make_sequence()
+            return
+        raise RuntimeError("A stream has no end, so its body cannot be read. Check `response.is_streamed` first.")
+
+    def freeze(self, *args: Any, **options: Any) -> None:
+        """Reject a hook that reads the body, as make_sequence() does."""
+        self.make_sequence()
+        super().freeze(*args, **options)
+
+    def get_wsgi_headers(self, environ: Any) -> Headers:
+        headers = super().get_wsgi_headers(environ)
+        if headers.get("Content-Encoding") == _IDENTITY:
+            del headers["Content-Encoding"]
+        return headers
+
+
+@cache
+def stream_response_class(base: type[Response]) -> type[Response]:
+    """Return the class of the responses of streams in an app whose response class is `base`.
+
+    Flask changes the class of a response that is not an instance of the app's class.
+    """
+    return type("StreamResponse", (_StreamResponse, base), {})
+
+
+def forbid_compression(response: Response) -> None:
+    """Keep extensions that compress, such as Flask-Compress, from buffering the body. The client does not get the header."""
+    response.content_encoding = response.content_encoding or _IDENTITY

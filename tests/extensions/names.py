@@ -1,0 +1,19 @@
+"""What the tests share with the apps of tests/extensions/app.py. This module does not import the extensions."""
+
+ORIGIN = "https://shop.example"
+UNCHANGED = (
+    "both_cors",
+    "compress",
+    "cors",
+    "lazy",
+    "limiter",
+    "login",
+    "otel_flask",
+    "otel_wsgi",
+    "plain",
+    "prometheus",
+    "proxy_fix",
+    "sessions",
+    "sqlalchemy",
+    "talisman",
+)  # the apps whose extension does not change the body of a stream

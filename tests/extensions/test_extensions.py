@@ -1,0 +1,225 @@
+"""Streams in apps with the usual Flask extensions and WSGI middleware, under a real server. See docs/extensions.md.
+
+tests/extensions/app.py configures the extensions. `make extensions` also runs ddtrace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extensions.names import ORIGIN, UNCHANGED
+from tests.support.any_server import AnyServer
+from tests.support.client import Answer, Client, fetch, numbers
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def server(processes: None) -> Iterator[Server]:
+    """A server of all apps in tests/extensions/app.py."""
+    with Server("tests.extensions.app:create()") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sentry(processes: None) -> Iterator[Server]:
+    with Server("tests.extensions.sentry_app:create()") as server:
+        yield server
+
+
+def status(server: Server) -> Any:
+    return fetch(server.port, "/status").json
+
+
+def write(server: Server, n: int) -> None:
+    """Append a record to the topic of all apps."""
+    with Client(server.port, "/records", "POST", None, X_Number=str(n)) as client:
+        assert 200 == client.status
+
+
+def cookie(answer: Answer) -> str:
+    return answer.headers["set-cookie"].split(";")[0]
+
+
+def is_parked(server: Server) -> bool:
+    """Return whether there is one stream, which needs no greenlet."""
+    return bool(status(server)["states"] == ["parked"])
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_an_idle_client_needs_no_greenlet(server: Server, name: str) -> None:
+    """Hooks of the request run when the stream opens, and those of the response once, when the stream has ended."""
+    headers = {"Cookie": cookie(fetch(server.port, "/login/login", "POST"))} if name == "login" else {}
+    before = status(server)["calls"]
+
+    with Client(server.port, f"/{name}/streams/t", **headers).ready() as stream:
+        wait_until(lambda: is_parked(server))
+        write(server, 7)
+        assert [7] == numbers(stream.events(1))
+        wait_until(lambda: is_parked(server))
+        during = status(server)["calls"]
+    wait_until(lambda: not status(server)["states"])
+    after = status(server)["calls"]
+
+    def counts(hook: str) -> list[int]:
+        return [calls.get(f"{name}.{hook}", 0) - before.get(f"{name}.{hook}", 0) for calls in (during, after)]
+
+    assert {"teardown": [1, 1], "close": [0, 1]} == {hook: counts(hook) for hook in ("teardown", "close")}
+    assert "Traceback" not in server.log
+
+
+def test_middleware_that_changes_the_body_costs_a_greenlet(server: Server) -> None:
+    """The client receives the changed body. The log names the middleware once."""
+    for _ in range(2):
+        with Client(server.port, "/shouting/streams/t").ready() as stream:
+            assert ["live"] == status(server)["states"]
+            write(server, 1)
+            assert [1] == numbers(stream.events(1))
+            assert stream.body.startswith(b":OK")
+        wait_until(lambda: not status(server)["states"])
+
+    assert 1 == server.log.count("shouting.<locals>.middleware changes the body of streams.")
+
+
+def test_flask_login_protects_streams(server: Server) -> None:
+    """Without a login, a request for a stream gets a 401 in JSON, from which a script can tell what to do."""
+    rejected = fetch(server.port, "/login/streams/t")
+
+    assert (401, "UnauthorizedError") == (rejected.status, rejected.json["name"])
+
+
+def test_flask_session_stores_the_session_when_a_stream_opens(server: Server) -> None:
+    """A request with the cookie of a stream's response has the same session."""
+    with Client(server.port, "/sessions/streams/t").ready() as stream:
+        sent = stream.headers["set-cookie"].split(";")[0]
+
+        assert b"visit 2" == fetch(server.port, "/sessions/page", Cookie=sent).body
+
+
+@pytest.mark.parametrize("name", ["cors", "both_cors"])
+def test_flask_cors_adds_its_headers_to_streams(server: Server, name: str) -> None:
+    """The header occurs once, even if kafkasse allows the same origin. Preflight requests get both headers too."""
+    connection = HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", f"/{name}/streams/t", headers={"Origin": ORIGIN})
+    with connection.getresponse() as response:
+        origins = response.headers.get_all("Access-Control-Allow-Origin")
+    connection.close()
+    asked = {
+        "Origin": ORIGIN,
+        "Access_Control_Request_Method": "GET",
+        "Access_Control_Request_Headers": "Last-Event-ID",
+    }
+    preflight = fetch(server.port, f"/{name}/streams/t", "OPTIONS", **asked)
+
+    assert [ORIGIN] == origins
+    assert "last-event-id" in preflight.headers["access-control-allow-headers"].lower()
+
+
+def test_flask_talisman_adds_its_headers_to_streams(server: Server) -> None:
+    """The headers of streams that forbid caching and transformation stay."""
+    with Client(server.port, "/talisman/streams/t") as stream:
+        assert "default-src" in stream.headers["content-security-policy"]
+        assert "no-store, no-transform" == stream.headers["cache-control"]
+
+
+def test_flask_limiter_counts_a_stream_as_one_request(server: Server) -> None:
+    """Open streams are not limited, only their opening."""
+    answers = [Client(server.port, "/limited/streams/t") for _ in range(3)]
+    for answer in answers:
+        answer.close()
+
+    assert [200, 200, 429] == [answer.status for answer in answers]
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
+def test_flask_compress_does_not_delay_records(server: Server, accept: str) -> None:
+    """The stream is not compressed, because Flask-Compress would keep small records in its buffer."""
+    with Client(server.port, "/compress/streams/t", Accept=accept, Accept_Encoding="gzip, br, zstd") as stream:
+        wait_until(lambda: is_parked(server))
+        write(server, 12345)
+
+        stream.read_until_text(b"12345")
+
+        assert "content-encoding" not in stream.headers
+    wait_until(lambda: not status(server)["states"])
+
+
+def test_flask_sqlalchemy_returns_the_connection_when_a_stream_opens(server: Server) -> None:
+    """A pool with one connection serves two streams and a page at the same time."""
+    with Client(server.port, "/sqlalchemy/streams/t").ready(), Client(server.port, "/sqlalchemy/streams/t").ready():
+        assert 200 == fetch(server.port, "/sqlalchemy/page").status
+
+
+def test_proxy_fix_sets_the_address_of_the_client(server: Server) -> None:
+    """The limit of streams per client and the log use the address that the proxy recorded."""
+    with Client(server.port, "/proxy_fix/streams/t", X_Forwarded_For="203.0.113.9").ready():
+        assert ["203.0.113.9"] == status(server)["clients"]
+
+
+@pytest.mark.parametrize("name", ["otel_flask", "otel_wsgi"])
+def test_opentelemetry_records_one_span_for_each_stream(server: Server, name: str) -> None:
+    """The Flask instrumentation ends the span when the stream opens, and the WSGI middleware when the stream ends."""
+    before = len(status(server)["spans"])
+    with Client(server.port, f"/{name}/streams/t").ready():
+        wait_until(lambda: is_parked(server))
+        during = len(status(server)["spans"]) - before
+    wait_until(lambda: not status(server)["states"])
+
+    assert (int(name == "otel_flask"), 1) == (during, len(status(server)["spans"]) - before)
+    assert "Failed to detach context" not in server.log
+
+
+def test_the_prometheus_exporter_counts_a_stream_when_it_opens(server: Server) -> None:
+    """make_wsgi_app() beside the streams works too."""
+    with Client(server.port, "/prometheus/streams/t").ready():
+        metrics = fetch(server.port, "/prometheus/metrics").body
+
+    assert b'endpoint="kafkasse.topics"' in metrics or b'path="/streams/t"' in metrics
+    assert 200 == fetch(server.port, "/metrics").status
+
+
+def test_sentry_reports_a_stream_when_it_opens(sentry: Server) -> None:
+    """sentry-sdk wraps every Flask app of the process. An idle client needs no greenlet."""
+    with Client(sentry.port, "/streams/t").ready() as stream:
+        wait_until(lambda: is_parked(sentry))
+        write(sentry, 7)
+
+        assert [7] == numbers(stream.events(1))
+        assert "transaction kafkasse.topics" in fetch(sentry.port, "/sent").json
+    wait_until(lambda: not status(sentry)["states"])
+    assert "_ScopedResponse wraps the body of streams." in sentry.log
+
+
+# ddtrace is not in requirements-dev.txt, because it is large. `make extensions` installs it.
+
+DDTRACE = os.environ.get("DDTRACE", "")  # the folder of the commands of a virtual environment with ddtrace
+SPAN = "flask.request GET /streams/<topics>"
+WORKER = "--worker-class kafkasse.server.worker.Worker"
+
+
+@pytest.mark.skipif(not DDTRACE, reason="run `make extensions`")
+@pytest.mark.parametrize("options", [WORKER, "-c python:kafkasse.server.gunicorn_conf"])
+def test_ddtrace_ends_its_span_when_the_stream_ends(processes: None, tmp_path: Path, options: str) -> None:
+    """docs/extensions.md has this command and the variable."""
+    command = f"{DDTRACE}/ddtrace-run {DDTRACE}/gunicorn --bind 127.0.0.1:{{port}} {options}"
+    variables = {"DD_UNLOAD_MODULES_FROM_SITECUSTOMIZE": "0", "DD_REMOTE_CONFIGURATION_ENABLED": "0"}
+    server = AnyServer(f"{command} tests.extensions.datadog_app:app", tmp_path / "log", **variables)
+    try:
+
+        def status() -> Any:
+            return fetch(server.port, "/status").json
+
+        with Client(server.port, "/streams/t").ready() as stream:
+            wait_until(lambda: status()["states"] == ["parked"])
+            assert 200 == fetch(server.port, "/records", "POST").status
+            assert [1] == numbers(stream.events(1))
+            assert SPAN not in status()["spans"]
+        wait_until(lambda: SPAN in status()["spans"])
+    finally:
+        server.stop()

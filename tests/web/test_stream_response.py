@@ -1,0 +1,214 @@
+"""Hooks of the host app that use the response of a stream."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask import Flask, Response
+from flask.testing import FlaskClient
+
+import kafkasse
+
+
+def app_with(hook: Callable[[Response], Response]) -> Flask:
+    """Return an app whose hook receives each response."""
+    log = kafkasse.MemoryLog()
+    log.create("t")
+    log.append("t", b'{"n":1}')
+    app = Flask("host")
+    app.after_request(hook)
+    config = kafkasse.Config(allowed_topics=["t"], public=True, max_streams=1)
+    app.register_blueprint(kafkasse.blueprint(config, log), url_prefix="/streams")
+    app.testing = True
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    return app
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Keep the garbage collector from closing a stream that a traceback keeps alive."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def passthrough(call: Callable[[Response], object]) -> Callable[[Response], object]:
+    """Return a hook that first allows the response to be read, as Flask's documentation suggests for files."""
+
+    def hook(response: Response) -> None:
+        response.direct_passthrough = False
+        call(response)
+
+    return hook
+
+
+READS = {
+    "get_data": lambda response: response.get_data(),
+    "data": lambda response: response.data,
+    "make_sequence": lambda response: response.make_sequence(),
+    "freeze": lambda response: response.freeze(),
+    "add_etag": lambda response: response.add_etag(),
+    "json": lambda response: response.get_json(force=True),
+}
+READS |= {f"{name} without passthrough": passthrough(read) for name, read in READS.items()}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_hook_that_reads_the_body_fails_without_leaking_the_stream(read: Callable[[Response], object]) -> None:
+    """The stream is closed at once, so that it does not count against max_streams. The request does not hang."""
+    must_read = True
+
+    def hook(response: Response) -> Response:
+        if must_read:
+            read(response)
+        return response
+
+    client = app_with(hook).test_client()
+    with without_collections():
+        failed = [client.get("/streams/t?timestamp=0").status_code for _ in range(3)]
+        must_read = False
+        opened = client.get("/streams/t?timestamp=0")
+
+    assert ([500] * 3, 200) == (failed, opened.status_code)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda response: response.calculate_content_length(),
+        lambda response: response.content_length,
+        lambda response: response.is_streamed,
+        lambda response: response.make_conditional({"REQUEST_METHOD": "GET"}),
+        lambda response: setattr(response, "direct_passthrough", False),
+    ],
+)
+def test_a_hook_may_inspect_the_response(use: Callable[[Response], object]) -> None:
+    """These calls do not read the body, and the client receives the stream."""
+
+    def hook(response: Response) -> Response:
+        use(response)
+        return response
+
+    client = app_with(hook).test_client()
+
+    assert [True] * 2 == ['"n":1' in client.get("/streams/t?timestamp=0").text for _ in range(2)]
+
+
+def test_a_hook_that_replaces_the_response_closes_the_stream() -> None:
+    """The replaced stream does not count against max_streams."""
+    client = app_with(lambda _: Response("replaced")).test_client()
+
+    assert ["replaced"] * 3 == [client.get("/streams/t").text for _ in range(3)]
+
+
+def test_call_on_close_runs_once_when_the_stream_has_ended() -> None:
+    """A hook can release what it needs for the whole stream. If one function fails, the next ones still run."""
+    calls: list[str] = []
+
+    def hook(response: Response) -> Response:
+        response.call_on_close(lambda: calls.append("first"))
+        response.call_on_close(lambda: 1 / 0)
+        response.call_on_close(lambda: calls.append("last"))
+        return response
+
+    with app_with(hook).test_client().get("/streams/t?timestamp=0", buffered=False) as response:
+        next(iter(response.response))
+        during = list(calls)
+
+    assert ([], ["first", "last"]) == (during, calls)
+
+
+def test_an_app_may_have_its_own_response_class() -> None:
+    """Streams are instances of this class, and hooks work as with Flask's class."""
+    calls: list[type] = []
+
+    class Own(Response):
+        pass
+
+    def hook(response: Response) -> Response:
+        response.call_on_close(lambda: calls.append(type(response)))
+        return response
+
+    app = app_with(hook)
+    app.response_class = Own
+    text = app.test_client().get("/streams/t?timestamp=0").text
+
+    assert '"n":1' in text
+    assert [True] == [issubclass(each, Own) for each in calls]
+
+
+def test_the_response_has_no_content_encoding() -> None:
+    """Extensions that compress see one, so that they do not compress the stream, but the client does not receive it."""
+    seen: list[str | None] = []
+
+    def hook(response: Response) -> Response:
+        seen.append(response.content_encoding)
+        return response
+
+    responses = [app_with(hook).test_client().open("/streams/t", method=method) for method in ("GET", "HEAD")]
+
+    assert ["identity"] * 2 == seen
+    assert [None] * 2 == [each.content_encoding for each in responses]
+
+
+# Where an app can mount the streams.
+
+
+def mounted(**options: Any) -> FlaskClient:
+    """Return a client of an app that registers the blueprint with these options."""
+    log = kafkasse.MemoryLog()
+    log.create("orders")
+    log.append("orders", b'{"n":1}', key=b"a")
+    app = Flask("host")
+    app.testing = True
+    app.config["SERVER_NAME"] = "shop.example"
+    app.subdomain_matching = True
+    routes = {"r": {"path": "/r/{key}", "topics": ["orders"], "where": {"key": "{key}"}, "start": "earliest"}}
+    config = kafkasse.Config(allowed_topics=["orders"], public=True, routes=routes, pages=True)
+    app.register_blueprint(kafkasse.blueprint(config, log), **options)
+    return app.test_client()
+
+
+@pytest.mark.parametrize("path", ["/orders?timestamp=0", "/r/a"])
+@pytest.mark.parametrize(
+    ("options", "host", "prefix"),
+    [
+        ({"url_prefix": "/<tenant>/streams"}, "shop.example", "/acme/streams"),
+        ({"url_prefix": "/<int:shop>/streams"}, "shop.example", "/7/streams"),
+        ({"subdomain": "streams"}, "streams.shop.example", ""),
+        ({"subdomain": "<tenant>"}, "acme.shop.example", ""),
+        ({"subdomain": "<tenant>", "url_prefix": "/<int:shop>"}, "acme.shop.example", "/7"),
+    ],
+)
+def test_a_prefix_and_a_subdomain_may_have_parameters(
+    options: dict[str, str], host: str, prefix: str, path: str
+) -> None:
+    """The app's own hooks receive the parameters in request.view_args."""
+    response = mounted(**options).get(f"{prefix}{path}", base_url=f"http://{host}")
+
+    assert '"n":1' in response.text
+
+
+@pytest.mark.parametrize("path", ["/", "/about", "/-/page/stream.js", "/topn/updates", "/-/health", "/-/metrics"])
+def test_the_pages_and_routes_of_the_demo_are_not_mounted(path: str) -> None:
+    """A host app gets only the streams of its own configuration, even if the setting `pages` is on."""
+    assert 404 == mounted(url_prefix="/streams").get(f"/streams{path}", base_url="http://shop.example").status_code
+    assert 404 == mounted().get(path, base_url="http://shop.example").status_code
+
+
+# Unit tests of a host app.
+
+
+def test_a_stream_ends_in_a_unit_test() -> None:
+    """For Flask's test client in an app with TESTING, a stream contains the records that exist, then it ends."""
+    client = mounted()
+
+    bodies = [client.get(path, base_url="http://shop.example").text for path in ("/orders?timestamp=0", "/orders")]
+
+    assert [1, 0] == [body.count('"n":1') for body in bodies]
