@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,26 +16,26 @@ from werkzeug.test import TestResponse
 
 from tests.support.server import ROOT
 
-MODULES = ("app", "login")
 ADA = {"name": "ada", "password": "analytical"}
 
 
-@pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
-    """The modules of the example, with users in an empty folder."""
-    monkeypatch.syspath_prepend(ROOT / "examples/tutorial")
-    monkeypatch.setenv("FLASK_SECRET_KEY", "a secret of the test")
-    imported = {name: importlib.import_module(name) for name in MODULES}
-    monkeypatch.setattr(imported["login"], "USERS", tmp_path / "users.json")
-    yield imported
-    for name in MODULES:
-        del sys.modules[name]
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The module of the example, with users in an empty folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples/tutorial")
+        patch.setenv("FLASK_SECRET_KEY", "a secret of the test")
+        login = importlib.import_module("login")
+        patch.setattr(login, "USERS", tmp_path_factory.mktemp("users") / "users.json")
+        yield login
+    for name in ("app", "login"):
+        sys.modules.pop(name, None)
 
 
-@pytest.fixture
-def app(modules: dict[str, ModuleType]) -> Flask:
+@pytest.fixture(scope="module")
+def app(login: ModuleType) -> Flask:
     """The app, with the user ada."""
-    app: Flask = modules["app"].app
+    app: Flask = importlib.import_module("app").app
     app.test_cli_runner().invoke(args=["add-user", ADA["name"], "--password", ADA["password"]])
     return app
 
@@ -109,9 +108,9 @@ def test_the_session_has_a_new_token_after_the_login(client: FlaskClient) -> Non
     assert 400 == client.post("/logout", data={"form_token": before}).status_code
 
 
-def test_a_login_expires(client: FlaskClient, modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_expires(client: FlaskClient, login: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """After that, pages redirect and streams answer 401."""
-    monkeypatch.setattr(modules["login"], "LIFETIME_S", -1)
+    monkeypatch.setattr(login, "LIFETIME_S", -1)
     sign_in(client)
 
     assert (302, 401) == (client.get("/").status_code, client.get("/streams/orders").status_code)
@@ -125,9 +124,9 @@ def test_scripts_and_other_sites_cannot_use_the_cookie(client: FlaskClient) -> N
     assert "SameSite=Lax" in cookie
 
 
-def test_users_have_no_passwords_in_the_file(app: Flask, tmp_path: Path) -> None:
-    """The file contains a salted hash."""
-    (value,) = json.loads((tmp_path / "users.json").read_text()).values()
+def test_the_file_of_users_contains_no_passwords(app: Flask, login: ModuleType) -> None:
+    """It contains salted hashes."""
+    (value,) = json.loads(login.USERS.read_text()).values()
 
     assert value.startswith("scrypt:")
 

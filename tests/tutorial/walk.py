@@ -49,9 +49,10 @@ class Program:
     def wait_for(self, expected: str, limit_s: float) -> None:
         """Wait until the output contains the expected lines, in which … stands for any text."""
         pattern = ".*?".join(re.escape(part) for part in re.split(r"\s*…\s*", expected.strip()))
-        with gevent.Timeout(limit_s, AssertionError(f"expected:\n{expected}\nbut the output is:\n{self.text}")):
-            while not re.search(pattern, self.text, re.S):
+        with gevent.Timeout(limit_s, False):
+            while self._process.poll() is None and not re.search(pattern, self.text, re.S):
                 gevent.sleep(POLL_S)
+        assert re.search(pattern, self.text, re.S), f"expected:\n{expected}\nbut the output is:\n{self.text}"
 
     def wait(self, limit_s: float) -> None:
         """Wait until the command has succeeded."""
