@@ -97,6 +97,7 @@ class Gateway:
         self._numbers = count()
         self._acknowledged: list[Acknowledged] = []
         self._written_at = inf
+        self._ends = 0
         bootstrap = cluster.bootstrap_servers
         self._topics = [self.topic, self.added]
         self._witness = Witness(bootstrap, self._topics)
@@ -177,10 +178,14 @@ class Gateway:
         with closing(Writer(self._cluster.bootstrap_servers)) as writer:
             for topic in self._topics:
                 for partition in range(self._partitions(topic)):
-                    writer.send(topic, partition, _end_mark(topic, partition), END)
+                    writer.send(topic, partition, self._end_mark(topic, partition), END)
             writer.flush()
             self._acknowledged += writer.acknowledged
         self._written_at = time.monotonic()
+
+    def _end_mark(self, topic: str, partition: int) -> bytes:
+        """Return the value of the last record of a partition."""
+        return b'{"end":"%b/%d","of":%d}' % (topic.encode(), partition, self._ends)
 
     # Clients.
 
@@ -198,7 +203,7 @@ class Gateway:
                 began.set()
             if time.monotonic() > self._written_at + PATIENCE_S and not is_patient:
                 return True
-            marks = {_end_mark(*each) for each in self._contents(visitor)}
+            marks = {self._end_mark(*each) for each in self._contents(visitor)}
             received.update(mark for mark in marks if mark[:-1] in kept_part(body))
             return self._written_at < inf and received >= marks
 
@@ -230,6 +235,8 @@ class Gateway:
 
     def play(self, mutants: Sequence[str], actions: Callable[[list[Server]], None]) -> dict[str, Outcome]:
         """Run all visitors on a server for each mutant, during `actions`. Return the outcome of each mutant."""
+        self._ends += 1
+        self._written_at = inf
         with self._servers(mutants) as servers:
             of = dict(zip(mutants, servers, strict=True))
             began: dict[str, list[Event]] = {mutant: [Event() for _ in VISITORS] for mutant in mutants}
@@ -263,11 +270,6 @@ class Gateway:
             max_behind_s=MAX_BEHIND_S,
             max_overstay_s=MAX_OVERSTAY_S,
         )
-
-
-def _end_mark(topic: str, partition: int) -> bytes:
-    """Return the value of the last record of a partition."""
-    return b'{"end":"%b/%d"}' % (topic.encode(), partition)
 
 
 def _token(visitor: Visitor) -> tuple[str, float]:

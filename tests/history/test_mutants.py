@@ -23,6 +23,7 @@ from tests.support.kafka import Cluster
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 SERVERS_AT_ONCE = 7
 BATCHES = 10
+MAX_PLAYS = 4  # whether a fault shows in one play depends on where reads and cuts happen
 # A server with a fault has only these clients, so that many servers can run at once.
 CLIENT_TYPES = "live", "from the start", "value", "timestamps", "filtered", "sparse", "table", "lines"
 SEEDS = range(60)
@@ -59,15 +60,20 @@ BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS, *EXPIRY}))
 
 
 @pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """The outcome of each selected mutant, and of none (""): one server for each, over the same records."""
-    selected = [item.callspec.params.get("black_box") for item in request.session.items if hasattr(item, "callspec")]
-    names = ["", *(name for name in BLACK_BOX if name in selected)]
+def scenario(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
     with closing(Scenario(cluster, tmp_path_factory.mktemp("mutants"), SEED)) as scenario:
         scenario.fill_table()
         scenario.write(BATCHES, pause_s=0)
-        groups = [names[at : at + SERVERS_AT_ONCE] for at in range(0, len(names), SERVERS_AT_ONCE)]
-        played = [scenario.play(group, BATCHES, types=CLIENT_TYPES) for group in groups]
+        yield scenario
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, scenario: Scenario) -> Outcomes:
+    """The outcome of each selected mutant, and of none (""): one server for each, over the same records."""
+    selected = [item.callspec.params.get("black_box") for item in request.session.items if hasattr(item, "callspec")]
+    names = ["", *(name for name in BLACK_BOX if name in selected)]
+    groups = [names[at : at + SERVERS_AT_ONCE] for at in range(0, len(names), SERVERS_AT_ONCE)]
+    played = [scenario.play(group, BATCHES, types=CLIENT_TYPES) for group in groups]
     return dict(chain.from_iterable(each.items() for each in played))
 
 
@@ -80,21 +86,34 @@ def test_reports_nothing_without_a_fault(outcomes: Outcomes) -> None:
 
 
 @pytest.mark.parametrize("black_box", BLACK_BOX)
-def test_reports_a_fault_from_outside(outcomes: Outcomes, black_box: str) -> None:
+def test_reports_a_fault_from_outside(scenario: Scenario, outcomes: Outcomes, black_box: str) -> None:
     """A server with the fault applies it, and the checker reports it."""
-    found, applied = outcomes[black_box]
-
-    assert applied > 0, "this mutant never ran: patch the code that runs instead"
     # Records may be missing at the end only because the client gave up, except those of a partition that the server ignores.
     may_give_up = black_box != "added_partitions_ignored"
-    assert [each for each in found if not (may_give_up and "never came" in each)]
+    outcome = outcomes[black_box]
+    for _ in range(1, MAX_PLAYS):
+        if _reported(outcome, may_give_up):
+            break
+        outcome = scenario.play([black_box], BATCHES, types=CLIENT_TYPES)[black_box]
+
+    assert outcome.applied > 0, "this mutant never ran: patch the code that runs instead"
+    assert _reported(outcome, may_give_up)
+
+
+def _reported(outcome: Outcome, may_give_up: bool = True) -> list[str]:
+    return [each for each in outcome.violations if not (may_give_up and "never came" in each)]
 
 
 @pytest.fixture(scope="module")
-def outcomes_of_expiry(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """The outcome of each mutant of EXPIRY, and of none (""): one server for each, over the same records."""
+def gateway(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with closing(Gateway(cluster, tmp_path_factory.mktemp("expiry"), SEED)) as gateway:
-        return gateway.play(["", *EXPIRY], lambda servers: gateway.write(2 * LIFETIME_S))
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def outcomes_of_expiry(gateway: Gateway) -> Outcomes:
+    """The outcome of each mutant of EXPIRY, and of none (""): one server for each, over the same records."""
+    return gateway.play(["", *EXPIRY], lambda servers: gateway.write(2 * LIFETIME_S))
 
 
 def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry: Outcomes) -> None:
@@ -103,12 +122,16 @@ def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_exp
 
 
 @pytest.mark.parametrize("expiry", EXPIRY)
-def test_reports_a_fault_at_expiry(outcomes_of_expiry: Outcomes, expiry: str) -> None:
+def test_reports_a_fault_at_expiry(gateway: Gateway, outcomes_of_expiry: Outcomes, expiry: str) -> None:
     """A server with the fault applies it, and the checker reports it."""
-    found, applied = outcomes_of_expiry[expiry]
+    outcome = outcomes_of_expiry[expiry]
+    for _ in range(1, MAX_PLAYS):
+        if _reported(outcome):
+            break
+        outcome = gateway.play([expiry], lambda servers: gateway.write(2 * LIFETIME_S))[expiry]
 
-    assert applied > 0, "this mutant never ran: patch the code that runs instead"
-    assert [each for each in found if "never came" not in each]
+    assert outcome.applied > 0, "this mutant never ran: patch the code that runs instead"
+    assert _reported(outcome)
 
 
 @pytest.fixture
