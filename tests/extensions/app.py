@@ -52,7 +52,7 @@ def login(app: Flask) -> Any:
 
     def member(_: Any) -> Visitor | None:
         user = flask_login.current_user
-        return Visitor(user.get_id()) if user.is_authenticated else None
+        return Visitor(name=user.get_id()) if user.is_authenticated else None
 
     @app.post("/login")
     def log_in() -> str:
