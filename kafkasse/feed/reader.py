@@ -314,10 +314,7 @@ class Reader:
         """Return how many offsets the client is behind the feed, in all partitions together."""
         if self.state in (ReaderState.PARKED, ReaderState.SNAPSHOT, ReaderState.CLOSED):
             return 0
-        if self._ids is not None:
-            offsets = self._ids.offsets
-        else:
-            offsets = {each: place.offset for each, place in self._places.items() if place.offset is not None}
+        offsets = self._offsets()
         return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
 
     def has_passed(self, ends: Mapping[Partition, int]) -> bool:
@@ -325,11 +322,14 @@ class Reader:
         if self._snapshot is not None:
             return False
         self._skip_filtered_records()
-        if self._ids is not None:
-            offsets = self._ids.offsets
-        else:
-            offsets = {each: place.offset for each, place in self._places.items() if place.offset is not None}
+        offsets = self._offsets()
         return all(offsets.get(each, 0) >= end for each, end in ends.items())
+
+    def _offsets(self) -> Mapping[Partition, int]:
+        """Return the reader's position: the next offset of each partition, if it is known."""
+        if self._ids is not None:
+            return self._ids.offsets
+        return {each: place.offset for each, place in self._places.items() if place.offset is not None}
 
     # Reading.
 
@@ -588,11 +588,10 @@ class Reader:
 
     def _skip_filtered_records(self) -> None:
         """Move to the feed's position if only filtered records are between it and the reader's position."""
-        if self.state is ReaderState.LIVE and self._segment == self._feed.ring.head:
-            # Timestamps and leader epochs may differ from those of the feed, which has read other records before.
-            offsets = {partition: place.offset for partition, place in self._places.items() if place.offset is not None}
-            if offsets != self._feed.ids.offsets:
-                self._read_to(self._feed.position)
+        # Timestamps and leader epochs may differ from those of the feed, which has read other records before.
+        is_at_head = self.state is ReaderState.LIVE and self._segment == self._feed.ring.head
+        if is_at_head and self._offsets() != self._feed.ids.offsets:
+            self._read_to(self._feed.position)
 
     def _read_to(self, position: FeedPosition) -> None:
         self._segment, self._id_sent = position.segment, position.id_sent

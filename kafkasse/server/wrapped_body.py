@@ -25,14 +25,14 @@ class WrappedBody:
     def __init__(self, body: Any) -> None:
         self.name = _name(body)
         self._body = body
-        # A wrapper may set context variables in its first part and reset them at its end, which needs the same context.
-        self._context = getcurrent().gr_context
         try:
             self._parts = iter(body)
             self.first = next(self._parts, b"")
         except BaseException:
             self.close()
             raise
+        # A wrapper may set context variables in its first part and reset them at its end, which needs the same context.
+        self._context = getcurrent().gr_context
 
     def __iter__(self) -> Iterator[bytes]:
         yield self.first

@@ -1,0 +1,89 @@
+"""A body that middleware has wrapped: its first part, its end, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import gevent
+import pytest
+
+from kafkasse.server.wrapped_body import WrappedBody
+
+variable: ContextVar[str] = ContextVar("variable", default="outside")
+
+
+class Body:
+    """A body of two parts that records its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"first"
+        yield b"second"
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def traced(body: Any, calls: list[str]) -> Iterator[bytes]:
+    """Wrap a body as OpenTelemetry does: its context variable is reset in the context in which it was set."""
+    token = variable.set("inside")
+    try:
+        yield from body
+    finally:
+        body.close()
+        variable.reset(token)
+        calls.append("reset")
+
+
+def test_the_wrapper_ends_in_the_context_in_which_it_began() -> None:
+    """Another greenlet ends it, after the greenlet of the request has finished."""
+    body = Body()
+    wrapped = gevent.spawn(lambda: WrappedBody(traced(body, body.calls))).get()
+
+    assert b"first" == wrapped.first
+    gevent.spawn(wrapped.end).get()
+
+    assert ["close", "reset"] == body.calls
+    assert "outside" == variable.get()
+
+
+def test_the_server_can_iterate_over_it() -> None:
+    """It has the parts of the body, and close() closes the body."""
+    body = Body()
+    wrapped = WrappedBody(body)
+
+    assert [b"first", b"second"] == list(wrapped)
+    wrapped.close()
+    assert ["close"] == body.calls
+
+
+def test_a_body_that_fails_is_closed() -> None:
+    """The server gets the exception instead of a body, so it cannot close the body."""
+
+    class Failing(Body):
+        def __iter__(self) -> Iterator[bytes]:
+            raise OSError("broken")
+
+    body = Failing()
+    with pytest.raises(OSError, match="broken"):
+        WrappedBody(body)
+
+    assert ["close"] == body.calls
+
+
+def test_an_empty_body_has_no_parts() -> None:
+    """Middleware that is a generator may answer without a body."""
+    wrapped = WrappedBody(iter(()))
+
+    assert [] == [part for part in wrapped if part]
+    wrapped.close()
+
+
+@pytest.mark.parametrize(("body", "name"), [(Body(), "Body"), (traced(Body(), []), "traced")])
+def test_names_the_wrapper(body: Any, name: str) -> None:
+    """The log contains the name of the class or of the generator function, with its module."""
+    assert f"{__name__}.{name}" == WrappedBody(body).name
