@@ -4,6 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 
+# Without stored bytecode, each process of the tests compiles all tests and kafkasse again, which takes 5 s of CPU time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: asyncapi compat extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
 
 help: ## list the commands

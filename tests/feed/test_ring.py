@@ -139,7 +139,7 @@ def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: in
     append(shared, 0)
     tracemalloc.start()
     before = shared.ring._bytes
-    for number in range(300):
+    for number in range(100):
         append(shared, number % partitions, records, value)
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -154,7 +154,7 @@ def test_the_limit_counts_the_index_of_the_dispatch_values(records: int, keys: i
     append(shared, 0, keys=keys)
     tracemalloc.start()
     before = shared.ring._bytes
-    for _ in range(300):
+    for _ in range(100):
         append(shared, 0, records, keys=keys)
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

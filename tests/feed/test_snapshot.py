@@ -512,7 +512,7 @@ def test_the_limit_counts_all_memory_of_a_snapshot(selector: Selector | None) ->
     """The estimate of the memory of a row is right within a factor of 1.5."""
     dimensions = Dimensions() if selector is None else Dimensions((Dimension("key"),))
     world = World(Encoder(dimensions=dimensions), max_snapshot_bytes=1 << 30)
-    for n in range(20_000):
+    for n in range(5_000):
         world.log.append("t", b'{"n":%d}' % n, 0, b"key-%d" % n)
     client = world.open(selector=selector)
     tracemalloc.start()

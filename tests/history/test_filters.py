@@ -10,6 +10,7 @@ import pytest
 from kafkasse.filter import Dimension, Filter, Query, Selection, Where, compile_expression
 from tests.history.checker import StoredRecord
 from tests.history.simulation import Choice, SelectingSimulation
+from tests.support.examples import examples
 
 SEED = int(os.environ.get("HISTORY_SEED") or secrets.randbits(32))
 STEPS = 150
@@ -46,7 +47,7 @@ CHOICES = [
 @pytest.mark.parametrize("sparse", [False, True])
 def test_filtered_clients_receive_exactly_their_records(sparse: bool) -> None:
     """Appends, fetches, reads, heartbeats and cuts at any byte: no matching record is lost or repeated."""
-    for seed in range(SEED, SEED + WORLDS):
+    for seed in range(SEED, SEED + examples(WORLDS)):
         scenario = SelectingSimulation(seed, CHOICES, sparse=sparse, drops=False)
 
         assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"
@@ -54,7 +55,7 @@ def test_filtered_clients_receive_exactly_their_records(sparse: bool) -> None:
 
 def test_filtered_clients_receive_the_gaps_of_removed_records() -> None:
     """Records that retention removes are covered by a gap, whether they would have matched or not."""
-    for seed in range(SEED, SEED + WORLDS):
+    for seed in range(SEED, SEED + examples(WORLDS)):
         scenario = SelectingSimulation(seed, CHOICES)
 
         assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"

@@ -14,6 +14,7 @@ from kafkasse.position import Position
 from kafkasse.route import Route
 from tests.history.simulation import TOPIC, Choice, SelectingSimulation
 from tests.history.test_personal_streams import CHOICES, KEYS
+from tests.support.examples import examples
 
 SEED = int(os.environ.get("HISTORY_SEED") or secrets.randbits(32))
 STEPS = 150
@@ -53,7 +54,7 @@ class PatternSimulation(SelectingSimulation):
 @pytest.mark.parametrize("drops", [False, True])
 def test_new_topics_join_without_a_gap(drops: bool) -> None:
     """Live, parked and returning clients, and clients that catch up, receive each new topic from its first record."""
-    for seed in range(SEED, SEED + WORLDS):
+    for seed in range(SEED, SEED + examples(WORLDS)):
         scenario = PatternSimulation(seed, drops=drops)
 
         assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"

@@ -11,6 +11,7 @@ import pytest
 from kafkasse.filter import Query, Where
 from tests.history.checker import StoredRecord
 from tests.history.simulation import Choice, SelectingSimulation
+from tests.support.examples import examples
 
 SEED = int(os.environ.get("HISTORY_SEED") or secrets.randbits(32))
 STEPS = 150
@@ -57,7 +58,7 @@ class PersonalSimulation(SelectingSimulation):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_each_client_receives_exactly_the_records_of_its_keys(sparse: bool) -> None:
     """Appends, fetches, parks, full sockets, ends and cuts at any byte: no record of a key is lost or repeated."""
-    for seed in range(SEED, SEED + WORLDS):
+    for seed in range(SEED, SEED + examples(WORLDS)):
         scenario = PersonalSimulation(seed, sparse=sparse, drops=False)
 
         assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"

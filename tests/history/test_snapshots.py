@@ -14,6 +14,7 @@ from tests.history.simulation import PARTITIONS, TOPIC, SelectingSimulation
 from tests.history.test_patterns import EVERYTHING
 from tests.history.test_personal_streams import CHOICES, KEYS
 from tests.history.wire import Partition
+from tests.support.examples import examples
 
 SEED = int(os.environ.get("HISTORY_SEED") or secrets.randbits(32))
 STEPS = 150
@@ -43,7 +44,7 @@ class SnapshotSimulation(SelectingSimulation):
 
 def test_each_client_receives_the_newest_record_of_each_of_its_keys_and_all_later_records() -> None:
     """The order of appends, tombstones, parks, ends and cuts does not matter, within a snapshot or after it."""
-    for seed in range(SEED, SEED + WORLDS):
+    for seed in range(SEED, SEED + examples(WORLDS)):
         scenario = SnapshotSimulation(seed)
 
         assert [] == scenario.play(STEPS), f"to repeat this run: HISTORY_SEED={seed}"

@@ -17,7 +17,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.web.stream import Stream
 
 MAX_BYTES = 1800  # of Python objects
-STREAMS = 500
+STREAMS = 200
 
 
 class Server:
