@@ -8,6 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: asyncapi compat extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
+.PHONY: dist release release-check
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -114,6 +115,25 @@ audit: ## check the pinned packages for known vulnerabilities
 	@"$(PYTHON)" -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
+
+# The SBOM lists the packages in requirements.txt. It is reproducible, as the wheel and the sdist are.
+RELEASE := build/release
+dist: setup ## build and check the wheel, the sdist and the SBOM in build/release
+	@rm -rf $(RELEASE)
+	@$(VENV)/bin/python -m hatchling build -d $(CURDIR)/$(RELEASE)
+	@"$(PYTHON)" -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip install --disable-pip-version-check -q twine==7.0.0 cyclonedx-bom==7.5.0
+	@$(VENV)/release/bin/twine check --strict $(RELEASE)/*
+	@"$(PYTHON)" -m venv --clear --without-pip $(VENV)/web
+	@$(VENV)/bin/python -m pip --python $(VENV)/web install --disable-pip-version-check -q --no-compile -r requirements.txt
+	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(RELEASE)/sbom.cdx.json $(VENV)/web
+
+# Commits and uploads nothing. See docs/releasing.md.
+release: setup ## set the VERSION and cut its section of the changelog
+	@$(VENV)/bin/python -m tests.project.release $(VERSION)
+
+# Hours, because of `make compat`. See docs/releasing.md.
+release-check: lint test dist audit compat ## all checks before a release
 
 # Only runs again if the requirements have changed.
 $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
-import tarfile
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -38,14 +38,11 @@ def run(processes: None) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def tree(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the sdist, without the repository around them."""
-    built = tmp_path_factory.mktemp("sdist")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", built)
-    (sdist,) = built.iterdir()
-    with tarfile.open(sdist) as archive:
-        archive.extractall(built, filter="data")
-    return built / sdist.name.removesuffix(".tar.gz")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project without the files that git ignores, as a platform gets it."""
+    ignored = [line.rstrip("/").rpartition("/")[2] for line in (ROOT / ".gitignore").read_text().split()]
+    tree = tmp_path_factory.mktemp("project") / "tree"
+    return Path(shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", *ignored)))
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from email import message_from_bytes
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +20,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from trove_classifiers import classifiers
 
 import kafkasse
+from tests.project.compat import PYTHONS
 from tests.project.conftest import pip
 from tests.support.client import Client, fetch
 
@@ -36,12 +42,25 @@ app.register_blueprint(kafkasse.blueprint(kafkasse.Config(allowed_topics=["*"], 
 
 
 @pytest.fixture(scope="session")
-def wheel(tree: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist. This shows that the sdist contains everything for a build."""
+def sdist(tree: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(run, tree, tmp_path_factory.mktemp("sdist"), "sdist")
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that pip builds from the sdist, with nothing else. This shows that the sdist is enough to install it."""
     built = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", built, cwd=tree)
+    pip_wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation")
+    run(*pip_wheel, "-w", built, sdist, cwd=built)
     (wheel,) = built.iterdir()
     return wheel
+
+
+def build(run: Callable[..., str], tree: Path, into: Path, target: str) -> Path:
+    """Build the wheel or the sdist of the project in this folder."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", into, cwd=tree)
+    (built,) = into.iterdir()
+    return built
 
 
 @pytest.fixture(scope="session")
@@ -76,10 +95,75 @@ def test_the_wheel_contains_both_licenses(wheel: Path) -> None:
     assert ["licenses/LICENSE", "licenses/kafkasse/data/LICENSE.txt"] == sorted(licences)
 
 
-@pytest.mark.parametrize("name", ["README.md", "Procfile", "Dockerfile", "wsgi.py", "docs", "examples", "tests"])
-def test_the_sdist_contains_the_whole_project(tree: Path, name: str) -> None:
-    """The sdist is enough to read, test and deploy the project."""
-    assert (tree / name).exists()
+def test_the_sdist_contains_only_what_a_build_needs(tree: Path, sdist: Path) -> None:
+    """The sdist contains the package, its schemas, and the files that describe them."""
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {
+        each.relative_to(tree).as_posix()
+        for name in ("kafkasse", "schemas")
+        for each in (tree / name).rglob("*")
+        if each.is_file()
+    }
+
+    assert packed - sources == {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+    assert sources <= packed
+
+
+def test_builds_are_reproducible(
+    root: Path, tree: Path, sdist: Path, wheel: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    """A build in another folder, of files with other times and permissions, results in the same bytes."""
+    moved = Path(shutil.copytree(tree, tmp_path / "moved"))
+    for each in moved.rglob("*"):
+        each.chmod(0o700 if each.is_dir() else 0o600)
+        os.utime(each, (1_000_000_000, 1_000_000_000))
+    again = {target: build(run, moved, tmp_path / target, target) for target in ("sdist", "wheel")}
+
+    assert (sdist.name, wheel.name) == (again["sdist"].name, again["wheel"].name)
+    assert sdist.read_bytes() == again["sdist"].read_bytes()
+    assert wheel.read_bytes() == again["wheel"].read_bytes()
+
+
+def test_the_metadata_is_complete(root: Path, wheel: Path) -> None:
+    """PyPI knows each classifier, and the metadata contains the license, the README and each supported Python."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        found = message_from_bytes(archive.read(name))
+    classified = set(found.get_all("Classifier", ()))
+    pythons = {f"Programming Language :: Python :: {version}" for version in PYTHONS}
+
+    assert {"Framework :: Flask", "Typing :: Typed", *pythons} <= classified <= classifiers
+    assert ("Apache-2.0 AND CC-BY-4.0", ">=3.11") == (found["License-Expression"], found["Requires-Python"])
+    assert "text/markdown" == found["Description-Content-Type"]
+    assert (root / "README.md").read_text().strip() == found.get_payload(decode=True).decode().strip()
+
+
+TYPED = """
+import kafkasse
+from kafkasse.sse import Parser
+
+app = kafkasse.blueprint(kafkasse.Config(allowed_topics=["a"], public=True))
+app.no_such_name  # type: ignore[attr-defined]
+Parser(max_event_bytes="1")  # type: ignore[arg-type]
+"""
+
+
+def test_the_installed_package_is_typed(installed: Path, run: Callable[..., str], tmp_path: Path) -> None:
+    """mypy finds the errors in an app that uses the wheel, because the wheel contains `py.typed`."""
+    (tmp_path / "app.py").write_text(TYPED)
+
+    # In strict mode, a `type: ignore` without an error is an error.
+    run(
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        installed / "bin/python",
+        "app.py",
+        cwd=tmp_path,
+    )
 
 
 def test_the_installed_command_prints_its_version(installed: Path, run: Callable[..., str]) -> None:

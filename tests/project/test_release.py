@@ -1,0 +1,130 @@
+"""`make release` changes the version in all places, or nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+import kafkasse
+from tests.project.release import UNRELEASED, VERSIONS, CannotRelease, current_version, release
+
+TODAY = date(2027, 1, 31)
+CHANGES = "### Added\n\n- A feature.\n"
+CHANGELOG = f"# Changelog\n\n{UNRELEASED}\n{CHANGES}\n## [1.9.0] - 2026-12-01\n\n- Older.\n"
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@pytest.fixture
+def project(tmp_path: Path, run: Callable[..., str]) -> Path:
+    """A repository at version 1.9.0 with an unreleased change."""
+    for name, before in VERSIONS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f'first = 1\n{before}1.9.0"\nlast = 2\n')
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    run("git", "init", "-q", cwd=tmp_path)
+    commit(run, tmp_path)
+    return tmp_path
+
+
+def commit(run: Callable[..., str], project: Path) -> None:
+    run("git", "add", "--all", cwd=project)
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+    run("git", *author, "commit", "-q", "--allow-empty", "-m", "a change", cwd=project)
+
+
+def contents(project: Path) -> dict[str, str]:
+    return {name: (project / name).read_text() for name in (*VERSIONS, "CHANGELOG.md")}
+
+
+def test_sets_the_version_and_cuts_the_section(project: Path) -> None:
+    """The unreleased changes become the section of the version, and the section of unreleased changes is empty."""
+    changed = release(project, "1.10.0", TODAY)
+
+    assert changed
+    assert contents(project) == {
+        **{name: f'first = 1\n{before}1.10.0"\nlast = 2\n' for name, before in VERSIONS.items()},
+        "CHANGELOG.md": CHANGELOG.replace(UNRELEASED, f"{UNRELEASED}\n## [1.10.0] - 2027-01-31\n"),
+    }
+
+
+def test_the_same_version_again_changes_nothing(project: Path) -> None:
+    """The command may be repeated, also before its result is committed."""
+    release(project, "1.10.0", TODAY)
+    once = contents(project)
+
+    changed = release(project, "1.10.0", date(2027, 2, 1))
+
+    assert not changed
+    assert once == contents(project)
+
+
+def test_the_current_version_can_be_released_if_it_has_no_section(project: Path, run: Callable[..., str]) -> None:
+    """The first release has the version that the project began with."""
+    (project / "CHANGELOG.md").write_text(f"# Changelog\n\n{UNRELEASED}\n{CHANGES}")
+    commit(run, project)
+
+    release(project, "1.9.0", TODAY)
+
+    assert f"# Changelog\n\n{UNRELEASED}\n## [1.9.0] - 2027-01-31\n\n{CHANGES}" == contents(project)["CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("version", ["", "2", "2.0", "v2.0.0", "2.0.0rc1", "2.0.0.1", "02.0.0", "2.0.0 ", "-1.0.0"])
+def test_an_invalid_version_changes_nothing(project: Path, version: str) -> None:
+    """The error shows a valid version."""
+    with pytest.raises(CannotRelease, match=r"not a version such as 0\.2\.0"):
+        release(project, version, TODAY)
+
+    assert CHANGELOG == contents(project)["CHANGELOG.md"]
+
+
+def test_an_older_version_changes_nothing(project: Path) -> None:
+    """Versions are compared as numbers."""
+    with pytest.raises(CannotRelease, match=r"1\.8\.10 is older than the current version, 1\.9\.0"):
+        release(project, "1.8.10", TODAY)
+
+    assert CHANGELOG == contents(project)["CHANGELOG.md"]
+
+
+def test_uncommitted_changes_stop_the_release(project: Path) -> None:
+    """The error lists the files. A release contains only what is committed."""
+    (project / "notes.txt").touch()
+
+    with pytest.raises(CannotRelease, match=r"Commit them first:\n\?\? notes\.txt"):
+        release(project, "2.0.0", TODAY)
+
+    assert CHANGELOG == contents(project)["CHANGELOG.md"]
+
+
+def test_a_release_needs_changes(project: Path, run: Callable[..., str]) -> None:
+    """A second release without an entry in CHANGELOG.md is an error."""
+    release(project, "2.0.0", TODAY)
+    commit(run, project)
+
+    with pytest.raises(CannotRelease, match="no unreleased changes"):
+        release(project, "2.0.1", TODAY)
+
+
+def test_all_files_have_the_same_version(root: Path) -> None:
+    """The version is where `make release` expects it, and CHANGELOG.md has no section for a newer one."""
+    sections = re.findall(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert kafkasse.__version__ == current_version(root)
+    for name, before in VERSIONS.items():
+        assert 1 == (root / name).read_text().count(f'\n{before}{kafkasse.__version__}"')
+    assert "Unreleased" == sections[0]
+    assert sections[1:2] in ([], [kafkasse.__version__])
+
+
+def test_the_docs_name_only_commands_that_exist(root: Path) -> None:
+    """Each `make` command in the docs is in the Makefile."""
+    commands = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
+
+    assert set() == named - commands
