@@ -12,8 +12,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# A file that contains the version, and the text before it.
-VERSIONS = {"pyproject.toml": 'version = "', "kafkasse/__init__.py": '__version__ = "'}
+# The files that contain the version, and the text around it.
+VERSIONS = {
+    "pyproject.toml": '\nversion = "{}"\n',
+    "kafkasse/__init__.py": '\n__version__ = "{}"\n',
+    "deploy/kubernetes/kafkasse.yaml": " registry.example/kafkasse:{}\n",
+}
 UNRELEASED = "## [Unreleased]\n"
 
 
@@ -38,8 +42,8 @@ def release(root: Path, version: str, today: date) -> bool:
         raise CannotRelease("CHANGELOG.md has no unreleased changes. Describe the changes below [Unreleased] first.")
     if changed := _git(root, "status", "--porcelain"):
         raise CannotRelease(f"There are uncommitted changes. Commit them first:\n{changed}")
-    for name, before in VERSIONS.items():
-        _replace(root / name, f'\n{before}{current}"', f'\n{before}{version}"')
+    for name, text in VERSIONS.items():
+        _replace(root / name, text.format(current), text.format(version))
     _replace(root / "CHANGELOG.md", UNRELEASED, f"{UNRELEASED}\n## [{version}] - {today}\n")
     return True
 

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 @pytest.fixture
 def project(tmp_path: Path, run: Callable[..., str]) -> Path:
     """A repository at version 1.9.0 with an unreleased change."""
-    for name, before in VERSIONS.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f'first = 1\n{before}1.9.0"\nlast = 2\n')
+    for name, text in VERSIONS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(f"first{text.format('1.9.0')}last")
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     run("git", "init", "-q", cwd=tmp_path)
     commit(run, tmp_path)
@@ -48,7 +48,7 @@ def test_sets_the_version_and_cuts_the_section(project: Path) -> None:
 
     assert changed
     assert contents(project) == {
-        **{name: f'first = 1\n{before}1.10.0"\nlast = 2\n' for name, before in VERSIONS.items()},
+        **{name: f"first{text.format('1.10.0')}last" for name, text in VERSIONS.items()},
         "CHANGELOG.md": CHANGELOG.replace(UNRELEASED, f"{UNRELEASED}\n## [1.10.0] - 2027-01-31\n"),
     }
 
@@ -115,8 +115,8 @@ def test_all_files_have_the_same_version(root: Path) -> None:
     sections = re.findall(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert kafkasse.__version__ == current_version(root)
-    for name, before in VERSIONS.items():
-        assert 1 == (root / name).read_text().count(f'\n{before}{kafkasse.__version__}"')
+    for name, text in VERSIONS.items():
+        assert 1 == (root / name).read_text().count(text.format(kafkasse.__version__)), name
     assert "Unreleased" == sections[0]
     assert sections[1:2] in ([], [kafkasse.__version__])
 
