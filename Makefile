@@ -7,7 +7,7 @@ VENV := .venv
 # Without stored bytecode, each process of the tests compiles all tests and kafkasse again, which takes 5 s of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: asyncapi compat extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
+.PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
 .PHONY: dist release release-check
 
 help: ## list the commands
@@ -60,6 +60,15 @@ compat: setup ## test the lowest and newest versions of all packages in new virt
 # Downloads 31 MB once. See docs/faults.md.
 old-kafka: setup ## read from Kafka 2.6
 	@OLD_KAFKA=1 $(VENV)/bin/pytest tests/kafka/test_old_kafka.py
+
+# Downloads 160 MB once. KAFKA="2.8 3.3" runs only these versions. See docs/kafka-services.md.
+KAFKA ?= 2.6 2.7 2.8 3.3 3.9 4.0 4.3
+compat-kafka: setup ## read from real brokers of several versions
+	@for version in $(KAFKA); do \
+		echo "Kafka $$version"; \
+		BROKER_VERSION=$$version $(VENV)/bin/pytest -q -k "not memory" tests/kafka/test_log_contract.py \
+			tests/kafka/test_real_recreated_topics.py || exit 1; \
+	done
 
 # Skips the proxies that are not installed. See docs/proxies.md.
 proxies: setup ## run streams through real proxies with their documented configuration

@@ -26,6 +26,7 @@ import pytest  # noqa: E402
 from werkzeug.wrappers import Response  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
+from tests.support.broker_versions import running_broker  # noqa: E402
 from tests.support.examples import register_profiles  # noqa: E402
 from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
@@ -54,7 +55,8 @@ def processes() -> None:
 @pytest.fixture(scope="session")
 def broker(processes: None) -> Iterator[EmbeddedBroker]:
     """A Kafka broker for all tests of this process. Each test uses its own topics, see fresh_name."""
-    with EmbeddedBroker() as running:
+    version = os.environ.get("BROKER_VERSION")  # set by `make compat-kafka`
+    with running_broker(version) if version else EmbeddedBroker() as running:
         yield running
 
 
