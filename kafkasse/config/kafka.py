@@ -114,8 +114,11 @@ def _problems_of_objects(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
     context, provider = settings.get("ssl_context"), settings.get("sasl_oauth_token_provider")
     if not isinstance(context, ssl.SSLContext | PemCertificates | None):
         yield "ssl_context", f"must be an ssl.SSLContext, not a value of type {type(context).__name__}."
-    if provider is not None and not callable(getattr(provider, "token", None)):
-        yield "sasl_oauth_token_provider", "must be an object with a method token() that returns a token."
+    if provider is not None and not callable(provider) and not callable(getattr(provider, "token", None)):
+        yield (
+            "sasl_oauth_token_provider",
+            "must be a function that returns a token, or an object with a method token() that returns one.",
+        )
 
 
 def _problems_of_servers(servers: str | list[str]) -> Iterator[tuple[str, str]]:
@@ -146,7 +149,7 @@ def _problems_of_login(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     if mechanism == "OAUTHBEARER" and settings.get("sasl_oauth_token_provider") is None:
         yield (
             "sasl_mechanism",
-            "is OAUTHBEARER, which needs sasl_oauth_token_provider, an object that only code can set.",
+            "is OAUTHBEARER, which needs sasl_oauth_token_provider, a function that only code can set.",
         )
 
 

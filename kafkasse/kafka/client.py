@@ -24,6 +24,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.api_header import RequestHeader
@@ -108,6 +109,8 @@ class Client:
             "bootstrap_servers": BOOTSTRAP_DEFAULT,
             **settings,
         }
+        if (provider := self._settings.get("sasl_oauth_token_provider")) is not None:
+            self._settings["sasl_oauth_token_provider"] = _TokenProvider(provider)
         self._advice = (
             BOOTSTRAP_ADVICE if "bootstrap_servers" in settings else f"{BOOTSTRAP_NOT_SET}. {BOOTSTRAP_ADVICE}"
         )
@@ -351,6 +354,24 @@ def _reasons(manager: _ConnectionManager) -> Iterator[None]:
         if reasons := manager.connect_failures():
             raise kafka_errors.KafkaConnectionError(f"{reasons}. {ADVERTISED_ADVICE}") from error
         raise
+
+
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no type hints
+    """Adapts a function, or an object with a method token(). kafka-python accepts only subclasses of its own class.
+
+    An app cannot define such a subclass at its top, because gevent must patch before kafka-python is imported.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        super().__init__()
+        self._provider = provider
+
+    def token(self) -> str:
+        return str(self._provider() if callable(self._provider) else self._provider.token())
+
+    def extensions(self) -> dict[str, str]:
+        found: dict[str, str] = getattr(self._provider, "extensions", dict)()
+        return found
 
 
 class _LenientBytes(bytearray):

@@ -17,7 +17,7 @@ REQUEST_TIMEOUT_MS = 20_000
 Result = TypeVar("Result")
 
 
-def retry(operation: Callable[[], Result], error: type[KafkaError] = KafkaError) -> Result:
+def retry(operation: Callable[[], Result], error: type[Exception] = KafkaError) -> Result:
     """Call `operation` until it does not raise `error`, and return its result. After TIMEOUT_S seconds, raise the error.
 
     kafka-python's client fails if the first node that it tries is down.

@@ -1,17 +1,23 @@
-"""A broker with three listeners: plaintext, TLS with client certificates, and SASL with a password."""
+"""A broker with listeners for plaintext, TLS with client certificates, SASL with a password, and SASL over TLS."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from kafka import KafkaAdminClient
+from kafka.admin import UserScramCredentialUpsertion
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
 
 HOST = "127.0.0.1"
 USER, PASSWORD = "ada", "12345"
-_LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "CONTROLLER")
-_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+MAX_LOGIN_S = 2  # on the listener SASL_SSL; the broker closes a connection that does not log in again
+_LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "CONTROLLER")
+_SECURITY = "org.apache.kafka.common.security"
+_LOGIN = f"{_SECURITY}.plain.PlainLoginModule required"
 
 
 def free_ports(listeners: Sequence[str] = _LISTENERS) -> dict[str, int]:
@@ -24,7 +30,11 @@ def free_ports(listeners: Sequence[str] = _LISTENERS) -> dict[str, int]:
 
 
 def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBroker:
-    """Return a broker that is not started yet. It has a certificate of `authority` and accepts only its certificates."""
+    """Return a broker that is not started yet. It has a certificate of `authority`.
+
+    The listener SSL accepts only certificates of `authority`. The listener SASL_SSL accepts passwords, with SCRAM after
+    add_scram_user(), and tokens without a signature.
+    """
     certificate, key = authority.issue("broker")
     settings = {
         "ssl.client.auth": "required",
@@ -35,8 +45,27 @@ def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBr
         "ssl.truststore.certificates": _property(authority.certificate),
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_LOGIN} user_{USER}="{PASSWORD}";',
+        "listener.name.sasl_ssl.ssl.client.auth": "none",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{_LOGIN} user_{USER}="{PASSWORD}";',
+        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": (
+            f'{_SECURITY}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+        ),
+        "connections.max.reauth.ms": str(MAX_LOGIN_S * 1000),
     }
     return EmbeddedBroker(ports["PLAINTEXT"], settings=_listeners(ports) | settings)
+
+
+def add_scram_user(broker: EmbeddedBroker) -> None:
+    """Create the password of USER for SCRAM. Kafka stores it in the cluster's metadata."""
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            [error] = admin.alter_user_scram_credentials(
+                [UserScramCredentialUpsertion(USER, mechanism, PASSWORD)]
+            ).values()
+            assert error is None, error
 
 
 def encrypted_broker(certificate: tuple[str, str], ports: Mapping[str, int], **more: str) -> EmbeddedBroker:

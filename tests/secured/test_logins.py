@@ -1,0 +1,141 @@
+"""Each way to log in, on a real broker: records arrive, also while logins expire and certificates are replaced."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.errors import ConfigurationError
+from kafkasse.log import Partition
+from tests.kafka.logs import open_log
+from tests.kafka.test_log_contract import take, values
+from tests.support.certificates import Authority
+from tests.support.kafka import Cluster, retry
+from tests.support.secured_broker import HOST, MAX_LOGIN_S, PASSWORD, USER, add_scram_user
+from tests.support.waiting import wait_until
+
+TOKEN_S = 3600
+
+Client = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def writer(broker: EmbeddedBroker) -> Any:
+    add_scram_user(broker)
+    with closing(Cluster(broker.bootstrap_servers)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def files(authority: Authority, tmp_path: Path) -> Path:
+    """The certificate of the authority, and the certificates and keys of a trusted and of an unknown client."""
+    (tmp_path / "ca.pem").write_text(authority.certificate)
+    for name, issuer in {"trusted": authority, "unknown": Authority()}.items():
+        certificate, key = issuer.issue(name)
+        (tmp_path / f"{name}.pem").write_text(certificate)
+        (tmp_path / f"{name}.key").write_text(key)
+    return tmp_path
+
+
+@pytest.fixture
+def tls(files: Path) -> Client:
+    return {"security_protocol": "SASL_SSL", "ssl_check_hostname": False, "ssl_cafile": str(files / "ca.pem")}
+
+
+def token() -> str:
+    """Return a token without a signature, which the broker accepts as long as it is not configured otherwise."""
+    now = int(time.time())
+    parts = {"alg": "none"}, {"sub": USER, "iat": now, "exp": now + TOKEN_S}
+    encoded = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts]
+    return ".".join([*encoded, ""])
+
+
+class TokenProvider:
+    def token(self) -> str:
+        return token()
+
+
+PASSWORDS = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"sasl_mechanism": "PLAIN", **PASSWORDS},
+        {"sasl_mechanism": "SCRAM-SHA-256", **PASSWORDS},
+        {"sasl_mechanism": "SCRAM-SHA-512", **PASSWORDS},
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": token},
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": TokenProvider()},
+    ],
+    ids=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER, function", "OAUTHBEARER, object"],
+)
+def test_reads_after_a_login_over_tls(
+    writer: Cluster, ports: dict[str, int], tls: Client, fresh_name: str, login: Client
+) -> None:
+    """A token provider is a function, or an object with a method token(). A new SCRAM user exists a little later."""
+    writer.send(writer.create(fresh_name), b"a")
+    with (
+        closing(open_log(f"{HOST}:{ports['SASL_SSL']}", tls | login)) as log,
+        closing(retry(lambda: log.cursor({Partition(fresh_name, 0): 0}), ConfigurationError)) as cursor,
+    ):
+        assert [b"a"] == values(take(cursor, 1))
+
+
+def test_no_record_is_lost_when_logins_expire(
+    writer: Cluster, ports: dict[str, int], tls: Client, fresh_name: str
+) -> None:
+    """The broker closes connections whose login is too old (connections.max.reauth.ms). The cursor opens new ones."""
+    tokens = 0
+
+    def counted() -> str:
+        nonlocal tokens
+        tokens += 1
+        return token()
+
+    login = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": counted}
+    partition = Partition(writer.create(fresh_name), 0)
+    with (
+        closing(open_log(f"{HOST}:{ports['SASL_SSL']}", tls | login)) as log,
+        closing(log.cursor({partition: 0}, tail=True)) as cursor,
+    ):
+        sent, received = [], []
+        until_s = time.monotonic() + 2 * MAX_LOGIN_S
+        while time.monotonic() < until_s:
+            sent.append(b"%d" % len(sent))
+            writer.send(fresh_name, sent[-1])
+            received += values(take(cursor, 1))
+            assert {fresh_name} == set(log.describe([fresh_name]))
+
+    assert sent == received
+    assert tokens > 2  # the metadata and the fetches have a connection each
+
+
+def test_replaced_certificate_files_are_used_without_a_restart(
+    writer: Cluster, ports: dict[str, int], tls: Client, files: Path
+) -> None:
+    """The files are read for each connection, so a certificate can be renewed."""
+    client = tls | {
+        "security_protocol": "SSL",
+        "ssl_certfile": str(files / "client.pem"),
+        "ssl_keyfile": str(files / "client.key"),
+    }
+
+    def install(name: str) -> None:
+        for suffix in ("pem", "key"):
+            shutil.copy(files / f"{name}.{suffix}", files / f"client.{suffix}")
+
+    with closing(open_log(f"{HOST}:{ports['SSL']}", client)) as log:
+        install("unknown")
+        with pytest.raises(ConfigurationError):
+            log.describe(["t"])
+        install("trusted")
+
+        wait_until(lambda: log.describe(["no-such-topic"]) == {})
