@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import gevent
 import pytest
 from kafka.admin import OffsetSpec
+from kafka.errors import TopicAlreadyExistsError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
@@ -21,7 +22,7 @@ from kafkasse.memory_log import MemoryLog
 from kafkasse.position.position import INT32_MAX
 from tests.kafka.logs import open_log
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
-from tests.support.kafka import Cluster
+from tests.support.kafka import Cluster, retry
 
 TIMEOUT_S = 30  # turns a hang into a failure
 
@@ -50,6 +51,12 @@ class MemoryWriter:
 
 
 class KafkaWriter(Cluster):
+    def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
+        # With ZooKeeper, a deleted topic exists a little longer in the background.
+        return retry(
+            lambda: super(KafkaWriter, self).create(topic, partitions, replicas, **configs), TopicAlreadyExistsError
+        )
+
     def skip(self, topic: str) -> None:
         """Write an aborted transaction and its marker, which take up offsets but are not returned."""
         self.transaction(topic, b"aborted", commit=False)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from kafka.errors import TopicAlreadyExistsError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
@@ -16,7 +15,6 @@ from kafkasse.log import TRUNCATED, Cursor, Gap, OffsetOutOfRange, Partition
 from tests.kafka.logs import open_log
 from tests.kafka.test_log_contract import TIMEOUT_S, KafkaWriter, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
-from tests.support.kafka import retry
 
 OLD, NEW = 60, 45  # records in the topic before and after it is recreated
 
@@ -40,7 +38,7 @@ def log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
 def recreate(writer: KafkaWriter, topic: str) -> list[bytes]:
     """Delete a topic, create it again and write to it. Returns the new values."""
     writer.delete(topic)
-    retry(lambda: writer.create(topic), TopicAlreadyExistsError)  # with ZooKeeper, it is deleted in the background
+    writer.create(topic)
     new = [b"new %d" % number for number in range(NEW)]
     writer.send(topic, *new)
     return new
