@@ -33,21 +33,29 @@ def measure(testbed: Testbed) -> Figures:
         with testbed.kafkasse() as server:
             own[clients] = _idle(testbed, server, clients)
     sockets = [(clients, _sockets(testbed, clients)) for clients in scale.fan_out_clients]
-    rows, lines = _rows(many, own[many]), {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
+    rows = [_memory_row(f"{many:,} idle clients", many, own[many]), *_rows(many, own[many])]
+    lines = {"kafkasse": [(float(clients), float(held)) for clients, held in sockets]}
     for name, running in testbed.baselines().items():
         with running() as server:
             other = _idle(testbed, server, few)
+            # A few clients of ours fit into memory that the first clients have left.
+            rows.append(_memory_row(f"{many:,} idle clients, {few:,} of the baseline", many, own[many], name, other))
             rows += _rows(few, own[few], name, other)
             lines[name] = [(few, other.sockets)]
     rows += _socket_rows(sockets)
     return Figures(rows, [Curve("sockets", "Connections to Kafka for one topic", "clients", "connections", lines)])
 
 
+def _memory_row(what: str, clients: int, own: _Idle, against: str = "", other: _Idle = NOTHING) -> Row:
+    return Row(
+        f"idle.memory.{clients}.{against}".rstrip("."), f"{what}: memory per client", own.bytes_per_client / 1024, "KiB",
+        other.bytes_per_client / 1024, against, 10.0, "a stream, a reader, a socket and its watcher; no greenlet",
+    )  # fmt: skip
+
+
 def _rows(clients: int, own: _Idle, against: str = "", other: _Idle = NOTHING) -> list[Row]:
     key, what = f"{clients}.{against}".rstrip("."), f"{clients:,} idle clients"
     return [
-        Row(f"idle.memory.{key}", f"{what}: memory per client", own.bytes_per_client / 1024, "KiB",
-            other.bytes_per_client / 1024, against, 10.0, "a stream, a reader, a socket and its watcher; no greenlet"),
         Row(f"idle.total.{key}", f"{what}: server CPU", own.cores * 100, "% of a core", other.cores * 100, against,
             limit="the tail fetches twice a second; heartbeats"),
         Row(f"idle.base.{key}", f"memory of the server with {FIRST_CLIENTS} clients", own.base_bytes / 2**20, "MiB",

@@ -129,7 +129,7 @@ class Testbed:
         _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
         with ExitStack() as stack:  # if this method fails, everything that it has started is stopped
-            broker = stack.enter_context(EmbeddedBroker(heap_mb=BROKER_HEAP_MB))
+            broker = stack.enter_context(EmbeddedBroker(heap_mb=BROKER_HEAP_MB, initial_heap_mb=BROKER_HEAP_MB))
             self.bootstrap_servers = broker.bootstrap_servers
             self._broker = Server("broker", 0, (broker.pid,), b"")
             self.broker_port = int(self.bootstrap_servers.rpartition(":")[2])

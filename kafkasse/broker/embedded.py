@@ -80,6 +80,7 @@ class EmbeddedBroker:
             is removed at the end of the `with` block.
         settings: Kafka's broker settings; they override SETTINGS.
         heap_mb: the maximum size of the JVM's heap in MiB.
+        initial_heap_mb: its size at the start; 0: a quarter of the maximum.
         cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
             nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
 
@@ -94,9 +95,10 @@ class EmbeddedBroker:
         settings: Mapping[str, str] | None = None,
         cluster_id: str = "",
         heap_mb: int = 256,
+        initial_heap_mb: int = 0,
     ) -> None:
         self._port = port
-        self._heap_mb = heap_mb
+        self._heap = f"-Xms{initial_heap_mb or heap_mb // 4}m", f"-Xmx{heap_mb}m"
         self._directory = directory
         self._settings = dict(settings or {})
         self._cluster_id = cluster_id or new_cluster_id()
@@ -177,9 +179,8 @@ class EmbeddedBroker:
             require_free(fixed_port)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
-            heap = f"-Xms{self._heap_mb // 4}m", f"-Xmx{self._heap_mb}m"
             # Compression codecs extract their libraries to the temporary directory.
-            options = *JVM_OPTIONS, *heap, f"-Djava.io.tmpdir={home}"
+            options = *JVM_OPTIONS, *self._heap, f"-Djava.io.tmpdir={home}"
             command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed_port else MAX_PORT_ATTEMPTS):
                 client_port, controller_port = _free_ports()
