@@ -121,10 +121,9 @@ class Config:
 
         return routes(self.route)
 
-    @property
-    def schema_registry(self) -> SchemaRegistrySettings | None:
-        """The settings of the schema registry, or None if there is none."""
-        given = self.route.schema_registry
+    def schema_registry(self, cluster: str = "") -> SchemaRegistrySettings | None:
+        """Return the settings of the schema registry of a cluster, or None if there is none."""
+        given = self.route.schema_registries.get(cluster, self.route.schema_registry)
         return None if given is None else SchemaRegistrySettings(**given)
 
     def check_servable(self) -> None:

@@ -30,6 +30,7 @@ _KINDS = {
     "kafka": "a client setting of kafka-python",
     "clusters": "a client setting of kafka-python",
     "schema_registry": "a setting of the schema registry",
+    "schema_registries": "a setting of a schema registry",
     "guards": "a setting of a guard",
     "routes": "a setting of a route",
 }
@@ -49,7 +50,7 @@ def problems(layer: Layer) -> list[str]:
     if not errors:  # the following checks rely on the types
         found += [*_problems_of_clients(layer), *_problems_of_proxies(layer)]
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
-        found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registry(layer)]
+        found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registries(layer)]
         found += _problems_of_groups(layer)
         if not found:  # otherwise, a parameter may be unused because of another mistake
             found += _problems_of_parameters(layer)
@@ -252,26 +253,38 @@ def _as_variable(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _problems_of_registry(layer: Layer) -> Iterator[str]:
-    """Check that a decoder has a registry, that the login is complete, and that the files can be read."""
-    registry = layer.values["schema_registry"]
-    if registry is None:
+def _problems_of_registries(layer: Layer) -> Iterator[str]:
+    """Check that each decoder has a registry, that logins are complete, and that the files can be read."""
+    general, others = layer.values["schema_registry"], layer.values["schema_registries"]
+    if general is None:
         routes: list[SettingPath] = [
             ("routes", name, "decoder")
             for name, route in layer.values["routes"].items()
-            if route.get("decoder") == "registry"
+            if route.get("decoder", layer.values["decoder"]) == "registry" and route.get("cluster") not in others
         ]
-        for path in [("decoder",), *routes] if layer.values["decoder"] == "registry" else routes:
+        for path in [("decoder",)] if layer.values["decoder"] == "registry" else routes:
             rest = "is registry: set schema_registry too. Example: schema_registry: {url: https://registry.example}"
             yield _sentence(layer.source(path), _name(path), rest)
-        return
+    else:
+        yield from _problems_of_registry(("schema_registry",), general, layer)
+    for cluster, registry in others.items():
+        path = ("schema_registries", cluster)
+        if cluster not in layer.values["clusters"]:
+            yield _sentence(layer.source(path), _name(path), "is not the registry of one of the clusters.")
+        yield from _problems_of_registry(path, registry, layer)
+
+
+def _problems_of_registry(path: SettingPath, registry: Mapping[str, Any], layer: Layer) -> Iterator[str]:
     if ("username" in registry) != ("password_file" in registry):
-        source = layer.source(("schema_registry",))
-        yield _sentence(source, "schema_registry", "needs both username and password_file, or neither.")
-    for name in registry.keys() & {"password_file", "ca_file"}:
+        yield _sentence(layer.source(path), _name(path), "needs both username and password_file, or neither.")
+    if "key_file" in registry and "cert_file" not in registry:
+        yield _sentence(
+            layer.source(path), _name(path), "needs cert_file too, because key_file is the key of a certificate."
+        )
+    for name in registry.keys() & {"password_file", "ca_file", "cert_file", "key_file"}:
         if reason := kafka.unreadable(registry[name]):
-            path = ("schema_registry", name)
-            yield _sentence(layer.source(path), _name(path), f"names a file that cannot be read: {reason}.")
+            file = (*path, name)
+            yield _sentence(layer.source(file), _name(file), f"names a file that cannot be read: {reason}.")
 
 
 def problems_of_access(layer: Layer) -> Iterator[str]:

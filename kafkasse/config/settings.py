@@ -83,6 +83,8 @@ class SchemaRegistrySettings:
     username: str | None = None
     password_file: str | None = None
     ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
     timeout_s: float = 5
     max_wait_s: float = 30
 
@@ -95,6 +97,7 @@ class RouteSettings:
     topic_groups: Mapping[str, Sequence[str]]
     topic_prefix: str
     schema_registry: Mapping[str, Any] | None
+    schema_registries: Mapping[str, Mapping[str, Any]]
     decoder: str
     validate_values: bool
     id_type: str

@@ -24,6 +24,7 @@ NO_VARIABLES = (
     "topic_groups",
     "guards",
     "schema_registry",
+    "schema_registries",
     "routes",
 )  # settings that no environment variable can hold
 SettingPath = tuple[str | int, ...]

@@ -65,18 +65,22 @@ class RegistryClient:
 
     Args:
         settings: the address, the login and the timeout.
+
+    Attributes:
+        url: the address.
     """
 
     def __init__(self, settings: SchemaRegistrySettings) -> None:
         import requests  # not at the top, because it binds a socket when it is imported
 
+        self.url = settings.url
         self._settings = settings
         self._errors = requests.exceptions
         self._session = requests.Session()
         self._session.headers["Accept"] = ", ".join(sorted(TYPES))
         self._session.headers["Accept-Encoding"] = "identity"  # so that MAX_RESPONSE_BYTES limits what we read
-        if settings.ca_file:
-            self._session.verify = settings.ca_file
+        if settings.cert_file:
+            self._session.cert = (settings.cert_file, settings.key_file) if settings.key_file else settings.cert_file
 
     def schema(self, schema_id: SchemaId, format: str = "") -> RegisteredSchema:
         """Return the schema with an ID or GUID. The format `serialized` makes a Protobuf schema a descriptor in base64.
@@ -101,8 +105,10 @@ class RegistryClient:
             with gevent.Timeout(timeout_s, TemporaryFailure(f"no response within {timeout_s:g} s")):
                 status, body = self._send(path, parameters)
         except self._errors.SSLError as error:
-            raise Misconfigured(f"TLS failed: {error}. Check schema_registry.url and ca_file.") from error
-        except OSError as error:  # requests' exceptions, and a ca_file or password_file that cannot be read
+            raise Misconfigured(
+                f"TLS failed: {error}. Check schema_registry.url, ca_file, cert_file and key_file."
+            ) from error
+        except OSError as error:  # requests' exceptions, and files that cannot be read
             if isinstance(error, self._errors.RequestException):
                 raise TemporaryFailure(f"{type(error).__name__}: {error}") from error
             raise Misconfigured(f"a file of schema_registry cannot be read: {error}") from error
@@ -116,6 +122,7 @@ class RegistryClient:
             params=parameters,
             auth=self._login(),
             timeout=settings.timeout_s,
+            verify=settings.ca_file,  # the variable REQUESTS_CA_BUNDLE would override Session.verify
             allow_redirects=False,
             stream=True,
         ) as response:

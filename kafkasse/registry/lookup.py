@@ -148,7 +148,7 @@ class SchemaRegistry:
         except (NotFound, DeserializationError):
             return None
         except (TemporaryFailure, Misconfigured) as error:
-            self._log("The documents lack the schemas of the registry: %s", error)
+            self._log("The documents lack the schemas of the registry %s: %s", error)
             raise RegistryUnavailable(UNAVAILABLE) from error
 
     def _start(self, schema_id: SchemaId) -> _Lookup:
@@ -169,7 +169,7 @@ class SchemaRegistry:
         except TemporaryFailure:
             lookup.fail(RegistryUnavailable(UNAVAILABLE), UNAVAILABLE_FOR_S)
         except Misconfigured as error:
-            self._log("The schema registry rejects requests, so streams end with status 503: %s", error)
+            self._log("The schema registry %s rejects requests, so streams end with status 503: %s", error)
             lookup.fail(RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S)
         except Exception:
             self._logger.exception("The lookup of the schema %s failed unexpectedly.", schema_id)
@@ -187,7 +187,7 @@ class SchemaRegistry:
                 with self._requests:
                     return self._compile(schema_id, lambda format: self._client.schema(schema_id, format))
             except TemporaryFailure as error:
-                self._log("The schema registry is not available; streams wait for it: %s", error)
+                self._log("The schema registry %s is not available; streams wait for it: %s", error)
                 if time.monotonic() >= deadline:
                     raise
             except NotFound:
@@ -232,7 +232,7 @@ class SchemaRegistry:
     def _log(self, message: str, error: Exception) -> None:
         if time.monotonic() >= self._log_at:
             self._log_at = time.monotonic() + LOG_INTERVAL_S
-            self._logger.error(message, one_line(str(error)))
+            self._logger.error(message, self._client.url, one_line(str(error)))
 
 
 def _again(error: Exception) -> Exception:

@@ -22,7 +22,7 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
 from kafkasse.config.check import OPEN_ROUTE
-from kafkasse.config.settings import WebSettings
+from kafkasse.config.settings import SchemaRegistrySettings, WebSettings
 from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
@@ -156,10 +156,12 @@ class StreamService:
         self.config = config
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
         self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
-        schema_registry = _schema_registry(config)
+        registries = _schema_registries(config)
         skipped = SkippedRecords(self.observer.metrics, config.hooks.logger)
-        self._encoders = Encoders(config, skipped.add, schema_registry)
-        self.catalog = Catalog(self, catalog, ValueSchemas(schema_registry))
+        self._encoders = Encoders(config, skipped.add, registries)
+        # The documents name schemas by topic, so they can contain those of only one registry.
+        described = {name: each for name, each in registries.items() if name not in config.route.schema_registries}
+        self.catalog = Catalog(self, catalog, ValueSchemas(described))
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
@@ -481,16 +483,18 @@ def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | Non
     return {each: held.end for each, held in feeds.log.offset_ranges(reader.partitions).items()}
 
 
-def _schema_registry(config: Config) -> SchemaRegistry | None:
-    """Return the schema registry, or None if no route uses it.
+def _schema_registries(config: Config) -> dict[str, SchemaRegistry]:
+    """Return the schema registries by cluster, without those that no route uses. Clusters may share one.
 
     Raises:
-        ConfigurationError: a package that the schema registry needs is not installed.
+        ConfigurationError: a package that the schema registries need is not installed.
     """
-    settings = config.schema_registry
-    if settings is None or not any(route.decoder == "registry" for route in config.routes):
-        return None
-    return open_registry(settings, config.hooks.logger)
+    opened: dict[SchemaRegistrySettings, SchemaRegistry] = {}
+    found = {}
+    for cluster in {route.cluster for route in config.routes if route.decoder == "registry"}:
+        if (settings := config.schema_registry(cluster)) is not None:
+            found[cluster] = opened[settings] = opened.get(settings) or open_registry(settings, config.hooks.logger)
+    return found
 
 
 def _has_foreign_cause(error: BaseException) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
@@ -23,15 +23,18 @@ class Encoders:
     Args:
         config: settings and hooks.
         on_skipped: called for each record that cannot be decoded.
-        registry: the schema registry, if a route needs it.
+        registries: the schema registries by cluster, as far as routes need them.
     """
 
     def __init__(
-        self, config: Config, on_skipped: Callable[[str, int, int, str, str], None], registry: SchemaRegistry | None
+        self,
+        config: Config,
+        on_skipped: Callable[[str, int, int, str, str], None],
+        registries: Mapping[str, SchemaRegistry],
     ) -> None:
         self._config = config
         self._on_skipped = on_skipped
-        self._decoders = _decoders(config, registry)
+        self._decoders = _decoders(config, registries)
         # Weak references, so that an unused encoder is freed: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         self._with_client_expression: WeakSet[Encoder] = WeakSet()
@@ -69,12 +72,14 @@ class Encoders:
         )
 
 
-def _decoders(config: Config, registry: SchemaRegistry | None) -> dict[str, Callable[[RecordView], Any]]:
+def _decoders(config: Config, registries: Mapping[str, SchemaRegistry]) -> dict[str, Callable[[RecordView], Any]]:
     """Return the decoders of the routes whose values are not JSON, by the name of the route."""
-    if registry is None:
+    if not registries:
         return {}
     from kafkasse.registry.decoder import Decoder  # its packages are optional
 
     return {
-        route.name: Decoder(registry, route.validate_values) for route in config.routes if route.decoder == "registry"
+        route.name: Decoder(registries[route.cluster], route.validate_values)
+        for route in config.routes
+        if route.decoder == "registry"
     }

@@ -6,6 +6,7 @@ A stream needs none of them: each record names its own schema. If the registry d
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -24,41 +25,41 @@ class ValueSchemas:
     """The schemas of the topics of all routes.
 
     Args:
-        registry: the registry; None if there is none.
+        registries: the registries by cluster.
 
     Attributes:
         version: a number that changes when a schema changes.
     """
 
-    def __init__(self, registry: SchemaRegistry | None) -> None:
+    def __init__(self, registries: Mapping[str, SchemaRegistry]) -> None:
         self.version = 0
-        self._registry = registry
-        self._found: dict[
-            str, tuple[float, dict[str, Any] | None]
-        ] = {}  # by subject, with the time of the next refresh
-        self._retry_at = 0.0
+        self._registries = registries
+        # By registry and subject, with the time of the next refresh.
+        self._found: dict[tuple[SchemaRegistry, str], tuple[float, dict[str, Any] | None]] = {}
+        self._retry_at: dict[SchemaRegistry, float] = {}
         self._lock = Lock()  # one request looks up the schemas for all that wait
 
     def of(self, route: Route) -> dict[str, dict[str, Any]]:
         """Return the JSON Schemas of a route's values, by topic, as far as they are known. Waits for the registry."""
-        if self._registry is None or route.decoder != "registry" or route.fields or route.redact:
+        registry = self._registries.get(route.cluster)
+        if registry is None or route.decoder != "registry" or route.fields or route.redact:
             return {}
         with self._lock:
             names = [name for name in route.topics or route.allowed if not is_pattern(name)]
-            found = {name: self._latest(f"{route.topic_prefix}{name}-value") for name in names}
+            found = {name: self._latest(registry, f"{route.topic_prefix}{name}-value") for name in names}
         return {topic: schema for topic, schema in found.items() if schema is not None}
 
-    def _latest(self, subject: str) -> dict[str, Any] | None:
-        refresh_at, schema = self._found.get(subject, (0.0, None))
+    def _latest(self, registry: SchemaRegistry, subject: str) -> dict[str, Any] | None:
+        refresh_at, schema = self._found.get((registry, subject), (0.0, None))
         now = time.monotonic()
-        if self._registry is None or now < max(refresh_at, self._retry_at):
+        if now < max(refresh_at, self._retry_at.get(registry, 0.0)):
             return schema
         try:
-            latest = self._registry.latest(subject)
+            latest = registry.latest(subject)
         except RegistryUnavailable:
-            self._retry_at = now + RETRY_S
+            self._retry_at[registry] = now + RETRY_S
             return schema
         described = None if latest is None else latest.json_schema()
         self.version += described != schema
-        self._found[subject] = now + REFRESH_S, described
+        self._found[registry, subject] = now + REFRESH_S, described
         return described

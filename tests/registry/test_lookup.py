@@ -209,7 +209,7 @@ def test_a_temporary_failure_is_retried(mocked: Any, failure: dict[str, Any], ca
     assert 1 == registry_at().schema(1).decode(b"\2")
     assert 4 == len(mocked.calls)
     (line,) = caplog.messages
-    assert line.startswith("The schema registry is not available; streams wait for it: ")
+    assert line.startswith(f"The schema registry {URL} is not available; streams wait for it: ")
 
 
 def test_a_registry_that_stays_down(mocked: Any) -> None:

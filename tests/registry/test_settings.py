@@ -13,6 +13,7 @@ from kafkasse.errors import ConfigurationError
 from kafkasse.schemas import read
 
 URL = "https://registry.example/api"
+BROKER = {"bootstrap_servers": ["kafka.example:9092"]}
 
 
 def test_a_route_overrides_the_general_decoder() -> None:
@@ -26,10 +27,24 @@ def test_a_route_overrides_the_general_decoder() -> None:
     ]
 
 
+def test_a_cluster_may_have_a_registry_of_its_own() -> None:
+    """All other clusters use `schema_registry`, which is not required if no route needs it."""
+    route = {"path": "/a", "topics": ["a"], "decoder": "registry", "cluster": "eu"}
+    settings = {
+        "clusters": {"eu": BROKER, "us": BROKER},
+        "schema_registries": {"eu": {"url": URL}},
+        "routes": {"a": route},
+    }
+    without, with_both = Config(**settings), Config(**settings, schema_registry={"url": f"{URL}/2"})
+
+    assert [URL, None] == [(found := without.schema_registry(each)) and found.url for each in ("eu", "us")]
+    assert [URL, f"{URL}/2", f"{URL}/2"] == [with_both.schema_registry(each).url for each in ("eu", "us", "")]
+
+
 def test_the_defaults_are_those_of_the_schema() -> None:
     """The typed object and the schema of the configuration agree."""
-    properties = read("config")["properties"]["schema_registry"]["properties"]
-    settings = Config(schema_registry={"url": URL}).schema_registry
+    properties = read("config")["$defs"]["schema_registry"]["properties"]
+    settings = Config(schema_registry={"url": URL}).schema_registry()
 
     assert isinstance(settings, SchemaRegistrySettings)
     assert {name: setting.get("default") for name, setting in properties.items()} | {"url": URL} == {
@@ -52,6 +67,20 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     (
         {"schema_registry": {"url": URL, "ca_flie": "x"}},
         "schema_registry.ca_flie is not a setting of the schema registry: d",
+    ),
+    (
+        {"schema_registry": {"url": URL, "key_file": __file__}},
+        "schema_registry needs cert_file too, because key_file is the key of a certificate",
+    ),
+    ({"schema_registries": {"eu": {"url": URL}}}, "schema_registries.eu is not the registry of one of the clusters"),
+    ({"schema_registries": {"eu": None}}, "schema_registries.eu must be a mapping with at least url, not null"),
+    (
+        {"schema_registries": {"eu": {"url": URL, "ca_file": "/no/file"}}, "clusters": {"eu": BROKER}},
+        "schema_registries.eu.ca_file names a file that cannot be read",
+    ),
+    (
+        {"schema_registries": {"eu": {"url": URL, "ca_flie": "x"}}},
+        "schema_registries.eu.ca_flie is not a setting of a schema registry: d",
     ),
     (
         {"routes": {"a": {"path": "/a", "topics": ["t"], "decoder": "registry"}}},
@@ -77,6 +106,6 @@ def test_a_file_and_variables(tmp_path: Path) -> None:
 
     config = Config.load({"KAFKASSE_DECODER": "registry"}, file)
 
-    assert SchemaRegistrySettings(url=URL, timeout_s=2) == config.schema_registry
+    assert SchemaRegistrySettings(url=URL, timeout_s=2) == config.schema_registry()
     with pytest.raises(ConfigurationError, match="schema_registry can be set only in a file or in code"):
         Config.load({"KAFKASSE_SCHEMA_REGISTRY": URL})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from contextlib import closing
 from typing import Any
 
 import fastavro
@@ -20,6 +21,7 @@ from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.registry import lookup
 from kafkasse.sse import Event
+from kafkasse.web.blueprint import streams_blueprint
 from tests.support.registry import Registry, framed
 from tests.support.sse import read_events, read_until, without_positions
 
@@ -219,3 +221,34 @@ def test_a_missing_package_is_a_configuration_error(
     with pytest.raises(ConfigurationError, match=rf'needs the package {package}.*pip install "kafkasse\[schemas\]"'):
         client_of(log, server)
     client_of(log, server, decoder="json")
+
+
+def test_clusters_may_have_registries_of_their_own(server: Registry, log: MemoryLog) -> None:
+    """The same schema ID means another schema in another cluster. The documents contain the schemas of `schema_registry`."""
+    with closing(Registry()) as other:
+        for registry, schema in ((server, {"type": "string"}), (other, {"type": "integer"})):
+            registry.register("t-value", schema, "JSON")
+        log.append("t", framed(1, b"7"))
+        log.append("t", framed(1, b'"end"'))
+        log.append("t", framed(1, b"8"))
+        route = {"topics": ["t"], "format": "value"}
+        config = Config(
+            public=True,
+            decoder="registry",
+            validate_values=True,
+            clusters={"eu": {"bootstrap_servers": ["kafka.example:9092"]}},
+            schema_registry={"url": server.url},
+            schema_registries={"eu": {"url": other.url}},
+            routes={"here": {**route, "path": "/here"}, "eu": {**route, "path": "/eu", "cluster": "eu"}},
+        )
+        app = Flask("host")
+        app.register_blueprint(streams_blueprint(config, lambda cluster: log, "kafkasse", catalog=True))
+
+        here, eu = (
+            events_of(app.test_client(), f"/{name}?since=0", last)
+            for name, last in (("here", 'data: "end'), ("eu", "data: 8"))
+        )
+        schemas = app.test_client().get("/-/openapi.json").get_json()["components"]["schemas"]
+
+    assert (['"end"'], ["7", "8"]) == ([each.data for each in here], [each.data for each in eu])
+    assert "string" == schemas["Value.t"]["type"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -24,18 +25,29 @@ class Authority:
         self._name = _name("a test's authority")
         self.certificate = _pem(self._sign(self._name, self._key, is_authority=True))
 
-    def issue(self, name: str) -> tuple[str, str]:
-        """Return a certificate and its key (PKCS#8). Like the certificates of Heroku's brokers, it names no host."""
+    def issue(self, name: str, address: str = "") -> tuple[str, str]:
+        """Return a certificate and its key (PKCS#8).
+
+        Like the certificates of Heroku's brokers, it names no host, unless the IP address of one is given.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         pkcs8 = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         key_pem = key.private_bytes(serialization.Encoding.PEM, *pkcs8).decode()
-        return _pem(self._sign(_name(name), key, is_authority=False)), key_pem
+        return _pem(self._sign(_name(name), key, address=address)), key_pem
 
-    def _sign(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, is_authority: bool) -> x509.Certificate:
+    def _sign(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, is_authority: bool = False, address: str = ""
+    ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = x509.CertificateBuilder(self._name, name, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - VALID).not_valid_after(now + VALID)
         builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        own, issuer = key.public_key(), self._key.public_key()
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+        if address:
+            names = x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))])
+            builder = builder.add_extension(names, critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
 

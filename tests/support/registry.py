@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ Answer = tuple[int, Any]  # the status, and the JSON of the body
 class Registry:
     """A registry on a free port of 127.0.0.1. Close it after use.
 
+    Args:
+        tls: serve HTTPS instead of HTTP.
+
     Attributes:
         url: its address.
         requests: the path and query of each request.
@@ -26,7 +30,7 @@ class Registry:
         failure: returns the answer to a request instead of the registry, or None for the usual answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[str] = []
         self.login: tuple[str, str] | None = None
         self.failure: Callable[[], Answer | None] = lambda: None
@@ -34,7 +38,11 @@ class Registry:
         self._subjects: dict[str, list[int]] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if (
+            tls is not None
+        ):  # the handshake happens in the thread of the connection, so a client that fails delays no other
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
