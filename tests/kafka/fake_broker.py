@@ -31,7 +31,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 HOST = "127.0.0.1"
-FETCH_TIMEOUT_S = 5.0
+FETCH_TIMEOUT_S = 30.0
 NO_LEADER = -1
 EARLIEST = -2
 UNKNOWN_TOPIC_OR_PARTITION = 3
