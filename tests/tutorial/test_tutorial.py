@@ -34,6 +34,14 @@ def walk(processes: None, tmp_path: Path) -> Iterator[Walk]:
     walk.stop()
 
 
+@pytest.fixture
+def own_browser(browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    """The browser, which keeps no page and no login for other tests."""
+    yield browser
+    browser.get("about:blank")
+    browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
+
+
 class Visitor:
     """A person who uses the shop in a browser."""
 
@@ -70,22 +78,22 @@ class Visitor:
 
 
 @pytest.mark.timeout(10 * LIMIT_S)
-def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, browser: webdriver.Chrome) -> None:
+def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, own_browser: webdriver.Chrome) -> None:
     """Every command has the output that the tutorial shows, and the page shows what the tutorial says."""
     walk.until("Open http://127.0.0.1")
-    visitor = Visitor(browser, walk.url)
+    visitor = Visitor(own_browser, walk.url)
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="paid")
     walk.until("## 6.")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
 
     walk.until("The open page shows the same reason")
     visitor.wait_for_state("stopped")
-    browser.refresh()
+    own_browser.refresh()
     visitor.sign_in("grace", "compiler")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
 
     walk.until("`grace` sees one order")
-    browser.refresh()
+    own_browser.refresh()
     visitor.wait_for_orders(order_1003="paid")
     visitor.press("Sign out")
     visitor.sign_in("ada", "analytical")
@@ -97,7 +105,7 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, browser: web
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1004="shipped", order_1005="paid")
 
     walk.until("To see the open streams")
-    browser.refresh()
+    own_browser.refresh()
     visitor.wait_for_state("live")
     walk.to_the_end()
     files = [file.relative_to(EXAMPLE) for file in EXAMPLE.rglob("*") if file.is_file() and file.suffix != ".pyc"]
