@@ -6,12 +6,12 @@ from importlib import metadata
 
 from kafkasse.errors import ConfigurationError
 
-LOWEST = (3, 0, 9)
-REQUIREMENT = "kafka-python>=3.0.9,<3.1"
+LOWEST = (3, 0, 8)
+REQUIREMENT = "kafka-python>=3.0.8,<3.1"
 
 
 def check_version() -> None:
-    """Check that streams receive records with the installed version of kafka-python.
+    """Check that streams receive records, also over TLS, with the installed version of kafka-python.
 
     Raises:
         ConfigurationError: the version is older than LOWEST. The message names it and the command that replaces it.
@@ -20,6 +20,6 @@ def check_version() -> None:
     release = tuple(int(part) if part.isdigit() else 0 for part in installed.split(".")[:3])
     if release < LOWEST:
         raise ConfigurationError(
-            f"kafka-python {installed} is installed, but kafkasse needs 3.0.9 or newer: with 3.0.6 and older "
-            f"versions, streams open and receive no records. Run: pip install '{REQUIREMENT}'"
+            f"kafka-python {installed} is installed, but kafkasse needs 3.0.8 or newer: 3.0.7 cannot be used "
+            f"with TLS, and with older versions, streams open and receive no records. Run: pip install '{REQUIREMENT}'"
         )

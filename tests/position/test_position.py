@@ -417,7 +417,7 @@ def test_the_largest_offset() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "reason"),
     [
-        ("[]", "", "non-empty"),
+        ("[]", "", "[] "),  # the rest depends on the version of jsonschema
         ("{}", "", "array"),
         ('"t"', "", "array"),
         ("null", "", "array"),

@@ -23,7 +23,8 @@ WORK = ROOT / "build" / "compat"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 EXTRAS = ("jwt", "cel", "schemas")
 # gunicorn 20.1 and gevent 22.10 import pkg_resources, which newer versions of setuptools do not contain.
-CONSTRAINTS = ("setuptools<81",)
+# Flask before 2.3.3 and its Werkzeug use names that Python 3.14 removed.
+CONSTRAINTS = ("setuptools<81", "flask>=2.3.3; python_version >= '3.14'")
 TOOLS = ("pytest", "pytest-timeout", "hypothesis", "responses", "selenium")
 FAST = [
     *(
