@@ -138,7 +138,7 @@ def otel_wsgi(app: Flask) -> Any:
 
 
 def prometheus(app: Flask) -> Any:
-    PrometheusMetrics(app, registry=CollectorRegistry())
+    PrometheusMetrics(app, registry=CollectorRegistry(), group_by="endpoint")
     return mounted(app)
 
 
