@@ -39,13 +39,18 @@ exec chroot --userspec={user} {root} /usr/bin/env -i --chdir={directory} {words}
 """
 
 
-def missing_tools() -> str:
-    """Return why this machine cannot build the image, or "" if it can."""
+class CannotBuild(Exception):
+    """This machine cannot build the image. The message says what to do."""
+
+
+def check_machine() -> None:
+    """Raise CannotBuild if the tools or the permissions are missing."""
     packages = [each for each in ("buildah", "debootstrap") if not shutil.which(each)]
     if packages:
-        return f"run: apt-get install --no-install-recommends {' '.join(packages)}"
-    mounts = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
-    return "run it as root on a machine that allows mounts" if mounts.returncode or os.getuid() else ""
+        raise CannotBuild(f"run: apt-get install --no-install-recommends {' '.join(packages)}")
+    mount = ["unshare", "--mount", "mount", "-t", "proc", "proc", "/proc"]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        raise CannotBuild("run it as root on a machine that allows mounts")
 
 
 def buildah(*words: object) -> str:
@@ -63,7 +68,9 @@ def create_base() -> None:
     root = STORE / "base"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    subprocess.run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, root, MIRROR], check=True)
+    # In a mount namespace of its own, so that no mount is left if debootstrap is killed.
+    options = ["--variant=minbase", f"--include={PACKAGES}"]
+    subprocess.run(["unshare", "--mount", "debootstrap", *options, SUITE, root, MIRROR], check=True)
     for folder in ("var/cache/apt", "var/lib/apt/lists"):
         shutil.rmtree(root / folder)
     (root / "usr/bin/python").symlink_to("python3")

@@ -46,10 +46,10 @@ def installed(processes: None, tmp_path: Path) -> Path:
 
 @needs_systemd
 def test_systemd_accepts_the_unit(installed: Path) -> None:
-    """systemd-analyze reports neither errors nor warnings."""
+    """systemd-analyze reports neither errors nor warnings about it. It may report some about the units of this machine."""
     done = subprocess.run(["systemd-analyze", "verify", installed], capture_output=True, text=True, check=False)
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert [] == [line for line in done.stderr.splitlines() if UNIT.name in line]
 
 
 @needs_systemd
