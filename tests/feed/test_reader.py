@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import gevent
 import pytest
 from gevent.event import Event
 
 from kafkasse.config import Config
+from kafkasse.errors import KafkasseError, KafkaUnavailable
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed import reader as readers
 from kafkasse.feed.reader import ReaderState
+from kafkasse.feed.ring import Place
+from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.frame.encoder import MAX_PIECE_RECORDS
+from kafkasse.log import Gap, Partition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
@@ -411,3 +416,106 @@ def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: World) -> N
     reader.read(0)
 
     assert (1, 5) == (reader.stats.falls_behind, reader.lag() + reader.events)
+
+
+# What a reader must not lose or repeat in rare orders of events.
+
+
+def feed_of(world: World) -> SharedFeed:
+    [feed] = world.tails[0].feeds.values()
+    return feed
+
+
+def at(world: World, partition_0: int, partition_1: int) -> str:
+    """Return an event ID at these offsets."""
+    ids = feed_of(world).ids
+    return ids.copy_at({Partition("t", 0): partition_0, Partition("t", 1): partition_1}, {}).render()
+
+
+def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no other reader could catch up after Kafka was unavailable."""
+    monkeypatch.setattr(readers, "UNAVAILABLE_BACKOFF_S", 0.0)
+    world = World(max_catch_ups=1)
+    unlucky = behind(world)
+    unlucky._cursors = unlucky._cursors._replace(open=Mock(side_effect=KafkaUnavailable("down")))
+
+    assert b"" == unlucky.read(0)
+
+    assert [0, 1, 2] == offsets(behind(world).read(TIMEOUT_S))
+    world.feeds.close()
+
+
+def test_a_joining_reader_receives_only_the_gaps_after_its_position(world: World) -> None:
+    """A client that has read past a gap must not receive it, and one before the gap receives it once."""
+    world.open()
+    feed_of(world).declare(Gap(Partition("t", 0), 3, 5, "removed by retention"))
+    world.append(1, partition=1)
+    feed_of(world).declare(Gap(Partition("t", 0), 5, 8, "removed by retention"))
+    before, after = (world.open(last_id=at(world, *offsets)) for offsets in ((3, 1), (8, 0)))
+    assert JOINING is before.state is after.state
+
+    types = [[event.type for event in Parser().receive(each.read(0) + each.read(0))] for each in (before, after)]
+
+    assert [["gap", "gap"], ["message"]] == types
+    assert LIVE is before.state is after.state
+
+
+def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world: World) -> None:
+    """A partition without a leader starts at a timestamp, which is a part of the position."""
+    world.open()
+    feed = feed_of(world)
+    same, later = feed.ids.copy_at(feed.ids.offsets, {}), dict.fromkeys(feed.ids.offsets, 9)
+
+    assert feed.is_at(same)
+    assert not feed.is_at(same.copy_at(later, {}))
+    assert not feed.is_at(same.copy_at(same.offsets, {}, {}, {Partition("t", 2): 5}))
+
+
+def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world: World) -> None:
+    """Another greenlet may have appended frames that parked clients have not received. Their ID would skip these frames."""
+    reader, client = world.open(), ParkedClient()
+    reader.park(client)
+    feed = feed_of(world)
+    feed._flushed = feed._flushed._replace(id_sent=False)
+    world.log.append("t", b'{"n":1}')
+    batch = world.log.read(Partition("t", 0), 3)
+    assert batch is not None
+    feed.append(batch)
+
+    feed._send_heartbeat()
+
+    [event] = Parser().receive(client.received)
+    assert 3 == parse(event.id).starts[Partition("t", 0)].offset
+
+
+@pytest.mark.parametrize("error", [None, KafkasseError("it failed")])
+def test_a_reader_of_a_feed_that_has_ended_cannot_be_parked(world: World, error: KafkasseError | None) -> None:
+    """A parked client of such a feed would receive nothing, and its stream would never end."""
+    reader = live(world)
+    assert reader.can_park
+
+    feed_of(world).fail(error)
+
+    assert not reader.can_park
+
+
+def test_parked_clients_continue_where_they_were_when_their_feed_skips_records(world: World) -> None:
+    """A client whose socket was full receives the records since then, and the other one only those that were skipped."""
+    fast, full = ParkedClient(), ParkedClient()
+    full.try_send = lambda chunk, data=b"": False
+    both = [world.open(), world.open()]
+    for reader, client in zip(both, (fast, full), strict=True):
+        reader.park(client)
+    world.append(2)
+    for _ in range(2):
+        world.log.append("t", b'{"n":1}')
+    feed = feed_of(world)
+
+    feed.skip_to({Partition("t", 0): Place(7, None, None), Partition("t", 1): Place(None, 5, None)})
+    for reader in both:
+        reader.unpark()
+
+    assert {Partition("t", 0): 7, Partition("t", 1): 0} == feed.ids.offsets
+    frames = [b"".join(reader.read(0) for _ in range(6)) for reader in both]
+    assert [[5, 6], [4, 5, 6]] == [offsets(each) for each in frames]
+    assert [LIVE, LIVE] == [reader.state for reader in both]

@@ -15,6 +15,7 @@ from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds, StopReason
 from kafkasse.feed import snapshot as snapshots
+from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder, JsonLines
@@ -531,3 +532,21 @@ def _spy(encode: Any, offsets: list[int]) -> Any:
         return encode(topic, partition, record)
 
     return spy
+
+
+def test_a_client_whose_snapshot_is_older_than_the_ring_catches_up() -> None:
+    """The ring evicts the records after the snapshot while the client receives it."""
+    world = World(max_ring_records=2)
+    for n in range(3):
+        world.put(n, b"%d" % n)
+    world.open().read()
+    client = world.open()
+    for n in range(3, 9):
+        world.put(n, b"%d" % n)
+
+    client.read()
+
+    assert list(range(9)) == numbers(client.events)
+    assert (1, 0) == (client.reader.stats.catch_ups, client.reader.stats.falls_behind)
+    assert ReaderState.LIVE is client.reader.state
+    world.feeds.close()

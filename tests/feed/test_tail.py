@@ -20,10 +20,10 @@ from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
 from kafkasse.frame import Encoder
-from kafkasse.log import Topic
+from kafkasse.log import Partition, Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, of_topics, parse
-from kafkasse.position.position import INT32_MAX
+from kafkasse.position.position import INT32_MAX, PartitionStart
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
 from tests.support.sse import numbers_in
@@ -452,6 +452,22 @@ def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
     assert others >= 2 * len(names)  # once for the topic, and once for its partition
     world.feeds.close()
+
+
+def test_a_joining_reader_writes_the_timestamps_of_its_records(world: World) -> None:
+    """With `both`, a client resumes at the timestamp at a copy of the topic."""
+    first = world.open("a", id_type=IdType.BOTH)
+    position = json.loads(first.position_id)
+    for partition in (0, 1):
+        world.log.append("a", b"{}", partition, timestamp=1000)
+    world.turn()
+    position[1]["offset"] = 1
+    joining = world.open(*position, id_type=IdType.BOTH)
+    assert ReaderState.JOINING is joining.state
+
+    [event] = Parser().receive(joining.read(0))
+
+    assert PartitionStart(1, 1000) == parse(event.id).starts[Partition("a", 0)]
 
 
 # Truncation.
