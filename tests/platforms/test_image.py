@@ -78,7 +78,7 @@ def test_streams_without_root_and_from_a_read_only_file_system(start: Start, clu
 def test_the_health_check_fails_when_the_server_has_stopped(image: Image, start: Start) -> None:
     """It runs in the container, as the container engine runs it."""
     server = start()
-    assert 200 == fetch(server.port, "/-/ready").status
+    assert 200 == fetch(server.port, "/-/health").status  # the worker has started
     kind, *words = image.config["Healthcheck"]["Test"]
     check = image.command(words, PORT=str(server.port))
 
