@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from kafkasse.config import Config
-from kafkasse.config.kafka import BOOTSTRAP_DEFAULT
+from kafkasse.config.kafka import servers
 from kafkasse.describe.streams import is_pattern
 from kafkasse.errors import CommandError, KafkasseError
 from kafkasse.kafka.version import check_version
@@ -66,8 +66,7 @@ def _topics(config: Config, cluster: str) -> Partitions:
     client = Client(settings, config.kafka.kafka_timeout_s)
     with closing(client), _reasons(), translate_errors():
         found = client.metadata(None)
-    servers = settings.get("bootstrap_servers", BOOTSTRAP_DEFAULT)
-    click.echo(f"Kafka at {servers if isinstance(servers, str) else ', '.join(servers)}")
+    click.echo(f"Kafka at {servers(settings)}")
     prefix = config.topic_prefix(cluster)
     return {
         name.removeprefix(prefix): len(each.partitions)

@@ -26,6 +26,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from kafkasse.config import Config
+from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
 from kafkasse.progress import Progress
 
@@ -365,10 +366,9 @@ def _client(client_class: Any, settings: dict[str, Any], **client_settings: Any)
     try:
         return client_class(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
     except KafkaTimeoutError:
-        servers = settings["bootstrap_servers"]
         raise CommandError(
-            f"cannot reach Kafka at {servers if isinstance(servers, str) else ','.join(servers)} within "
-            f"{BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another address with --bootstrap-servers"
+            f"cannot reach Kafka at {servers(settings)} within {BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another"
+            " address with --bootstrap-servers"
         ) from None
     except (KafkaError, ValueError, OSError) as error:
         raise CommandError(f"cannot connect to Kafka, check its settings: {_message(error)}") from error

@@ -70,6 +70,12 @@ def client_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def servers(settings: Mapping[str, Any]) -> str:
+    """Return `bootstrap_servers`, or its default, as text."""
+    addresses = settings.get("bootstrap_servers", BOOTSTRAP_DEFAULT)
+    return addresses if isinstance(addresses, str) else ", ".join(addresses)
+
+
 def settings_of_url(url: str) -> dict[str, Any] | None:
     """Return servers and protocol of `kafka+ssl://host:9096,kafka+ssl://host:9096` or `kafka://host:9092`, or None."""
     parts = [re.fullmatch(r"(kafka(?:\+ssl)?)://([^/?#]+)/?", each.strip()) for each in url.split(",")]

@@ -174,6 +174,14 @@ def test_names_the_kafka_that_does_not_answer(failure: Callable[..., str]) -> No
     assert "--bootstrap-servers" in sentence
 
 
+def test_names_the_default_address_if_none_is_set(failure: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafkasse.config.kafka.BOOTSTRAP_DEFAULT", "127.0.0.1:1")
+
+    sentence = failure(str(COUNTRIES), "--topic", "t")
+
+    assert sentence.startswith("kafkasse load: cannot reach Kafka at 127.0.0.1:1")
+
+
 @pytest.mark.parametrize(
     ("file", "reason"),
     [("missing.csv", "cannot read missing.csv: No such file"), ("x.xlsx", "use a .csv, .jsonl or .ndjson file")],

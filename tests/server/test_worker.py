@@ -113,7 +113,7 @@ def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start: Ca
 
 def test_answers_503_on_a_connection_that_was_accepted_before_it_stopped(start: Callable[..., Server]) -> None:
     """The response says when to retry."""
-    server = start()
+    server = start(GUNICORN_CMD_ARGS="--keep-alive 60")  # the connection must stay open until the worker stops
     connection = HTTPConnection("127.0.0.1", server.port, timeout=READ_TIMEOUT_S)
     connection.request("GET", "/-/health")
     connection.getresponse().read()
