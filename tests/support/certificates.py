@@ -11,6 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 VALID = timedelta(hours=1)
+KEY_USAGES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign",
+    "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 
 
 class Authority:
@@ -42,6 +46,9 @@ class Authority:
         builder = x509.CertificateBuilder(self._name, name, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - VALID).not_valid_after(now + VALID)
         builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        if is_authority:  # Python 3.13 and newer require it
+            usage = dict.fromkeys(KEY_USAGES, False) | {"key_cert_sign": True}
+            builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
         own, issuer = key.public_key(), self._key.public_key()
         builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
         builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
