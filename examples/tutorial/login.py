@@ -1,4 +1,4 @@
-"""Sign in and out with a name and a password. users.json contains the hashes of the passwords."""
+"""Let customers sign in with a name and a password, and sign out. users.json contains the hashes of the passwords."""
 
 import json
 import secrets
@@ -14,7 +14,7 @@ import kafkasse
 
 USERS = Path(__file__).with_name("users.json")
 LIFETIME_S = 8 * 60 * 60
-UNKNOWN = generate_password_hash(secrets.token_hex())  # so that unknown names take as long as known ones
+UNKNOWN = generate_password_hash(secrets.token_hex())  # unknown names then take as long to check as known ones
 
 pages = Blueprint("login", __name__, cli_group=None)
 
@@ -39,7 +39,7 @@ def required(view):
 
 @pages.app_template_global()
 def form_token():
-    """Return the token of this session, which every form contains. Pages of other sites do not know it."""
+    """Return the token of this session. Every form contains the token; pages of other sites do not know it."""
     return session.setdefault("form_token", secrets.token_urlsafe())
 
 
@@ -52,7 +52,7 @@ def check_form():
 
 @pages.route("/login", methods=["GET", "POST"])
 def sign_in():
-    """Show the form, or sign in."""
+    """Show the login form, or check a submitted form and sign the customer in."""
     if request.method == "GET":
         return render_template("login.html")
     name = request.form["name"]
@@ -65,7 +65,7 @@ def sign_in():
 
 @pages.post("/logout")
 def sign_out():
-    """Sign out."""
+    """Sign the customer out."""
     session.clear()
     return redirect(url_for("login.sign_in"))
 
@@ -74,7 +74,7 @@ def sign_out():
 @click.argument("name")
 @click.password_option()
 def add_user(name, password):
-    """Add a user, or change the password of one."""
+    """Add a user, or change the password of an existing user."""
     USERS.write_text(json.dumps(_read_users() | {name: generate_password_hash(password)}, indent=2))
 
 

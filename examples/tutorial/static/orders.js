@@ -17,7 +17,7 @@ const stream = new Stream(new URL("/streams/orders", location).href, {
 });
 stream.restart();
 
-/** Show a new order, or the new status of one. `textContent` shows markup in a value as text. */
+/** Add an order, or show its new status. `textContent` does not interpret HTML in a value. */
 function show({ id, item, status }) {
   const order = find(id) ?? add(id);
   order.querySelector("h2").textContent = item;
