@@ -127,7 +127,7 @@ audit: ## check the pinned packages for known vulnerabilities
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
 
-# The SBOM lists the packages in requirements.txt. It is reproducible, as the wheel and the sdist are.
+# The SBOM lists the packages in requirements.txt. All three are reproducible.
 RELEASE := build/release
 dist: setup ## build and check the wheel, the sdist and the SBOM in build/release
 	@rm -rf $(RELEASE)
@@ -140,10 +140,10 @@ dist: setup ## build and check the wheel, the sdist and the SBOM in build/releas
 	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(RELEASE)/sbom.cdx.json $(VENV)/web
 
 # Commits and uploads nothing. See docs/releasing.md.
-release: setup ## set the VERSION and cut its section of the changelog
+release: setup ## set the VERSION, and give it a section in the changelog
 	@$(VENV)/bin/python -m tests.project.release $(VERSION)
 
-# Hours, because of `make compat`. See docs/releasing.md.
+# Takes more than an hour, because of `make compat`. See docs/releasing.md.
 release-check: lint test dist audit compat ## all checks before a release
 
 # Only runs again if the requirements have changed.

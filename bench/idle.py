@@ -38,7 +38,7 @@ def measure(testbed: Testbed) -> Figures:
     for name, running in testbed.baselines().items():
         with running() as server:
             other = _idle(testbed, server, few)
-            # A few clients of ours fit into memory that the first clients have left.
+            # A few clients of ours would fit into memory that the first clients have freed, so compare with many of them.
             rows.append(_memory_row(f"{many:,} idle clients, {few:,} of the baseline", many, own[many], name, other))
             rows += _rows(few, own[few], name, other)
             lines[name] = [(few, other.sockets)]

@@ -157,7 +157,7 @@ class Cursor(Protocol):
             offsets: the next offset to read in each partition.
             epochs: the leader epochs of the records before these offsets, where they are known. The cursor then notices if
                 the log was truncated and other records have replaced them. If the log has neither an epoch nor a newer one,
-                poll() raises OffsetOutOfRange, because the cursor cannot notice that.
+                poll() raises OffsetOutOfRange, because the cursor cannot know whether records were lost.
         """
 
     def remove(self, partitions: Iterable[Partition]) -> None:
@@ -214,10 +214,10 @@ class Log(Protocol):
         ...
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
-        """Return the partitions whose topic was recreated, of those whose log is shorter than the offset of a reader.
+        """Return the partitions whose topic was recreated. Pass only partitions whose log is shorter than a reader's offset.
 
-        A log loses records only in an election, which begins a new epoch. A shorter log without a new epoch belongs to
-        another topic. The result is empty for topics with topic IDs, because their IDs show this.
+        A log loses records only in an election, which begins a new epoch. A shorter log without a new epoch therefore
+        belongs to another topic. The result does not contain topics with topic IDs, because their IDs show this.
 
         Args:
             epochs: the leader epoch of the last record that the reader has read in each partition.

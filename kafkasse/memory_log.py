@@ -287,9 +287,8 @@ class MemoryCursor:
                 if is_module_patched("threading"):
                     self._log.changed.wait(left)
                     continue
-            gevent.sleep(
-                min(left, POLL_INTERVAL_S)
-            )  # in a unit test; wait() would block the thread and all its greenlets
+            # In a unit test, wait() would block the thread and all its greenlets.
+            gevent.sleep(min(left, POLL_INTERVAL_S))
 
     def close(self) -> None:
         self._offsets = {}

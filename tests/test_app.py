@@ -141,7 +141,7 @@ def test_probes_are_not_counted_as_rejected_requests(probed: Flask) -> None:
 
     probed.test_client().get("/-/ready")
 
-    assert b"requests_refused_total{" not in service.observer.render()
+    assert b"requests_rejected_total{" not in service.observer.render()
 
 
 def metric(client: FlaskClient, name: str) -> int:

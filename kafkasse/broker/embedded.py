@@ -80,7 +80,7 @@ class EmbeddedBroker:
             is removed at the end of the `with` block.
         settings: Kafka's broker settings; they override SETTINGS.
         heap_mb: the maximum size of the JVM's heap in MiB.
-        initial_heap_mb: its size at the start; 0: a quarter of the maximum.
+        initial_heap_mb: the initial size of the heap in MiB. 0 means a quarter of `heap_mb`.
         cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
             nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
 

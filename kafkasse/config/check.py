@@ -270,7 +270,8 @@ def _problems_of_registries(layer: Layer) -> Iterator[str]:
     for cluster, registry in others.items():
         path = ("schema_registries", cluster)
         if cluster not in layer.values["clusters"]:
-            yield _sentence(layer.source(path), _name(path), "is not the registry of one of the clusters.")
+            rest = f"is the registry of an unknown cluster. Add {cluster} to clusters, or correct the name."
+            yield _sentence(layer.source(path), _name(path), rest)
         yield from _problems_of_registry(path, registry, layer)
 
 
@@ -278,9 +279,8 @@ def _problems_of_registry(path: SettingPath, registry: Mapping[str, Any], layer:
     if ("username" in registry) != ("password_file" in registry):
         yield _sentence(layer.source(path), _name(path), "needs both username and password_file, or neither.")
     if "key_file" in registry and "cert_file" not in registry:
-        yield _sentence(
-            layer.source(path), _name(path), "needs cert_file too, because key_file is the key of a certificate."
-        )
+        rest = "needs cert_file too, because key_file is the key of a certificate."
+        yield _sentence(layer.source(path), _name(path), rest)
     for name in registry.keys() & {"password_file", "ca_file", "cert_file", "key_file"}:
         if reason := kafka.unreadable(registry[name]):
             file = (*path, name)

@@ -61,7 +61,7 @@ class PemCertificates(NamedTuple):
 
 
 def client_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a kafka-python client. `bootstrap_servers` is absent if it is not set."""
+    """Return the arguments of a kafka-python client, without `bootstrap_servers` if this setting has no value."""
     arguments = dict(settings)
     if isinstance(pem := arguments.get("ssl_context"), PemCertificates):
         arguments["ssl_context"] = pem.context()
@@ -121,10 +121,8 @@ def _problems_of_objects(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
     if not isinstance(context, ssl.SSLContext | PemCertificates | None):
         yield "ssl_context", f"must be an ssl.SSLContext, not a value of type {type(context).__name__}."
     if provider is not None and not callable(provider) and not callable(getattr(provider, "token", None)):
-        yield (
-            "sasl_oauth_token_provider",
-            "must be a function that returns a token, or an object with a method token() that returns one.",
-        )
+        rest = "must be a function that returns a token, or an object with a method token() that returns one."
+        yield "sasl_oauth_token_provider", rest
 
 
 def _problems_of_servers(servers: str | list[str]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kafkasse.feed.lookup import FreshLookup
 from kafkasse.log import Log, OffsetRange, Partition
 
-_Key = tuple[Partition, int]  # the partition, and a leader epoch
+_Key = tuple[Partition, int]  # a partition and a leader epoch
 
 
 class EpochPosition(NamedTuple):

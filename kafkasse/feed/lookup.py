@@ -112,8 +112,8 @@ class SharedLookup(Generic[Key, Value]):
 class FreshLookup(Generic[Key, Value]):
     """Looks up values by key, for many clients that resume at the same time.
 
-    Callers that need the same key share a request, but never one that was sent before they called. A client's position may
-    be newer than its answer, and would appear to be beyond the end of the log; or the log may have been truncated since.
+    Callers that need the same key share a request, but never one that was sent before they called. Its response may be older
+    than the client's position, which would then appear to be beyond the end of the log, or older than a truncation.
 
     Args:
         look_up: returns the values of some keys; keys without a value are absent.

@@ -318,7 +318,7 @@ class Reader:
         return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
 
     def has_passed(self, ends: Mapping[Partition, int]) -> bool:
-        """Return whether the client has everything before these offsets, except records that it does not receive."""
+        """Return whether the client has received all of its records before these offsets."""
         if self._snapshot is not None:
             return False
         self._skip_filtered_records()

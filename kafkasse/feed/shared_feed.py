@@ -209,7 +209,7 @@ class SharedFeed:
     def _follows_truncation(self, ids: IdWriter, partition: Partition, end: int) -> bool:
         """Return whether `ids` is a position in the log after its truncation, and not one among the lost records."""
         offset, at = ids.offsets[partition], self.ids
-        epoch = ids.epochs.get(partition)  # without one, a cursor could not tell either
+        epoch = ids.epochs.get(partition)  # without an epoch, a cursor could not detect lost records either
         is_same_epoch = epoch is None or epoch == at.epochs.get(partition)
         return offset == end or (offset <= at.offsets[partition] and is_same_epoch)
 

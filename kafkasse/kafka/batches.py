@@ -43,7 +43,7 @@ _V2 = 2
 _HEADER = struct.Struct(">qiibI")
 _HEADER_V2 = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12  # where the length field ends and the bytes that it counts begin
-# In message formats 0 and 1. Format 0 has no timestamp.
+# The layout of message formats 0 and 1. Format 0 has no timestamp.
 _MIN_LEGACY_BYTES = 26
 _LEGACY_ATTRIBUTES_AT = 17
 _LEGACY_TIMESTAMP = slice(18, 26)
@@ -191,10 +191,10 @@ def _split(data: memoryview) -> Iterator[memoryview]:
 
 
 def _legacy_records(batch: memoryview, magic: int, max_decompressed_bytes: int) -> Iterator[tuple[list[Any], int]]:
-    """Decode a message in format 0 or 1, from before Kafka 0.11. Yield pieces: some records or none, and the cost.
+    """Decode a message in format 0 or 1, from before Kafka 0.11. Yield a list of records, which may be empty, and its cost.
 
-    The value of a compressed message contains other messages. The decoders decompress it without a limit, and do not
-    decompress LZ4 in format 0.
+    The value of a compressed message contains other messages. This function decompresses it, because the decoders do so
+    without a limit, and do not support LZ4 in format 0.
     """
     decoder = CompiledLegacyDecoder if CompiledDecoder else PythonLegacyDecoder
     message = decoder(batch, magic)

@@ -45,7 +45,7 @@ RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
 MAX_IN_FLIGHT_REQUESTS = 1_000
 MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
-UNKNOWN_OFFSET = -1  # in place of the end of an epoch
+UNKNOWN_OFFSET = -1  # the end of an epoch that the broker does not know
 MAX_FAILURES_SHOWN = 3
 
 BOOTSTRAP_NOT_SET = f"KAFKASSE_BOOTSTRAP_SERVERS is not set; trying {BOOTSTRAP_DEFAULT}"
@@ -195,7 +195,7 @@ class Client:
         Args:
             node_id: the broker.
             epochs: the leader epoch to look up in each partition.
-            current: the current leader epochs, where they are known. With another epoch, the broker returns an error.
+            current: the current leader epochs, where they are known. If one is wrong, the broker returns an error.
 
         Returns:
             For each partition, Kafka's error code, the epoch that was found (the newest one that is not newer than the
@@ -292,7 +292,7 @@ class Client:
                 client.stop()  # kafka-python would keep its greenlet and its descriptors
             raise self._bootstrap_error(error, clients[0].manager if clients else None) from error
         versions = admin._manager.broker_version_data.api_versions[_FETCH_API_KEY]
-        if newest_version(*versions) is None:  # no stream could read; the client must know before its stream opens
+        if newest_version(*versions) is None:  # no stream could read, so no stream may open
             admin.close()
             raise unsupported_fetch(versions)
         # KafkaAdminClient does not accept these settings. Their defaults are 10 s, and 30 s after several failures.
@@ -302,7 +302,7 @@ class Client:
         return admin
 
     def _bootstrap_error(self, error: Exception, manager: _ConnectionManager | None) -> Exception:
-        """Return the error to raise for a failed bootstrap. `manager` knows why connections failed."""
+        """Return the error to raise for a failed bootstrap. `manager` has recorded why connections failed."""
         cause = (manager and manager.connect_failure()) or error
         if isinstance(cause, _SETTINGS_ERRORS):
             text = self._masked(f"{type(cause).__name__}: {cause}")
@@ -321,7 +321,7 @@ class Client:
 
 
 def unsupported_fetch(versions: tuple[int, int]) -> Exception:
-    """Return the error for a broker whose Fetch versions, from the lowest to the highest, we do not support."""
+    """Return the error for a broker that supports none of our Fetch versions. `versions` are its lowest and highest."""
     ours = f"{min(VERSIONS)} to {max(VERSIONS)}"
     error: Exception = kafka_errors.IncompatibleBrokerVersion(
         f"the broker supports Fetch versions {versions[0]} to {versions[1]}, and kafkasse supports {ours}"
@@ -347,7 +347,7 @@ def lenient_records(batch: memoryview) -> Iterator[Any]:
 
 @contextmanager
 def _reasons(manager: _ConnectionManager) -> Iterator[None]:
-    """Raise an error with the reasons for failed connections. kafka-python's errors say only that a broker is not ready."""
+    """Add the reasons for failed connections to kafka-python's errors, which say only that a broker is not ready."""
     try:
         yield
     except (kafka_errors.NodeNotReadyError, kafka_errors.KafkaConnectionError) as error:
@@ -357,9 +357,10 @@ def _reasons(manager: _ConnectionManager) -> Iterator[None]:
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no type hints
-    """Adapts a function, or an object with a method token(). kafka-python accepts only subclasses of its own class.
+    """Adapts a function, or an object with a method token(), to the class that kafka-python requires.
 
-    An app cannot define such a subclass at its top, because gevent must patch before kafka-python is imported.
+    An app cannot define a subclass of that class at the top of a module, because gevent must patch the standard library
+    before kafka-python is imported.
     """
 
     def __init__(self, provider: Any) -> None:
@@ -408,7 +409,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         self._connect_errors: dict[Any, Exception] = {}  # by node ID
 
     def connect_failures(self) -> str:
-        """Return the addresses of brokers that cannot be connected now, each with the reason; "" if there is none."""
+        """Return the addresses of up to MAX_FAILURES_SHOWN brokers that cannot be reached, each with the reason, or ""."""
         brokers = self.cluster.brokers() if self.bootstrapped else self.cluster.bootstrap_brokers()
         failed = [
             f"{each.host}:{each.port}: {message(self._connect_errors[each.node_id]).rstrip('.')}"

@@ -25,10 +25,8 @@ _ANY_HEADER = 32 + zlib.MAX_WBITS  # accept gzip's and zlib's header
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: the magic, two version numbers, then blocks, each after its length
 _XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
-_LZ4_HEADER_BYTES, _LZ4_SIZE_BYTES = (
-    7,
-    8,
-)  # the checksum is the last byte of the header; the decompressed size is optional
+_LZ4_HEADER_BYTES = 7  # without the decompressed size; the last byte is the checksum
+_LZ4_SIZE_BYTES = 8  # of the decompressed size, which is optional
 _LZ4_FLAGS_AT, _LZ4_HAS_SIZE = 4, 0x08
 
 _threads = BoundedSemaphore(MAX_THREADS)
@@ -80,16 +78,15 @@ def _lz4(data: memoryview, _: int) -> Iterator[bytes]:
 def with_valid_lz4_header(data: memoryview) -> bytes:
     """Return LZ4 data with the correct checksum in its header.
 
-    Java producers before Kafka 0.10 computed this checksum over the wrong bytes (KAFKA-3160). The library cannot ignore it,
-    but it is a single byte.
+    Java producers before Kafka 0.10 computed this checksum over the wrong bytes (KAFKA-3160). The library cannot ignore it.
+    It is one byte, so this function tries all values.
 
     Raises:
         ValueError: the data has no LZ4 header.
     """
     corrected = bytearray(data)
-    size = _LZ4_HEADER_BYTES + (
-        _LZ4_SIZE_BYTES if len(data) > _LZ4_FLAGS_AT and data[_LZ4_FLAGS_AT] & _LZ4_HAS_SIZE else 0
-    )
+    has_size = len(data) > _LZ4_FLAGS_AT and data[_LZ4_FLAGS_AT] & _LZ4_HAS_SIZE
+    size = _LZ4_HEADER_BYTES + (_LZ4_SIZE_BYTES if has_size else 0)
     for checksum in range(256):
         corrected[size - 1 : size] = bytes((checksum,))
         with suppress(RuntimeError):

@@ -84,8 +84,7 @@ class KafkaCursor:
         find_leaders: returns the current leaders of those partitions that have one, and an error for those that we may not
             read. Raises Unavailable if Kafka does not answer.
         find_epochs: receives an epoch for each partition. Returns the newest epoch in the partition's log that is not newer
-            than the given one, and the offset at which it ends, or UNKNOWN_OFFSET if the log has only older
-            epochs.
+            than the given one, and the offset at which it ends, or UNKNOWN_OFFSET if the log has only older epochs.
         find_broker: returns the broker with a node ID.
         pool: provides connections.
         offsets: where to start.
@@ -415,7 +414,7 @@ class KafkaCursor:
             state, last_epoch, leader = unknown[partition]
             if self._leaderless.get(partition) is not state or state.last_epoch != last_epoch:
                 continue  # removed or moved meanwhile
-            if end_offset == UNKNOWN_OFFSET:  # since Fetch version 12, brokers answer OFFSET_OUT_OF_RANGE
+            if end_offset == UNKNOWN_OFFSET:  # from Fetch version 12 on, the response is OFFSET_OUT_OF_RANGE instead
                 self._stop(state, _Stopped(diverged_at=0 if leader.is_of_another_topic(last_epoch) else None))
                 continue
             epoch = last_epoch if epoch == UNKNOWN_EPOCH else epoch  # Kafka before 2.0 returns only the offset

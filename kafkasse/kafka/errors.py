@@ -70,7 +70,7 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
         KafkaTooOld: a broker does not support a request that kafkasse needs.
         TopicNotAvailable: a topic does not exist, or we may not read it.
         KafkaUnavailable: the cluster does not answer now.
-        KafkasseError: a record is damaged, or the broker does not support its compression, or a lookup of a timestamp.
+        KafkasseError: a record is damaged, Kafka is too old for its compression, or the topic has no timestamps.
     """
     if isinstance(error, _TOPIC_ERRORS):
         log.warning(
@@ -117,7 +117,7 @@ def message(error: Exception) -> str:
 
 
 def explain(error: Exception) -> Exception:
-    """Return a temporary failure to connect with a text that people understand. kafka-python's is `111 ECONNREFUSED`."""
+    """Return a temporary failure to connect with a readable text, instead of kafka-python's `111 ECONNREFUSED`."""
     if isinstance(error, PERMANENT_ERRORS) or not isinstance(error, kafka_errors.KafkaError):
         return error
     text = message(error)

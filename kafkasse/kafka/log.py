@@ -217,9 +217,8 @@ class KafkaLog:
 
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
             try:
-                found = self._client.epoch_ends(
-                    node_id, {self._in_kafka(each): epochs[each] for each in partitions}, {}
-                )
+                wanted = {self._in_kafka(each): epochs[each] for each in partitions}
+                found = self._client.epoch_ends(node_id, wanted, {})
             except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
                 return {}
             return {self._from_kafka(each): (epoch, end) for each, (error, epoch, end) in found.items() if not error}
@@ -364,7 +363,7 @@ def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
 def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, Leader]:
     """Replace leaders in `found` by known leaders with a newer epoch. A broker that lags behind reports old leaders.
 
-    Without topic IDs, the older epoch may be that of a recreated topic.
+    A leader without a topic ID stays in `found`, because its older epoch may be that of a recreated topic.
     """
     for partition, leader in found.items():
         before = known.get(partition, leader)

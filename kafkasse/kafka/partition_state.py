@@ -40,7 +40,7 @@ class PartitionState:
         leader: the last known leader, or None.
         valid_at: the broker and the epoch of a leader whose log contains the record before `offset`, if one is known.
         first_epoch: the epoch of the leader when `offset` was set by seek(), or UNKNOWN_EPOCH.
-        outdated_since: since when the metadata reports a leader with an older epoch, as in time.monotonic(), or None.
+        outdated_since: when the metadata first reported a leader with an older epoch, as in time.monotonic(), or None.
         retry_at: when to find a leader again if the partition has none, in seconds as in time.monotonic().
     """
 

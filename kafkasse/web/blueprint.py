@@ -134,9 +134,11 @@ def add_request_id(response: Response) -> Response:
 def close_failed(error: BaseException | None) -> None:
     """Close the stream of a request that failed after the stream was opened, for example in a hook of the host app.
 
-    The traceback keeps the stream alive until the next garbage collection.
+    Otherwise, the traceback would keep the stream open until the next garbage collection.
     """
-    for opened in request.environ.get(OPENED_KEY, ()) if error else ():
+    if error is None:
+        return
+    for opened in request.environ.get(OPENED_KEY, ()):
         if (stream := opened()) is not None:
             stream.close()
 
@@ -166,7 +168,7 @@ class StreamService:
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
         self._feeds_locks = {route.cluster: Lock() for route in config.routes}
-        # Those of the routes, until one of them has answered; see check_ready().
+        # The clusters of the routes. Empty as soon as one of them has answered; see check_ready().
         self._clusters_to_reach = tuple({route.cluster for route in config.routes if route.topics or route.allowed})
         self._ring_limits = ring_limits(config.feed)
         self._routes = {route.name: route for route in config.routes}
@@ -230,7 +232,7 @@ class StreamService:
         return intern(f"{self.catalog.root}/-/problems/")  # each open stream has it
 
     def ticket_view(self, **_: str) -> Any:
-        """Answer a request for a ticket; see web/ticket_endpoint.py. The app's prefix may have parameters."""
+        """Answer a request for a ticket; see web/ticket_endpoint.py. The parameters are those of the app's prefix."""
         return self.answer(self._issue_ticket)
 
     def _issue_ticket(self) -> Response:
@@ -477,7 +479,7 @@ class StreamService:
 
 
 def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | None:
-    """Return the offsets at which a stream ends for Flask's test client, or None if it has no end."""
+    """Return the offsets at which the stream ends if Flask's test client requested it, otherwise None."""
     if not (current_app.testing and is_test_client(request.environ)):
         return None
     return {each: held.end for each, held in feeds.log.offset_ranges(reader.partitions).items()}

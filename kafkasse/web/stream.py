@@ -132,7 +132,7 @@ class Stream:
         self._input_left = MAX_INPUT_BYTES
         self._socket: ClientSocket | None = None  # set by serve()
         self._on_end: tuple[Callable[[], object], ...] = ()
-        self._opening = b""  # the first part of the body, while the server has only iterated up to it
+        self._opening = b""  # the first part of the body, from when the iterator returns it until it continues
         self._silence: SilenceDetector | None = None  # of a client's socket that the server writes to
         self._watcher: Any = None
         self._timer: Any = None

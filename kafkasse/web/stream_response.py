@@ -19,7 +19,7 @@ else:
 
 
 class _StreamResponse(_Base):
-    """What differs from the response class of the host app."""
+    """Overrides methods of the host app's response class."""
 
     def call_on_close(self, func: Callable[[], Any]) -> Callable[[], Any]:
         """Call a function when the stream has ended. The server closes the stream, but not the response."""
@@ -29,7 +29,7 @@ class _StreamResponse(_Base):
         return func
 
     def make_sequence(self) -> None:
-        """Reject a hook that reads the body, such as get_data(): it would wait forever.
+        """Reject a hook that reads the body, for example with get_data(). It would wait forever.
 
         Raises:
             RuntimeError: always, if there is a stream.
@@ -55,11 +55,11 @@ class _StreamResponse(_Base):
 def stream_response_class(base: type[Response]) -> type[Response]:
     """Return the class of the responses of streams in an app whose response class is `base`.
 
-    Flask changes the class of a response that is not an instance of the app's class.
+    It is a subclass of `base`, because Flask converts responses that are not instances of the app's class.
     """
     return type("StreamResponse", (_StreamResponse, base), {})
 
 
 def forbid_compression(response: Response) -> None:
-    """Keep extensions that compress, such as Flask-Compress, from buffering the body. The client does not get the header."""
+    """Set Content-Encoding, so that Flask-Compress does not buffer the body. get_wsgi_headers() removes the header."""
     response.content_encoding = response.content_encoding or _IDENTITY

@@ -1,6 +1,7 @@
 """What the tests share with the apps of tests/extensions/app.py. This module does not import the extensions."""
 
 ORIGIN = "https://shop.example"
+# The apps whose extension does not change the body of a stream.
 UNCHANGED = (
     "both_cors",
     "compress",
@@ -16,4 +17,4 @@ UNCHANGED = (
     "sessions",
     "sqlalchemy",
     "talisman",
-)  # the apps whose extension does not change the body of a stream
+)

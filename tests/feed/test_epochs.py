@@ -52,7 +52,7 @@ def test_finds_the_first_lost_record(log: CountingLog, position: tuple[int, int]
 
 
 def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
-    """The lookup that is in flight when they return, and the next one."""
+    """They cause two lookups: one for the first client, and one for all clients that return meanwhile."""
     ends = EpochEnds(log, TIMEOUT_S)
     position = {ZERO: EpochPosition(4, 2), ONE: EpochPosition(0, 0)}
     clients = [gevent.spawn(ends.diverged_at, position) for _ in range(100)]

@@ -418,7 +418,7 @@ def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: World) -> N
     assert (1, 5) == (reader.stats.falls_behind, reader.lag() + reader.events)
 
 
-# What a reader must not lose or repeat in rare orders of events.
+# Rare orders of events, in which a reader must not lose or repeat anything.
 
 
 def feed_of(world: World) -> SharedFeed:

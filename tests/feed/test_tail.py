@@ -455,7 +455,7 @@ def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_joining_reader_writes_the_timestamps_of_its_records(world: World) -> None:
-    """With `both`, a client resumes at the timestamp at a copy of the topic."""
+    """With `both`, an event ID contains the timestamp too, with which a client can resume in a copy of the topic."""
     first = world.open("a", id_type=IdType.BOTH)
     position = json.loads(first.position_id)
     for partition in (0, 1):
@@ -490,12 +490,7 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live:
 
 def test_a_truncation_right_after_another_client_returned_is_reported(world: World) -> None:
     """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
-    world.log.elect_leader("a")
-    live = world.open("a")
-    for n in range(4):
-        world.write("a", n)
-    world.turn()
-    numbers(live)
+    live = reader_of_four_records(world)
     position = json.loads(live.position_id)
     world.feeds = Feeds(world.log, Config().feed, world.tails.append)
     world.open(*position)
@@ -531,14 +526,20 @@ def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world: World, e
     assert str(INT32_MAX) not in reader.position_id
 
 
-def resumed_after_truncation(world: World, is_live: bool, new_records: int) -> Reader:
-    """Return the reader of a client at offset 4 of a log that has lost the records from offset 2 on, and has grown."""
+def reader_of_four_records(world: World) -> Reader:
+    """Return a live reader that has received four records with a leader epoch."""
     world.log.elect_leader("a")
     live = world.open("a")
     for n in range(4):
         world.write("a", n)
     world.turn()
     numbers(live)
+    return live
+
+
+def resumed_after_truncation(world: World, is_live: bool, new_records: int) -> Reader:
+    """Return the reader of a client at offset 4 of a log that has lost the records from offset 2 on, and has grown."""
+    live = reader_of_four_records(world)
     position = json.loads(live.position_id)
     world.log.truncate("a", 2)
     for n in range(12, 12 + new_records):

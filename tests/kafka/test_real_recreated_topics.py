@@ -1,4 +1,4 @@
-"""A topic is recreated on a real broker, with and without topic IDs. `make compat-kafka` runs this for several versions."""
+"""A topic is recreated on a real broker without topic IDs. `make compat-kafka` runs these tests with Kafka 2.6 and 2.7."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
 
 
 def recreate(writer: KafkaWriter, topic: str) -> list[bytes]:
-    """Delete a topic, create it again and write to it. Returns the new values."""
+    """Delete a topic, create it again and write to it. Return the new values."""
     writer.delete(topic)
     writer.create(topic)
     new = [b"new %d" % number for number in range(NEW)]

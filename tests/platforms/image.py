@@ -25,7 +25,7 @@ PACKAGES = "python3,python3-venv,ca-certificates"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 NAME = "localhost/kafkasse"
 STORE = ROOT / "build/image"
-# pip in the image downloads from where pip on this machine does.
+# pip in the image uses these settings of pip on this machine.
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "default-timeout")
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 # Like `docker run --read-only --tmpfs /tmp --network host --user USER`. A bind mount can be read-only, a directory cannot.
@@ -119,7 +119,7 @@ class Image:
     def command(self, words: list[str], **variables: str) -> list[str]:
         """Return a command that runs `words` in the container with the image's user, directory and variables.
 
-        The root file system is read-only except /tmp. The process that the command starts becomes that of `words`.
+        The root file system is read-only except /tmp. `words` run in the process that the command starts.
         """
         config = self.config
         environment = [*config["Env"], *(f"{name}={text}" for name, text in variables.items())]

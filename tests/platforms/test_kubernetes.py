@@ -63,7 +63,7 @@ def test_kubernetes_waits_until_the_streams_have_ended(
     assert pod["terminationGracePeriodSeconds"] >= int(seconds) + gunicorn["graceful_timeout"] + RESERVE_S
 
 
-def test_a_probe_that_takes_its_time_does_not_restart_a_pod_before_gunicorn_would(
+def test_the_liveness_probe_leaves_gunicorn_time_to_restart_a_worker(
     container: Manifest, gunicorn: dict[str, Any]
 ) -> None:
     """The liveness probe fails for longer than gunicorn needs to restart a worker that does not respond."""

@@ -110,9 +110,7 @@ def test_the_sdist_contains_only_what_a_build_needs(tree: Path, sdist: Path) -> 
     assert sources <= packed
 
 
-def test_builds_are_reproducible(
-    root: Path, tree: Path, sdist: Path, wheel: Path, run: Callable[..., str], tmp_path: Path
-) -> None:
+def test_builds_are_reproducible(tree: Path, sdist: Path, wheel: Path, run: Callable[..., str], tmp_path: Path) -> None:
     """A build in another folder, of files with other times and permissions, results in the same bytes."""
     moved = Path(shutil.copytree(tree, tmp_path / "moved"))
     for each in moved.rglob("*"):
@@ -154,16 +152,8 @@ def test_the_installed_package_is_typed(installed: Path, run: Callable[..., str]
     (tmp_path / "app.py").write_text(TYPED)
 
     # In strict mode, a `type: ignore` without an error is an error.
-    run(
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--python-executable",
-        installed / "bin/python",
-        "app.py",
-        cwd=tmp_path,
-    )
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed / "bin/python")
+    run(*mypy, "app.py", cwd=tmp_path)
 
 
 def test_the_installed_command_prints_its_version(installed: Path, run: Callable[..., str]) -> None:

@@ -72,7 +72,10 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
         {"schema_registry": {"url": URL, "key_file": __file__}},
         "schema_registry needs cert_file too, because key_file is the key of a certificate",
     ),
-    ({"schema_registries": {"eu": {"url": URL}}}, "schema_registries.eu is not the registry of one of the clusters"),
+    (
+        {"schema_registries": {"eu": {"url": URL}}},
+        "schema_registries.eu is the registry of an unknown cluster. Add eu to clusters",
+    ),
     ({"schema_registries": {"eu": None}}, "schema_registries.eu must be a mapping with at least url, not null"),
     (
         {"schema_registries": {"eu": {"url": URL, "ca_file": "/no/file"}}, "clusters": {"eu": BROKER}},

@@ -38,9 +38,8 @@ class Registry:
         self._subjects: dict[str, list[int]] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
-        if (
-            tls is not None
-        ):  # the handshake happens in the thread of the connection, so a client that fails delays no other
+        if tls is not None:
+            # The handshake happens in the thread of the connection, so that a client that fails delays no other client.
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

@@ -132,7 +132,7 @@ class Walk:
             file.write_text(before + line + step.code + after)
 
     def _run(self, step: Step) -> None:
-        """Run a block of commands. Servers keep running; a stream is left when it has sent the expected output."""
+        """Run a block of commands. Servers keep running. A stream is closed when it has sent the expected output."""
         cwd = self.folder
         if "venv .venv" in step.code:
             cwd = self.folder.parent
