@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from selenium import webdriver
@@ -29,9 +30,10 @@ def walk(processes: None, tmp_path: Path) -> Iterator[Walk]:
     ports = free_ports(["app", "kafka"])
     home = tmp_path / "home"
     home.mkdir()
-    walk = Walk(home, ports["app"], ports["kafka"], IS_FULL, LIMIT_S)
-    yield walk
-    walk.stop()
+    with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
+        walk = Walk(home, runtime, ports["app"], ports["kafka"], IS_FULL, LIMIT_S)
+        yield walk
+        walk.stop()
 
 
 @pytest.fixture

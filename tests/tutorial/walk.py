@@ -71,6 +71,7 @@ class Walk:
 
     Args:
         home: a folder of this reader.
+        runtime: the directory for the sockets of the workers.
         app_port, kafka_port: free ports, because other tests may use those of the tutorial.
         is_full: also create the virtual environment and install kafkasse. Otherwise, the one of this process is used.
         limit_s: how long to wait for a command.
@@ -80,7 +81,7 @@ class Walk:
         url: the address of the app.
     """
 
-    def __init__(self, home: Path, app_port: int, kafka_port: int, is_full: bool, limit_s: float) -> None:
+    def __init__(self, home: Path, runtime: str, app_port: int, kafka_port: int, is_full: bool, limit_s: float) -> None:
         self.folder = home / "shop"
         self.url = f"http://127.0.0.1:{app_port}/"
         self._is_full = is_full
@@ -91,7 +92,7 @@ class Walk:
             "PATH": f"{self.folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
             "GUNICORN_CMD_ARGS": f"--bind 127.0.0.1:{app_port}",
             "KAFKASSE_BOOTSTRAP_SERVERS": f"127.0.0.1:{kafka_port}",
-            "KAFKASSE_RUNTIME_DIR": str(home / "run"),
+            "KAFKASSE_RUNTIME_DIR": runtime,
         }
         page = (ROOT / "docs/tutorial.md").read_text().replace("127.0.0.1:8000", f"127.0.0.1:{app_port}")
         page = page.replace("127.0.0.1:9092", f"127.0.0.1:{kafka_port}")
