@@ -85,7 +85,22 @@ class LargeBatchSlot:
     """Limits the memory of one cursor: at most one large batch is in memory at a time, although partitions take turns."""
 
     def __init__(self) -> None:
-        self.taken = False
+        self._owner: bytearray | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether there is a large batch."""
+        return self._owner is not None
+
+    def take(self, batch: bytearray) -> bool:
+        """Return whether `batch` may be in memory now."""
+        self._owner = batch if self._owner is None else self._owner
+        return self._owner is batch
+
+    def release(self, batch: bytearray) -> None:
+        """Let another batch take the slot, if `batch` has it."""
+        if self._owner is batch:
+            self._owner = None
 
 
 def decode(
@@ -148,7 +163,7 @@ def _pieces(
         _, _, epoch, magic, checksum = _HEADER.unpack_from(batch)
         if magic < _V2:
             try:
-                for records, cost in _legacy_records(batch, magic, max_decompressed_bytes):
+                for records, cost in _legacy_records(batch, magic, max_decompressed_bytes, slot):
                     yield _Piece(records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH, cost)
             except DecompressedTooLarge as error:
                 raise BatchTooLarge(_OFFSET.unpack_from(batch)[0] + 1) from error
@@ -190,7 +205,9 @@ def _split(data: memoryview) -> Iterator[memoryview]:
         at = end
 
 
-def _legacy_records(batch: memoryview, magic: int, max_decompressed_bytes: int) -> Iterator[tuple[list[Any], int]]:
+def _legacy_records(
+    batch: memoryview, magic: int, max_decompressed_bytes: int, slot: LargeBatchSlot
+) -> Iterator[tuple[list[Any], int]]:
     """Decode a message in format 0 or 1, from before Kafka 0.11. Yield a list of records, which may be empty, and its cost.
 
     The value of a compressed message contains other messages. This function decompresses it, because the decoders do so
@@ -205,17 +222,35 @@ def _legacy_records(batch: memoryview, magic: int, max_decompressed_bytes: int) 
         yield list(message), _cost(1, len(batch))
         return
     uncompressed = bytearray()
-    for piece in decompress(attributes & _CODEC, _legacy_value(batch, magic), max_decompressed_bytes):
-        uncompressed += piece
-        yield [], MAX_COST
-    messages = list(_split(memoryview(uncompressed)))
+    try:
+        yield from _decompress(
+            uncompressed, attributes & _CODEC, _legacy_value(batch, magic), max_decompressed_bytes, slot
+        )
+        yield from _legacy_messages(decoder, batch, magic, memoryview(uncompressed))
+    finally:
+        slot.release(uncompressed)
+
+
+def _legacy_messages(
+    decoder: Any, batch: memoryview, magic: int, uncompressed: memoryview
+) -> Iterator[tuple[list[Any], int]]:
+    """Decode the messages in the value of a compressed message."""
+    last: memoryview | None = None
+    for number, each in enumerate(_split(uncompressed), 1):
+        last = each
+        if number % MAX_COST == 0:
+            yield [], MAX_COST
+    if last is None:
+        raise CorruptRecordError("a compressed message contains no message")
     # In format 1, the offsets in the value are relative. The offset of the compressed message is that of its last record.
-    base = _OFFSET.unpack_from(batch)[0] - _OFFSET.unpack_from(messages[-1])[0]
-    for at in range(0, len(messages), MAX_COST_IN_PYTHON):
+    base = _OFFSET.unpack_from(batch)[0] - _OFFSET.unpack_from(last)[0]
+    has_append_time = magic and batch[_LEGACY_ATTRIBUTES_AT] & _LOG_APPEND_TIME
+    messages = _split(uncompressed)
+    while piece := list(islice(messages, MAX_COST_IN_PYTHON)):
         records = []
-        for each in messages[at : at + MAX_COST_IN_PYTHON]:
+        for each in piece:
             _OFFSET.pack_into(each, 0, base + _OFFSET.unpack_from(each)[0])
-            if magic and attributes & _LOG_APPEND_TIME:
+            if has_append_time:
                 each[_LEGACY_TIMESTAMP] = batch[_LEGACY_TIMESTAMP]
             records += decoder(each, magic)
         yield records, MAX_COST
@@ -247,23 +282,28 @@ def _records(
     if not attributes & _CODEC:
         yield from _uncompressed_records(batch, count)
         return
-    takes_slot = False
+    uncompressed = bytearray(batch[: _HEADER_V2.size])
     try:
-        uncompressed = bytearray(batch[: _HEADER_V2.size])
-        for piece in decompress(attributes & _CODEC, batch[_HEADER_V2.size :], max_decompressed_bytes):
-            uncompressed += piece
-            if len(uncompressed) > PIECE_BYTES:
-                yield [], MAX_COST
-            if len(uncompressed) > LARGE_BATCH_BYTES and not takes_slot:
-                while slot.taken:
-                    yield [], MAX_COST
-                slot.taken = takes_slot = True
+        yield from _decompress(
+            uncompressed, attributes & _CODEC, batch[_HEADER_V2.size :], max_decompressed_bytes, slot
+        )
         _LENGTH.pack_into(uncompressed, _LENGTH_AT, len(uncompressed) - _LENGTH_END)
         _ATTRIBUTES.pack_into(uncompressed, _ATTRIBUTES_AT, attributes & ~_CODEC)
         yield from _uncompressed_records(memoryview(uncompressed), count)
     finally:
-        if takes_slot:
-            slot.taken = False
+        slot.release(uncompressed)
+
+
+def _decompress(
+    uncompressed: bytearray, codec: int, data: memoryview, max_bytes: int, slot: LargeBatchSlot
+) -> Iterator[tuple[list[Any], int]]:
+    """Append the decompressed data to `uncompressed`, which takes the slot if it becomes large. Yield no records."""
+    for piece in decompress(codec, data, max_bytes):
+        uncompressed += piece
+        if len(uncompressed) > PIECE_BYTES:
+            yield [], MAX_COST
+        while len(uncompressed) > LARGE_BATCH_BYTES and not slot.take(uncompressed):
+            yield [], MAX_COST
 
 
 def _uncompressed_records(batch: memoryview, count: int) -> Iterator[tuple[list[Any], int]]:

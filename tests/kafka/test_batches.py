@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import struct
 import zlib
 
@@ -137,6 +138,40 @@ def test_limits_the_decompressed_size_of_old_formats():
         read(data, 5)
 
     assert 7 == error.value.next_offset
+
+
+def test_decodes_old_formats_in_pieces():
+    """A compressed message may contain hundreds of thousands of messages, which must not occupy the event loop."""
+    data = legacy_batch(0, *[b""] * 20_000, magic=1, codec=GZIP)
+    read_messages = 0
+
+    def counted(uncompressed):
+        nonlocal read_messages
+        for each in split(uncompressed):
+            read_messages += 1
+            yield each
+
+    split = batches._split
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(batches, "_split", counted)
+        steps = [0]
+        for _ in batches.decode(
+            PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, LargeBatchSlot()
+        ):
+            steps.append(read_messages)
+
+    assert max(after - before for before, after in itertools.pairwise(steps)) <= 2 * MAX_COST
+
+
+def test_large_batches_in_old_formats_take_the_slot():
+    """They take up as much memory as others."""
+    slot = LargeBatchSlot()
+    data = legacy_batch(0, *[b"x" * 1000] * 1900, magic=1, codec=GZIP)
+    runs = batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, 2 * MAX_BYTES, slot)
+    taken = {slot.taken for run in runs if run.records and not run.is_last}
+
+    assert {True} == taken
+    assert not slot.taken
 
 
 @pytest.mark.parametrize("value", [b"", b"no LZ4", b"\x04\x22\x4d\x18", bytes(20)])
