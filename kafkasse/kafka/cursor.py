@@ -15,6 +15,7 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 import gevent
@@ -49,6 +50,7 @@ _SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does n
 FindLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader | KafkasseError]]
 FindBroker = Callable[[int], Broker | None]
 FindEpochs = Callable[[Mapping[Partition, int]], Mapping[Partition, tuple[int, int]]]
+FindRecreated = Callable[[Mapping[Partition, int]], Set[Partition]]
 KnownLeaders = Callable[[Iterable[Partition]], Mapping[Partition, Leader]]
 
 
@@ -85,6 +87,7 @@ class KafkaCursor:
             read. Raises Unavailable if Kafka does not answer.
         find_epochs: receives an epoch for each partition. Returns the newest epoch in the partition's log that is not newer
             than the given one, and the offset at which it ends, or UNKNOWN_OFFSET if the log has only older epochs.
+        find_recreated: as Log.recreated().
         find_broker: returns the broker with a node ID.
         pool: provides connections.
         offsets: where to start.
@@ -97,6 +100,7 @@ class KafkaCursor:
         known_leaders: KnownLeaders,
         find_leaders: FindLeaders,
         find_epochs: FindEpochs,
+        find_recreated: FindRecreated,
         find_broker: FindBroker,
         pool: ConnectionPool,
         offsets: Mapping[Partition, int],
@@ -106,6 +110,7 @@ class KafkaCursor:
         self._known_leaders = known_leaders
         self._find_leaders = find_leaders
         self._find_epochs = find_epochs
+        self._find_recreated = find_recreated
         self._find_broker = find_broker
         self._pool = pool
         self._options = options
@@ -146,7 +151,7 @@ class KafkaCursor:
             self._stopped.pop(partition, None)
             self._failed.pop(partition, None)
             node = self._nodes_of.get(partition)
-            if node is not None and state.leader is not None:
+            if self._options.tail and node is not None and state.leader is not None:
                 state.first_epoch = state.leader.epoch
             if node is None:
                 self._add_leaderless(state)
@@ -386,6 +391,7 @@ class KafkaCursor:
             if not self._closed:
                 self._validate(leaders)
                 self._assign(leaders)
+                self._stop_recreated()
         except Unavailable:
             pass  # retry after the backoff
         except KafkasseError as error:
@@ -438,11 +444,11 @@ class KafkaCursor:
             if leader.topic_id != (self._topic_ids.get(partition.topic) or leader.topic_id):
                 continue
             if state.leader is not None and leader.epoch < state.leader.epoch:
-                self._handle_older_epoch(state, leader)
+                state.outdated_since = state.outdated_since or time.monotonic()
                 continue
             self._topic_ids[partition.topic] = leader.topic_id
             state.leader, state.outdated_since = leader, None
-            if state.first_epoch == UNKNOWN_EPOCH:
+            if self._options.tail and state.first_epoch == UNKNOWN_EPOCH:
                 state.first_epoch = leader.epoch
             if state.last_epoch == UNKNOWN_EPOCH:
                 state.valid_at = leader.broker, leader.epoch  # all records will come from this leader
@@ -450,16 +456,27 @@ class KafkaCursor:
             node.add(state)
             del self._leaderless[partition]
 
-    def _handle_older_epoch(self, state: PartitionState, leader: Leader) -> None:
-        """Wait if the metadata comes from a broker that lags behind. Stop the partition if its topic was recreated.
+    def _stop_recreated(self) -> None:
+        """Stop the partitions whose topic was recreated, if the metadata has reported an older epoch for some seconds.
 
-        Without topic IDs, both look the same at first, but no broker lags behind for long.
+        Without topic IDs, the metadata of a broker that lags behind looks the same, so the leader must confirm the epoch.
         """
-        now = time.monotonic()
-        state.outdated_since = state.outdated_since or now
-        if not leader.topic_id and now >= state.outdated_since + MAX_METADATA_LAG_S:
-            state.leader, state.outdated_since = leader, None
-            self._stop(state, _Stopped(diverged_at=0))
+        oldest = time.monotonic() - MAX_METADATA_LAG_S
+        outdated = {
+            each: (state, state.leader)
+            for each, state in self._leaderless.items()
+            if state.leader is not None and state.outdated_since is not None and state.outdated_since <= oldest
+        }
+        # The log may be longer than before, so only an epoch that is older than that of the last leader is suspicious.
+        epochs = {each: leader.epoch - 1 for each, (_, leader) in outdated.items()}
+        found: Set[Partition] = frozenset()
+        with suppress(KafkasseError):  # the next refresh reports the error of a topic only for its partitions
+            found = self._find_recreated(epochs)
+        for partition in found:
+            state, leader = outdated[partition]
+            if self._leaderless.get(partition) is state and state.leader is leader:  # not removed meanwhile
+                state.leader = state.outdated_since = None
+                self._stop(state, _Stopped(diverged_at=0))
 
     def _node(self, broker: Broker) -> BrokerNode:
         if broker not in self._nodes:

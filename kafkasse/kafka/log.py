@@ -131,8 +131,12 @@ class KafkaLog:
         return {partition: end for partition, (_, end) in found if end != UNKNOWN_OFFSET}
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        known = self._known_leaders(epochs)
+        without_id = [each for each in epochs if each not in known or not known[each].topic_id]
+        if not without_id:
+            return set()
         with translate_errors():
-            leaders = self._leaders_now(epochs) if epochs else {}
+            leaders = self._leaders_now(without_id)
             suspects = {each: leader for each, leader in leaders.items() if leader.is_of_another_topic(epochs[each])}
 
             def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, bool]:
@@ -155,6 +159,7 @@ class KafkaLog:
             self._known_leaders,
             self._find_leaders,
             self._find_epochs,
+            self.recreated,
             lambda node_id: self._client.brokers.get(node_id),
             self.pool,
             offsets,

@@ -39,7 +39,8 @@ class PartitionState:
         last_epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         leader: the last known leader, or None.
         valid_at: the broker and the epoch of a leader whose log contains the record before `offset`, if one is known.
-        first_epoch: the epoch of the leader when `offset` was set by seek(), or UNKNOWN_EPOCH.
+        first_epoch: in a tail, the epoch of the leader when `offset` was set by seek(); else UNKNOWN_EPOCH. Other cursors
+            start at offsets that may have been known long before.
         outdated_since: when the metadata first reported a leader with an older epoch, as in time.monotonic(), or None.
         retry_at: when to find a leader again if the partition has none, in seconds as in time.monotonic().
     """

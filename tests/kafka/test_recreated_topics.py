@@ -10,10 +10,11 @@ import pytest
 
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import TRUNCATED, Gap, OffsetOutOfRange, OffsetRange
-from tests.kafka.fake_broker import FETCH, FakeCluster, FakeTopic, batch, partition_data
+from kafkasse.log import TRUNCATED, UNKNOWN_EPOCH, Gap, OffsetOutOfRange, OffsetRange
+from tests.kafka.fake_broker import FETCH, METADATA, FakeCluster, FakeTopic, batch, partition_data
 from tests.kafka.logs import open_log
 from tests.kafka.test_cursor import at, offsets, start_poll
+from tests.support.waiting import wait_until
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH, FENCED_LEADER_EPOCH = 1, 75, 74
 TIMEOUT_S = 5.0
@@ -96,6 +97,7 @@ def test_an_older_epoch_is_that_of_a_new_topic(
     """The broker does not know the epoch in the fetch, and the metadata has an older one. The stream does not stall."""
     monkeypatch.setattr("kafkasse.kafka.cursor.MAX_METADATA_LAG_S", 0.1)
     broker = cluster.brokers[0]
+    cluster.topics["t"].epoch_ends = {0: (0, 0, 145)}
     with closing(log.cursor({at(0): 100}, tail=True)) as cursor:
         poll = start_poll(cursor)
         fetch = broker.next_fetch()
@@ -110,6 +112,36 @@ def test_an_older_epoch_is_that_of_a_new_topic(
         assert [0] == offsets(poll.get())
 
     assert {0: 0} == fetch.offsets
+
+
+@pytest.mark.parametrize("epoch", [2, UNKNOWN_EPOCH])
+def test_outdated_metadata_is_not_mistaken_for_a_new_topic(
+    cluster: FakeCluster, log: KafkaLog, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """A broker may lag behind for long, and before Kafka 2.1, it does not know the epoch. The stream waits for another."""
+    monkeypatch.setattr("kafkasse.kafka.cursor.MAX_METADATA_LAG_S", 0.0)
+    broker, topic = cluster.brokers[0], cluster.topics["t"]
+    topic.epoch_ends = {0: (FENCED_LEADER_EPOCH, -1, -1)}
+    with closing(log.cursor({at(0): 100}, tail=True)) as cursor:
+        poll = start_poll(cursor)
+        fetch = broker.next_fetch()
+        topic.epochs[0] = epoch
+        refreshes = cluster.requests[METADATA]
+        fetch.respond(partition_data(0, error=FENCED_LEADER_EPOCH))
+        wait_until(lambda: cluster.requests[METADATA] > refreshes + 4)
+        topic.epochs[0] = 4
+        broker.next_fetch().respond(partition_data(0, batch(100, b"a", epoch=4)))
+
+        assert [100] == offsets(poll.get())
+
+
+def test_a_cursor_that_opens_after_a_truncation_reports_a_truncation(cluster: FakeCluster, log: KafkaLog) -> None:
+    """The offset of a client that has waited for a slot is older than the epoch, and nothing shows a new topic."""
+    with closing(log.cursor({at(0): 100})) as cursor:
+        poll = start_poll(cursor)
+        cluster.brokers[0].next_fetch().respond(partition_data(0, error=OFFSET_OUT_OF_RANGE))
+
+        assert Gap(at(0), 100, 45, TRUNCATED) == gap_of(poll.get(), 45)
 
 
 def test_retention_is_not_mistaken_for_a_new_topic(cluster: FakeCluster, log: KafkaLog) -> None:
@@ -146,3 +178,13 @@ def test_a_topic_with_an_id_is_never_suspected(cluster: FakeCluster, log: KafkaL
 
     assert not log.recreated({at(0): 3})
     assert not log.recreated({})
+
+
+def test_a_topic_with_an_id_needs_no_lookup(cluster: FakeCluster, log: KafkaLog) -> None:
+    """After a truncation, thousands of clients may return at once."""
+    cluster.topics["t"].id = UUID(int=9)
+    log.describe(["t"])
+    requests = cluster.requests.copy()
+
+    assert not log.recreated({at(0): 3})
+    assert requests == cluster.requests
