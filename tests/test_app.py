@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -13,6 +15,7 @@ from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from kafkasse.memory_log import MemoryLog
+from kafkasse.server import runtime
 
 
 @pytest.fixture
@@ -106,6 +109,20 @@ def test_is_ready_as_soon_as_kafka_has_answered(probed: Flask, kafka: _Cluster) 
     assert "KafkaUnavailableError" == problem(before, 503)["name"]
     assert [200, 200, 200] == [health.status_code, reached.status_code, later.status_code]
     assert "ok" == reached.get_json()["status"]
+
+
+def test_all_workers_are_ready_after_one_has_reached_kafka(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kafka: _Cluster
+) -> None:
+    """A probe may reach any worker, also one that started while Kafka was down, and must not remove the whole process."""
+    monkeypatch.setenv(runtime.FOLDER_VARIABLE, str(tmp_path))
+    first, second = (create_app(Config(allowed_topics=["*"], public=True), kafka).test_client() for _ in range(2))
+    before = [each.get("/-/ready").status_code for each in (first, second)]
+    kafka.is_up = True
+    first.get("/-/ready")
+    kafka.is_up = False
+
+    assert ([503, 503], 200) == (before, second.get("/-/ready").status_code)
 
 
 def test_is_not_ready_while_it_drains(probed: Flask, kafka: _Cluster) -> None:

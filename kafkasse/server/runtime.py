@@ -4,6 +4,7 @@
         lock                  locked by the master as long as it runs
         metrics/              prometheus_client's files
         worker-<pid>.sock     see control.py
+        ready                 exists since a worker has reached Kafka
 
 gunicorn.conf.py calls start(), worker_exited() and stop() in the master. A later start() removes the directory of a
 killed master.
@@ -25,6 +26,7 @@ from kafkasse.errors import ConfigurationError
 
 BASE_VARIABLE = "KAFKASSE_RUNTIME_DIR"
 FOLDER_VARIABLE = "_KAFKASSE_SERVER_DIR"  # set by start() for the workers
+READY = "ready"
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _lock: Any = None  # the open file that start() has locked
 
@@ -87,6 +89,19 @@ def worker_exited(pid: int) -> None:
     if (path := folder()) is not None:
         socket_path(path, pid).unlink(missing_ok=True)
         multiprocess.mark_dead(pid)
+
+
+def set_ready() -> None:
+    """Record that this worker has reached Kafka."""
+    if (path := folder()) is not None:
+        with suppress(OSError):  # some systems remove old files in the temporary directory
+            (path / READY).touch()
+
+
+def is_ready() -> bool:
+    """Return whether a worker of this gunicorn has reached Kafka."""
+    path = folder()
+    return path is not None and (path / READY).exists()
 
 
 def stop() -> None:

@@ -39,6 +39,7 @@ from kafkasse.log import Log, Partition
 from kafkasse.log_line import Fields
 from kafkasse.registry import open_registry
 from kafkasse.route import Route
+from kafkasse.server import runtime
 from kafkasse.telemetry import request_id, traces
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
@@ -316,17 +317,20 @@ class StreamService:
         return self._stream_response(route, parsed, stream, coding)
 
     def check_ready(self) -> None:
-        """Check that this process should receive requests: it is not stopping, and a Kafka cluster has answered it once.
+        """Check that this worker is not stopping, and that a Kafka cluster has answered a worker of this gunicorn once.
 
         Later failures of Kafka do not count. They affect all processes, so a platform would remove all of them at once, and
-        clients would get the platform's errors instead of ours. With several clusters, one that cannot be reached must not
-        affect the routes of the others.
+        clients would get the platform's errors instead of ours. A worker that starts while Kafka is down is ready, too,
+        because a probe may reach any worker. With several clusters, one that cannot be reached must not affect the routes of
+        the others.
 
         Raises:
             ServerStopping: the process is stopping.
             KafkasseError: no cluster has answered yet. The error is that of the last cluster.
         """
         self._running_registry()
+        if runtime.is_ready():
+            self._clusters_to_reach = ()
         failure: KafkasseError | None = None
         for cluster in self._clusters_to_reach:
             try:
@@ -335,6 +339,7 @@ class StreamService:
                 failure = error
             else:
                 self._clusters_to_reach = ()
+                runtime.set_ready()
                 return
         if failure is not None:
             raise failure

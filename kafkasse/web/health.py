@@ -24,7 +24,7 @@ def health(service: StreamService) -> Response:
 
 
 def ready(service: StreamService) -> Response:
-    """Report whether this process should receive requests; see StreamService.check_ready()."""
+    """Report whether this worker should receive requests; see StreamService.check_ready()."""
     try:
         service.check_ready()
     except KafkasseError as error:
