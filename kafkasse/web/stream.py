@@ -164,8 +164,11 @@ class Stream:
         return self._client is not None and not self._closed and not isinstance(self._client, ssl.SSLSocket)
 
     def has_returned(self, part: object) -> bool:
-        """Return whether `part` is the first part of the body, and the iterator has returned no other part."""
-        return bool(part) and part is self._opening
+        """Return whether `part` is the first part of the body, and the iterator has returned no other part.
+
+        False if the stream has ended, because serve() could not send the rest.
+        """
+        return bool(part) and part is self._opening and not self._closed
 
     def call_on_end(self, call: Callable[[], object]) -> None:
         """Call a function once, when the stream has ended."""

@@ -35,7 +35,9 @@ def is_patched() -> bool:
 
 def is_test_client(environ: Mapping[str, Any]) -> bool:
     """Return whether a request comes from a test client, which runs in the thread of the app, and not from a server."""
-    return not (environ.get("SERVER_SOFTWARE") or environ["wsgi.multithread"] or "uwsgi.version" in environ)
+    # Tornado and bjoern do not name themselves, but say that there may be other processes.
+    is_shared = environ["wsgi.multithread"] or environ["wsgi.multiprocess"]
+    return not (environ.get("SERVER_SOFTWARE") or is_shared or "uwsgi.version" in environ)
 
 
 def raise_descriptor_limit() -> None:

@@ -362,6 +362,19 @@ def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
     assert (2, before) == (world.ended, len(world.registry))
 
 
+def test_a_stream_that_a_wrapper_has_closed_cannot_be_served(
+    world: World, connection: tuple[socket.socket, socket.socket]
+) -> None:
+    """Nothing would close the client's socket afterwards."""
+    stream = world.open(connection[0])
+    chunks = iter(stream)
+    first = next(chunks)
+    before = stream.has_returned(first)
+    stream.close()
+
+    assert (True, False) == (before, stream.has_returned(first))
+
+
 def test_a_discarded_stream_is_closed(world: World) -> None:
     """A stream that the server never received closes itself, without waiting for the garbage collector."""
     gc.collect()  # free the streams of other tests

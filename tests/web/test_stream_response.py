@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from flask import Flask, Response
 from flask.testing import FlaskClient
+from werkzeug.test import create_environ
 
 import kafkasse
+from kafkasse.web.wsgi_server import is_test_client
 
 
 def app_with(hook: Callable[[Response], Response]) -> Flask:
@@ -212,3 +214,20 @@ def test_a_stream_ends_in_a_unit_test() -> None:
     bodies = [client.get(path, base_url="http://shop.example").text for path in ("/orders?timestamp=0", "/orders")]
 
     assert [1, 0] == [body.count('"n":1') for body in bodies]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"SERVER_SOFTWARE": "gunicorn/26.0"},
+        {"wsgi.multithread": True},
+        {"wsgi.multiprocess": True},  # Tornado and bjoern
+        {"uwsgi.version": b"2.0"},
+    ],
+)
+def test_a_stream_under_a_server_has_no_end(server: dict[str, object]) -> None:
+    """Not even if TESTING was set in production by mistake."""
+    environ = create_environ()
+
+    assert is_test_client(environ)
+    assert not is_test_client(environ | server)
