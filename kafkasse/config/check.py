@@ -262,7 +262,10 @@ def _problems_of_registries(layer: Layer) -> Iterator[str]:
             for name, route in layer.values["routes"].items()
             if route.get("decoder", layer.values["decoder"]) == "registry" and route.get("cluster") not in others
         ]
-        for path in [("decoder",)] if layer.values["decoder"] == "registry" else routes:
+        needs_general = routes or layer.values["allowed_topics"] or not layer.values["routes"]
+        if layer.values["decoder"] == "registry" and needs_general:
+            routes = [("decoder",)]
+        for path in routes:
             rest = "is registry: set schema_registry too. Example: schema_registry: {url: https://registry.example}"
             yield _sentence(layer.source(path), _name(path), rest)
     else:

@@ -105,9 +105,7 @@ class RegistryClient:
             with gevent.Timeout(timeout_s, TemporaryFailure(f"no response within {timeout_s:g} s")):
                 status, body = self._send(path, parameters)
         except self._errors.SSLError as error:
-            raise Misconfigured(
-                f"TLS failed: {error}. Check schema_registry.url, ca_file, cert_file and key_file."
-            ) from error
+            raise Misconfigured(f"TLS failed: {error}. Check its url, ca_file, cert_file and key_file.") from error
         except OSError as error:  # requests' exceptions, and files that cannot be read
             if isinstance(error, self._errors.RequestException):
                 raise TemporaryFailure(f"{type(error).__name__}: {error}") from error
@@ -156,8 +154,8 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
     if status == 429 or status >= 500:
         raise TemporaryFailure(f"it responded with status {status}")
     if status in (401, 403):
-        raise Misconfigured(f"it responded with status {status}. Check schema_registry.username and password_file.")
-    raise Misconfigured(f"it responded with status {status}, and not as a schema registry. Check schema_registry.url.")
+        raise Misconfigured(f"it responded with status {status}. Check its username and password_file.")
+    raise Misconfigured(f"it responded with status {status}, and not as a schema registry. Check its url.")
 
 
 def _schema(found: Mapping[str, Any]) -> RegisteredSchema:
@@ -168,4 +166,4 @@ def _schema(found: Mapping[str, Any]) -> RegisteredSchema:
         )
         return RegisteredSchema(str(found.get("schemaType") or "AVRO"), str(found["schema"]), references)
     except (KeyError, TypeError, ValueError) as error:
-        raise Misconfigured("its response contains no schema. Check schema_registry.url.") from error
+        raise Misconfigured("its response contains no schema. Check its url.") from error

@@ -227,9 +227,9 @@ def test_a_registry_that_stays_down(mocked: Any) -> None:
 
 
 MISCONFIGURED: list[tuple[dict[str, Any], str]] = [
-    ({"status": 401, "json": {"error_code": 401}}, "status 401. Check schema_registry.username and password_file"),
-    ({"status": 403}, "status 403. Check schema_registry.username and password_file"),
-    ({"status": 404, "body": "<html>"}, "status 404, and not as a schema registry. Check schema_registry.url"),
+    ({"status": 401, "json": {"error_code": 401}}, "status 401. Check its username and password_file"),
+    ({"status": 403}, "status 403. Check its username and password_file"),
+    ({"status": 404, "body": "<html>"}, "status 404, and not as a schema registry. Check its url"),
     ({"status": 404, "json": {"error_code": 404}}, "status 404, and not as a schema registry"),
     ({"status": 302, "headers": {"Location": "http://other.example/"}}, "status 302, and not as a schema registry"),
     ({"status": 200, "body": "<html>"}, "status 200, and not as a schema registry"),

@@ -92,6 +92,16 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_a_general_registry_is_unnecessary_if_each_cluster_has_its_own() -> None:
+    route = {"path": "/a", "topics": ["t"], "cluster": "eu", "access": "public"}
+
+    config = Config(
+        decoder="registry", clusters={"eu": BROKER}, schema_registries={"eu": {"url": URL}}, routes={"a": route}
+    )
+
+    assert URL == config.schema_registry("eu").url
+
+
 @pytest.mark.parametrize(("settings", "problem"), PROBLEMS)
 def test_mistakes_are_found_at_startup(settings: dict[str, Any], problem: str) -> None:
     """Each mistake is a sentence with the name of the setting, and without a password."""
