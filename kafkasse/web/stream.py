@@ -48,6 +48,15 @@ def _nothing() -> None:
     pass
 
 
+class _FirstPart(bytes):
+    """The first part of a body. Methods of bytes, such as replace(), return another object, even if nothing changes.
+
+    Middleware that replaces text in each part can therefore be recognized by a first part without that text.
+    """
+
+    __slots__ = ()
+
+
 class Stream:
     """The body of a streaming response.
 
@@ -146,7 +155,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            self._opening = next(self._body()) or b""
+            self._opening = _FirstPart(next(self._body()) or b"")
             yield self._opening
             if self._closed or self._socket is not None:  # serve() sends the rest
                 return

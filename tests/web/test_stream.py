@@ -362,6 +362,30 @@ def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
     assert (2, before) == (world.ended, len(world.registry))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: part.replace(b"secret", b"***"),
+        lambda part: re.sub(b"secret", b"***", part),
+        lambda part: b"".join([part]),
+        lambda part: part[:],
+        bytes,
+    ],
+)
+@pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()], ids=["SSE", "JSON lines"])
+def test_recognizes_a_wrapper_that_changes_only_later_parts(
+    world: World, wire: Wire, change: Callable[[bytes], bytes]
+) -> None:
+    """It may hide secrets in the records, so the worker must not send the records without it."""
+    stream = world.open(wire=wire)
+    chunks = iter(stream)
+    first = next(chunks)
+
+    assert first == change(first)
+    assert not stream.has_returned(change(first))
+    assert stream.has_returned(first)
+
+
 def test_a_stream_that_a_wrapper_has_closed_cannot_be_served(
     world: World, connection: tuple[socket.socket, socket.socket]
 ) -> None:
