@@ -249,6 +249,8 @@ def _legacy_messages(
     while piece := list(islice(messages, MAX_COST_IN_PYTHON)):
         records = []
         for each in piece:
+            if each[_LEGACY_ATTRIBUTES_AT] & _CODEC:  # the decoder would decompress it without a limit
+                raise CorruptRecordError("a compressed message contains another one")
             _OFFSET.pack_into(each, 0, base + _OFFSET.unpack_from(each)[0])
             if has_append_time:
                 each[_LEGACY_TIMESTAMP] = batch[_LEGACY_TIMESTAMP]

@@ -163,6 +163,14 @@ def test_decodes_old_formats_in_pieces():
     assert max(after - before for before, after in itertools.pairwise(steps)) <= 2 * MAX_COST
 
 
+def test_a_compressed_message_in_a_compressed_message_is_an_error():
+    """The limit would not apply to it. Brokers and other clients reject it, too."""
+    inner = legacy_batch(5, bytes(2 * MAX_BYTES), magic=1, codec=GZIP)
+
+    with pytest.raises(CorruptRecordError):
+        read(message(5, gzip.compress(inner), 1, GZIP), 5)
+
+
 def test_large_batches_in_old_formats_take_the_slot():
     """They take up as much memory as others."""
     slot = LargeBatchSlot()
