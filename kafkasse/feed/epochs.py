@@ -7,7 +7,8 @@ after this offset has read lost records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from kafkasse.feed.lookup import FreshLookup
@@ -32,8 +33,11 @@ class EpochEnds:
     """
 
     def __init__(self, log: Log, timeout_s: float) -> None:
-        self._log = log
-        self._ends = FreshLookup(self._look_up, lambda key: key[0].topic, timeout_s)
+        self._ends = FreshLookup(partial(_look_up, log.epoch_ends), _topic, timeout_s)
+        # The values do not matter: only recreated topics have one.
+        self._recreated = FreshLookup(
+            partial(_look_up, lambda epochs: dict.fromkeys(log.recreated(epochs), 0)), _topic, timeout_s
+        )
 
     def diverged_at(
         self, positions: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange] | None = None
@@ -54,14 +58,21 @@ class EpochEnds:
             for each, (_, end) in (held or {}).items()
             if each in positions and end < positions[each].offset
         }
-        return diverged | dict.fromkeys(self._log.recreated(shorter), 0)
+        return diverged | {each: 0 for each, _ in self._recreated.get(shorter.items())}
 
-    def _look_up(self, keys: Iterable[_Key]) -> dict[_Key, int]:
-        found: dict[_Key, int] = {}
-        remaining = set(keys)
-        while remaining:
-            epochs = dict(remaining)  # a request can contain one epoch of each partition
-            ends = self._log.epoch_ends(epochs)
-            found |= {(each, epoch): ends[each] for each, epoch in epochs.items() if each in ends}
-            remaining -= epochs.items()
-        return found
+
+def _topic(key: _Key) -> str:
+    return key[0].topic
+
+
+def _look_up(
+    look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, int]], keys: Iterable[_Key]
+) -> dict[_Key, int]:
+    found: dict[_Key, int] = {}
+    remaining = set(keys)
+    while remaining:
+        epochs = dict(remaining)  # a request can contain one epoch of each partition
+        values = look_up(epochs)
+        found |= {(each, epoch): values[each] for each, epoch in epochs.items() if each in values}
+        remaining -= epochs.items()
+    return found

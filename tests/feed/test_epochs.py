@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import gevent
 import pytest
@@ -21,10 +21,15 @@ class CountingLog(MemoryLog):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[dict[Partition, int]] = []
+        self.suspected: list[dict[Partition, int]] = []
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
         self.asked.append(dict(epochs))
         return super().epoch_ends(epochs)
+
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        self.suspected.append(dict(epochs))
+        return epochs.keys()
 
 
 @pytest.fixture
@@ -59,6 +64,17 @@ def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
 
     assert [{}] * 100 == [each.get() for each in clients]
     assert [{ZERO: 2, ONE: 0}] * 2 == log.asked
+
+
+def test_clients_that_return_share_the_check_for_a_recreated_topic(log: CountingLog) -> None:
+    """Only clients past the end of the log need it."""
+    ends = EpochEnds(log, TIMEOUT_S)
+    past_end, at_end = ({ZERO: EpochPosition(offset, 2)} for offset in (9, 6))
+    clients = [gevent.spawn(ends.diverged_at, past_end, log.offset_ranges([ZERO])) for _ in range(100)]
+
+    assert [{ZERO: 0}] * 100 == [each.get() for each in clients]
+    assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
+    assert 0 < len(log.suspected) <= 3
 
 
 def test_a_truncation_after_another_lookup_is_noticed(log: CountingLog) -> None:
