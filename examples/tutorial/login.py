@@ -20,7 +20,7 @@ pages = Blueprint("login", __name__, cli_group=None)
 
 
 def customer(request):
-    """Return the customer who has signed in, or None. kafkasse calls this function for each request for a stream."""
+    """Return the signed-in customer, or None. kafkasse calls this function whenever a client requests a stream."""
     if session.get("expires_at", 0) < time.time():
         return None
     name = session["customer"]

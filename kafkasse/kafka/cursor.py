@@ -420,12 +420,12 @@ class KafkaCursor:
             state, last_epoch, leader = unknown[partition]
             if self._leaderless.get(partition) is not state or state.last_epoch != last_epoch:
                 continue  # removed or moved meanwhile
-            if end_offset == UNKNOWN_OFFSET:  # from Fetch version 12 on, the response is OFFSET_OUT_OF_RANGE instead
-                self._stop(state, _Stopped(diverged_at=0 if leader.is_of_another_topic(last_epoch) else None))
-                continue
+            is_unknown = end_offset == UNKNOWN_OFFSET
             epoch = last_epoch if epoch == UNKNOWN_EPOCH else epoch  # Kafka before 2.0 returns only the offset
-            if end_offset < state.offset and leader.is_of_another_topic(last_epoch):
+            if (is_unknown or end_offset < state.offset) and leader.is_of_another_topic(last_epoch):
                 self._stop(state, _Stopped(diverged_at=0))
+            elif is_unknown:  # from Fetch version 12 on, the response is OFFSET_OUT_OF_RANGE instead
+                self._stop(state, _Stopped())
             elif epoch < last_epoch or end_offset < state.offset:
                 self._stop(state, _Stopped(diverged_at=state.diverged_at(epoch, end_offset)))
             else:
