@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -143,13 +142,14 @@ def _read(file: Path) -> str:
 
 @contextmanager
 def _checkpoint(directory: str | None, spark: SparkSession) -> Iterator[str]:
+    from kafkasse.pipelines import temporary
     from kafkasse.pipelines.session import is_local
 
     if directory:
         yield directory
     elif is_local(str(spark.sparkContext.master)):
-        with tempfile.TemporaryDirectory(prefix="kafkasse-checkpoint-", ignore_cleanup_errors=True) as temporary:
-            yield temporary
+        with temporary.directory("kafkasse-checkpoint-") as path:
+            yield str(path)
     else:
         raise CommandError(
             "a Spark cluster needs a --checkpoint directory that all of its machines can access, such as hdfs://... or s3a://..."

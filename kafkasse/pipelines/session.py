@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
+from kafkasse.pipelines import temporary
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and the query itself occupy a slot
 # all the time, but they are mostly idle.
@@ -49,6 +49,7 @@ LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",  # a killed JVM would leave these files in /tmp
     # A start takes 9 s of CPU time. Verifying 16,000 classes takes 1.6 s of that time and is not needed, because the hashes
     # of their jars were verified. The optimizing compiler takes 2 s and pays off only for queries with a higher load.
     "-XX:+UnlockDiagnosticVMOptions",
@@ -85,10 +86,10 @@ def session(name: str, master: str | None = None) -> Iterator[SparkSession]:
     Raises:
         CommandError: Java is missing or does not start, or the JVM exited while the block ran.
     """
-    with tempfile.TemporaryDirectory(prefix="kafkasse-spark-", ignore_cleanup_errors=True) as directory:
+    with temporary.directory("kafkasse-spark-") as directory:
         settings = SETTINGS | {"spark.app.name": name} | ({"spark.master": master} if master else {})
         try:
-            spark = _get_or_create(settings) if started_by_spark_submit() else _start(settings, Path(directory))
+            spark = _get_or_create(settings) if started_by_spark_submit() else _start(settings, directory)
             yield spark
             spark.stop()
         except (Py4JNetworkError, ConnectionError) as error:
