@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,7 +21,9 @@ from kafkasse.errors import CommandError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkasse.pipelines.catalog import Pipeline
+    from kafkasse.pipelines import Pipeline, Sink, Source
+
+_Topic = TypeVar("_Topic", "Source", "Sink")
 
 EPILOG = """\b
 Example:
@@ -51,7 +53,10 @@ def list_pipelines() -> None:
     from kafkasse.pipelines.catalog import PIPELINES
 
     for pipeline in PIPELINES.values():
-        click.echo(f"{pipeline.name}: {pipeline.source} -> {pipeline.sink}: {pipeline.summary}")
+        sources, sinks = (
+            ", ".join(each.topic for each in named.values()) for named in (pipeline.sources, pipeline.sinks)
+        )
+        click.echo(f"{pipeline.name}: {sources} -> {sinks}: {pipeline.summary}")
 
 
 @command.command(epilog=RUN_EPILOG)
@@ -103,7 +108,8 @@ def run(
 ) -> None:
     """Run the pipeline NAME until Ctrl-C or SIGTERM.
 
-    It prints "kafkasse pipeline: ready" when the query is running. `kafkasse pipeline list` shows the names.
+    NAME is a name that `kafkasse pipeline list` shows, or package.module:attribute. The command prints "kafkasse pipeline:
+    ready" when the query is running.
     """
     from kafkasse.pipelines import runner, topics
     from kafkasse.pipelines.session import session
@@ -114,23 +120,35 @@ def run(
     pipeline = _pipeline(name, source, sink)
     properties = _read(kafka_config) if kafka_config else ""
     topics.check_reachable(bootstrap_servers)
-    with session(f"kafkasse {name}", master) as spark, _checkpoint(checkpoint, spark) as directory:
+    with (
+        session(f"kafkasse {pipeline.name}", master, pipeline.spark_settings) as spark,
+        _checkpoint(checkpoint or pipeline.checkpoint, spark) as directory,
+    ):
         spark.sparkContext.setLogLevel(log_level)
         _queue_signals(stop_signals)  # again, because PySpark has installed its own handler
         kafka = topics.client_settings(spark, properties, bootstrap_servers)
         with runner.running_query(spark, pipeline, kafka, directory) as query:
-            if runner.wait_until_running(spark, query, stop_signals):
+            if runner.wait_until_running(spark, query, pipeline.mode, stop_signals):
                 click.echo("kafkasse pipeline: ready")
-                runner.monitor(query, stop_signals)
+                runner.monitor(query, pipeline.mode, stop_signals)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
-    from kafkasse.pipelines.catalog import PIPELINES
+    from kafkasse.pipelines import catalog
 
-    if name not in PIPELINES:
-        raise CommandError(f"there is no pipeline {name}; choose one of: {', '.join(PIPELINES)}")
-    pipeline = PIPELINES[name]
-    return replace(pipeline, source=source or pipeline.source, sink=sink or pipeline.sink)
+    pipeline = catalog.find(name)
+    changes: dict[str, Any] = {}
+    if source:
+        changes["source"] = replace(_only("--source", pipeline.sources), topic=source)
+    if sink:
+        changes["sink"] = replace(_only("--sink", pipeline.sinks), topic=sink)
+    return replace(pipeline, **changes)
+
+
+def _only(option: str, named: dict[str, _Topic]) -> _Topic:
+    if len(named) > 1:
+        raise CommandError(f"{option} is ambiguous, because the pipeline has several: {', '.join(named)}")
+    return next(iter(named.values()))
 
 
 def _read(file: Path) -> str:

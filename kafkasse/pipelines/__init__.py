@@ -1,9 +1,13 @@
-"""Spark Structured Streaming pipelines. Each pipeline reads one topic, runs a query and writes another topic.
+"""Spark Structured Streaming pipelines. A pipeline reads topics, runs a query and writes topics.
 
-    topics.read ─▶ queries/ (DataFrame ─▶ DataFrame) ─▶ topics.write
+    topics.read ─▶ queries/ (DataFrame ─▶ DataFrame) ─▶ result.rows ─▶ topics.write
                    json_records.json_objects, stateful_processor.top_n
 
-`catalog` lists the pipelines, `session` starts Spark or uses the session of spark-submit, and `runner` runs a query from
-start to end. The command is kafkasse/commands/pipeline.py. This package does not import Flask or kafka-python, so a
-machine that runs a pipeline needs neither.
+`pipeline` defines a pipeline as data, `catalog` finds it by name, `session` starts Spark or uses the session of
+spark-submit, and `runner` runs a query from start to end. The command is kafkasse/commands/pipeline.py. This package does
+not import Flask or kafka-python, so a machine that runs a pipeline needs neither. Importing it does not import PySpark.
 """
+
+from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
+
+__all__ = ["Pipeline", "Sink", "Source"]

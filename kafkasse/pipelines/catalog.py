@@ -1,33 +1,84 @@
-"""The list of pipelines. To add one, write a query in queries/ and add an entry here."""
+"""Find a pipeline by the name on the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+import traceback
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame
-
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.queries.topn import topn
 
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A query that reads one topic and writes another.
-
-    Args:
-        name: the name on the command line. It is also a directory name below the checkpoint directory.
-        source, sink: the default topics to read and to write.
-        query: a function from the rows of Spark's Kafka source to rows of `key` and `value` for Spark's Kafka sink.
-        summary: what the sink contains, in a few words.
-    """
-
-    name: str
-    source: str
-    sink: str
-    query: Callable[[DataFrame], DataFrame]
-    summary: str
-
-
-TOPN = Pipeline("topn", "countries", "topn", topn, "the running Top 3 countries by size, per continent")
+TOPN = Pipeline(
+    "topn",
+    "countries",
+    partial(topn, n=3),
+    "topn",
+    summary="the running Top 3 countries by size, per continent",
+)
 
 PIPELINES = {pipeline.name: pipeline for pipeline in (TOPN,)}
+
+
+def find(name: str) -> Pipeline:
+    """Return the pipeline that a user names on the command line.
+
+    Args:
+        name: a name in PIPELINES, or `package.module:attribute`, which is imported from the current directory or from the
+            installed packages.
+
+    Raises:
+        CommandError: there is no such pipeline, or the module cannot be imported.
+    """
+    if ":" in name:
+        return _imported(name)
+    if name not in PIPELINES:
+        raise CommandError(
+            f"there is no pipeline {name}{_suggestion(name, PIPELINES)}; choose one of: {', '.join(PIPELINES)}"
+        )
+    return PIPELINES[name]
+
+
+def _imported(name: str) -> Pipeline:
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *attribute.split("."))):
+        raise CommandError(f"{name} is not written package.module:attribute, such as shop.pipelines:large_orders")
+    found: Any = _module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            pipelines = [key for key, value in vars(found).items() if isinstance(value, Pipeline)]
+            raise CommandError(f"{module_name} has no {attribute}{_suggestion(attribute, pipelines)}")
+        found = getattr(found, part)
+    if not isinstance(found, Pipeline):
+        raise CommandError(f"{name} is a {type(found).__name__}, not a kafkasse.pipelines.Pipeline")
+    return found
+
+
+def _module(name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return import_module(name)
+    except CommandError:  # an invalid argument of Pipeline()
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise CommandError(
+                f"there is no module {error.name} in this directory or in the installed packages"
+            ) from error
+        raise CommandError(f"{name} imports {error.name}, which is not installed") from error
+    except Exception as error:  # the user's code may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise CommandError(
+            f"cannot import {name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        ) from error
+
+
+def _suggestion(name: str, known: Any) -> str:
+    close = get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import json_records, topics
-from kafkasse.pipelines.catalog import Pipeline
+from kafkasse.pipelines import json_records, result, topics
+from kafkasse.pipelines.pipeline import Mode, Pipeline
 
 START_TIMEOUT_S = 120.0
 START_POLL_INTERVAL_S = 0.05
@@ -43,30 +43,35 @@ def running_query(
         spark: the session to run it in.
         pipeline: the query and its topics.
         kafka: settings of the Kafka clients, including `bootstrap.servers`.
-        checkpoints: a directory that all machines of Spark can access. Each pair of topic IDs has its own checkpoint
+        checkpoints: a directory that all machines of Spark can access. Each set of topic IDs has its own checkpoint
             below it. A recreated topic has a new ID, so the offsets and the state of the old topic are not used for it.
 
     Raises:
         CommandError: a topic does not exist, or Kafka does not respond.
     """
-    source, sink = topics.topic_ids(spark, kafka, (pipeline.source, pipeline.sink))
-    rows = pipeline.query(topics.read(spark, kafka, pipeline.source))
-    query = topics.write(rows, kafka, pipeline.sink, f"{checkpoints.rstrip('/')}/{pipeline.name}-{source}-{sink}")
+    used = [source.topic for source in pipeline.sources.values()] + [sink.topic for sink in pipeline.sinks.values()]
+    ids = topics.topic_ids(spark, kafka, used)
+    sources = {name: topics.read(spark, kafka, source) for name, source in pipeline.sources.items()}
+    rows = result.rows(pipeline, sources)
+    checkpoint = f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
+    query = topics.write(rows, kafka, pipeline, checkpoint)
     try:
         yield query
     finally:
         query.stop()
 
 
-def wait_until_running(spark: SparkSession, query: StreamingQuery, stop_requests: SimpleQueue[int]) -> bool:
-    """Return True when all tasks of the query are running, or False if a stop request arrives first.
+def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop_requests: SimpleQueue[int]) -> bool:
+    """Return True when the query processes records, or False if a stop request arrives first.
 
     Raises:
         CommandError: the query failed, or it did not start in time.
     """
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not _is_running(spark, query):
+    while not _is_running(spark, query, mode):
         if not query.isActive:
+            if query.exception() is None and mode == "once":
+                return True
             raise _failure(query)
         if time.monotonic() > deadline_s:
             raise CommandError(
@@ -77,30 +82,35 @@ def wait_until_running(spark: SparkSession, query: StreamingQuery, stop_requests
     return True
 
 
-def _is_running(spark: SparkSession, query: StreamingQuery) -> bool:
+def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
+    if mode != "realtime":
+        return bool(query.isActive and not query.status["message"].startswith("Initializing"))
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
     return bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
 
 
-def monitor(query: StreamingQuery, stop_requests: SimpleQueue[int]) -> None:
-    """Report the bad records of each batch on stderr, until a stop request arrives.
+def monitor(query: StreamingQuery, mode: Mode, stop_requests: SimpleQueue[int]) -> None:
+    """Report the bad records of each batch on stderr, until a stop request arrives or a query of mode `once` has ended.
 
     Raises:
-        CommandError: the query ended without a stop request.
+        CommandError: the query failed, or it ended without a stop request.
     """
     reported = None
-    while query.isActive:
+    active = True
+    while active:
+        active = query.isActive  # read first, so that the last batch is reported too
         progress = query.lastProgress  # polled more often than batches end, so that no batch is missed
         if progress and progress.batchId != reported:
             reported = progress.batchId
             if message := json_records.bad_records_message(progress):
                 sys.stderr.write(f"kafkasse pipeline: {message}\n")
                 sys.stderr.flush()
-        if _stop_requested(stop_requests, POLL_INTERVAL_S):
+        if active and _stop_requested(stop_requests, POLL_INTERVAL_S):
             return
-    raise _failure(query)
+    if query.exception() is not None or mode != "once":
+        raise _failure(query)
 
 
 def _stop_requested(stop_requests: SimpleQueue[int], timeout_s: float) -> bool:

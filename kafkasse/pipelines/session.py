@@ -76,18 +76,22 @@ def started_by_spark_submit() -> bool:
 
 
 @contextmanager
-def session(name: str, master: str | None = None) -> Iterator[SparkSession]:
+def session(
+    name: str, master: str | None = None, user_settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Provide a Spark session until the block ends. Then the JVM ends too, unless spark-submit started it.
 
     Args:
         name: the application's name in Spark's web UI.
         master: such as `local[16]` or `spark://host:7077`. The default is the master of spark-submit, or else MASTER.
+        user_settings: Spark settings that override SETTINGS and LOCAL_SETTINGS.
 
     Raises:
         CommandError: Java is missing or does not start, or the JVM exited while the block ran.
     """
     with temporary.directory("kafkasse-spark-") as directory:
-        settings = SETTINGS | {"spark.app.name": name} | ({"spark.master": master} if master else {})
+        settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
+        settings |= {"spark.master": master} if master else {}
         try:
             spark = _get_or_create(settings) if started_by_spark_submit() else _start(settings, directory)
             yield spark

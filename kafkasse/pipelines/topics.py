@@ -5,6 +5,7 @@ The Kafka client is the Java client that the connector loads into the JVM.
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,11 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
+from kafkasse.pipelines.pipeline import Pipeline, Source
 
 # Real-time mode processes a record as soon as it arrives, and commits at this interval. A longer interval means that more
 # records are processed again after a restart, and that bad records are reported later. A shorter one means that more
 # records are delayed by a commit, which takes 0.2 s.
 BATCH_S = 10
+# The interval of micro-batches if a source has a rate limit. Without a limit, each batch starts when the last one has ended.
+MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
 SHORT_TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
@@ -91,21 +95,53 @@ def _description(topic: str, future: Any) -> Any:
         raise CommandError(f"Kafka cannot describe the topic {topic}: {cause.getMessage()}") from error
 
 
-def read(spark: SparkSession, kafka: Mapping[str, str], topic: str) -> DataFrame:
-    """Read the topic from its start, or from the checkpoint. Records of aborted transactions are left out."""
+def read(spark: SparkSession, kafka: Mapping[str, str], source: Source) -> DataFrame:
+    """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
     reader = spark.readStream.format("kafka").options(**_connector({"isolation.level": "read_committed", **kafka}))
-    return reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()
 
 
-def write(rows: DataFrame, kafka: Mapping[str, str], topic: str, checkpoint: str) -> StreamingQuery:
-    """Start the query that writes each row (`key`, `value`) to the topic as soon as it is computed.
+def _start(source: Source) -> dict[str, str]:
+    time_ms = source.start_ms()
+    if time_ms is not None:
+        # A partition without newer records starts with the next record.
+        return {"startingTimestamp": str(time_ms), "startingOffsetsByTimestampStrategy": "latest"}
+    if isinstance(source.start, Mapping):
+        offsets = {str(partition): offset for partition, offset in source.start.items()}
+        return {"startingOffsets": json.dumps({source.topic: offsets})}
+    return {"startingOffsets": str(source.start)}
+
+
+def _rate_limit(source: Source) -> dict[str, str]:
+    if source.max_records_per_s is None:
+        return {}
+    return {"maxOffsetsPerTrigger": str(max(1, int(source.max_records_per_s * _interval_s([source]))))}
+
+
+def _interval_s(sources: Iterable[Source]) -> float:
+    """Return the interval between micro-batches: long enough for one record of each source with a rate limit."""
+    rates = [source.max_records_per_s for source in sources if source.max_records_per_s is not None]
+    return max([MICRO_BATCH_S, *(1 / rate for rate in rates)]) if rates else 0
+
+
+def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
+    """Start the query that writes each row (`topic`, `key`, `value`) as soon as it is computed.
 
     Delivery is at least once: a query that resumes from its checkpoint reads the records after the last commit again and
     writes their results again. So each value must be a complete result: an incremental change would be applied twice.
     """
-    trigger: dict[str, Any] = {"realTime": f"{BATCH_S} seconds"}  # PySpark's type annotations lack this argument
-    writer = rows.writeStream.format("kafka").options(**_connector(kafka)).option("topic", topic)
-    return writer.option("checkpointLocation", checkpoint).outputMode("update").trigger(**trigger).start()
+    writer = rows.writeStream.format("kafka").options(**_connector(kafka)).option("checkpointLocation", checkpoint)
+    return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline)).start()
+
+
+def _trigger(pipeline: Pipeline) -> dict[str, Any]:  # PySpark's type annotations lack the argument realTime
+    match pipeline.mode:
+        case "realtime":
+            return {"realTime": f"{BATCH_S} seconds"}
+        case "microbatch":
+            return {"processingTime": f"{_interval_s(pipeline.sources.values()) * 1000:.0f} milliseconds"}
+        case "once":
+            return {"availableNow": True}
 
 
 def _connector(kafka: Mapping[str, str]) -> dict[str, str]:

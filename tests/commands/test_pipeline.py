@@ -19,6 +19,14 @@ from tests.pipelines.topics import Topics
 pytestmark = pytest.mark.processes
 
 EXIT_TIMEOUT_S = 120
+LARGE_ORDERS = """
+from kafkasse.pipelines import Pipeline
+
+def large(orders):  # rows of Spark's Kafka source -> rows of key and value
+    return orders.selectExpr("key", "CAST(value AS STRING) AS value").where("get_json_object(value, '$.amount') > 100")
+
+large_orders = Pipeline("large-orders", source="orders", query=large, sink="large-orders")
+"""
 
 
 @contextmanager
@@ -117,6 +125,22 @@ def test_lists_the_pipelines() -> None:
     """`list` prints all pipelines, and so does the error for an unknown name."""
     assert "topn: countries -> topn" in output("list")[1]
     assert (1, "", "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n") == output("run", "nix")
+
+
+def test_runs_a_pipeline_of_the_users_own(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in the current directory defines the pipeline."""
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "pipelines.py").write_text(LARGE_ORDERS)
+    monkeypatch.chdir(tmp_path)
+    _, _, *arguments = run_words(topics)
+
+    with pipeline("run", "shop.pipelines:large_orders", *arguments) as process:
+        ready = process.stdout.readline()
+        topics.send((b"1", b'{"amount": 100}'), (b"2", b'{"amount": 101}'))
+        orders = topics.read(bool)
+
+    assert ("kafkasse pipeline: ready\n", [("2", b'{"amount": 101}')]) == (ready, orders)
 
 
 def test_does_not_show_a_password_in_an_address() -> None:

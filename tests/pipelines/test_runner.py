@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.catalog import TOPN, Pipeline
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import running_query, wait_until_running
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.topics import PARTITIONS, Record, Topics
@@ -134,4 +135,4 @@ def test_too_few_slots_are_reported(spark: SparkSession, topics: Topics, pipelin
         running_query(spark, wide, topics.kafka, str(tmp_path)) as query,
         pytest.raises(CommandError, match="Spark has too few slots"),
     ):
-        wait_until_running(spark, query, SimpleQueue())
+        wait_until_running(spark, query, wide.mode, SimpleQueue())

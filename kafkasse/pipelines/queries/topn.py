@@ -9,20 +9,20 @@ from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects
 from kafkasse.pipelines.stateful_processor import top_n
 
 COUNTRY = {"code": TEXT, "name": TEXT, "population": WHOLE_NUMBER, "size": WHOLE_NUMBER, "continent": TEXT}
-N = 3
 
 
-def topn(records: DataFrame) -> DataFrame:
-    """Compute the largest countries of each continent.
+def topn(records: DataFrame, n: int = 3) -> DataFrame:
+    """Compute the `n` largest countries of each continent.
 
     Args:
         records: rows of Spark's Kafka source, in order for each key. The value is a country as a JSON object with the
             fields of COUNTRY, and the key is the country's code. A null value removes the country. Bad records are
             skipped and counted, see json_records.json_objects.
+        n: the number of countries for each continent.
 
     Returns:
-        One row each time that the Top 3 of a continent change. `key` is the continent. `value` is
-        `{"continent": …, "nrs": [COUNTRY, …]}` with one to three countries, the largest first, and countries of equal
+        One row each time that the top `n` of a continent change. `key` is the continent. `value` is
+        `{"continent": …, "nrs": [COUNTRY, …]}` with one to `n` countries, the largest first, and countries of equal
         size ordered by code. The value is null (a tombstone) when the continent's last country was removed.
     """
     countries = json_objects(records, COUNTRY, key="code")
@@ -30,6 +30,6 @@ def topn(records: DataFrame) -> DataFrame:
         "key", F.col("continent").alias("group"), F.col("size").alias("rank"), F.struct(*COUNTRY).alias("item")
     )
     continent = F.struct(F.col("group").alias("continent"), F.col("items").alias("nrs"))
-    return top_n(ranked, N).select(
+    return top_n(ranked, n).select(
         F.col("group").alias("key"), F.when(F.size("items") > 0, F.to_json(continent)).alias("value")
     )

@@ -1,0 +1,299 @@
+"""A pipeline as plain data: `Pipeline`, `Source` and `Sink`.
+
+Invalid arguments raise a CommandError that names the argument and the fix. This module does not import PySpark, so that an
+application can define pipelines in a module that its web process imports too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from kafkasse.errors import CommandError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    Query: TypeAlias = Callable[..., DataFrame | Mapping[str, DataFrame]]
+
+Mode = Literal["realtime", "microbatch", "once"]
+OutputMode = Literal["update", "append"]
+
+MAX_STATE_PARTITIONS = 10_000
+MAX_PARTITION = 2**31 - 1
+MAX_OFFSET = 2**63 - 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic that a pipeline reads.
+
+    Args:
+        topic: the topic's name.
+        start: where a run without a checkpoint starts to read: `earliest`, `latest`, a time in ISO 8601 with its offset from
+            UTC (`2026-11-01T00:00:00Z`), a datetime with a time zone, or a map from each partition to an offset. A run with
+            a checkpoint resumes from there.
+        max_records_per_s: an upper limit for mode `microbatch`. It protects the sink and the state while the pipeline reads
+            a long topic from its start.
+
+    Raises:
+        CommandError: an argument is invalid.
+    """
+
+    topic: str
+    start: str | datetime | Mapping[int, int] = "earliest"
+    max_records_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_topic(self.topic, "Source")
+        _check_start(self.start)
+        rate = self.max_records_per_s
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
+            raise CommandError(f"Source: max_records_per_s must be a number above 0, not {rate!r}")
+
+    def start_ms(self) -> int | None:
+        """Return the start as milliseconds since the epoch if it is a time, or else None."""
+        if isinstance(self.start, Mapping) or self.start in ("earliest", "latest"):
+            return None
+        start = datetime.fromisoformat(self.start) if isinstance(self.start, str) else self.start
+        return int(start.timestamp() * 1000)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A topic that a pipeline writes.
+
+    Args:
+        topic: the topic's name.
+
+    Raises:
+        CommandError: the name is invalid.
+    """
+
+    topic: str
+
+    def __post_init__(self) -> None:
+        _check_topic(self.topic, "Sink")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A query that reads topics and writes topics.
+
+    Args:
+        name: the name in commands, metrics and headers, and the name of a directory below the checkpoint directory.
+        source: a topic, a Source, or several by name: `{"orders": "orders", "customers": Source(…)}`.
+        query: a function from the rows of Spark's Kafka source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`,
+            `headers`) to rows of `key` and `value` and, optionally, `version` and `position`. If there are several sources,
+            the function receives one DataFrame for each, as keyword arguments with the names of the sources. If there are
+            several sinks, the function returns a dict from the name of each sink to its rows.
+        sink: a topic, a Sink, a list of topics and Sinks (the name of each is its topic), or several by name.
+        mode: `realtime` processes each record when it arrives, and rejects some queries. `microbatch` accepts all queries,
+            and processes records in batches. `once` processes the records that the topics contain now, and ends.
+        output_mode: `update` emits each change of a result. `append` emits only final results, such as those of a window
+            that the watermark has passed. Real-time mode requires `update`.
+        key: a column of the query's result. Its text becomes the record's key, and a JSON object of all columns becomes the
+            value, or a tombstone if all other columns are null. Without it, the query returns `key` and `value` itself.
+        checkpoint: the default of the option --checkpoint: a directory for the state and the positions.
+        state_partitions: how many parallel tasks each stateful stage of the query has. A checkpoint keeps this number.
+        spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
+            spark-submit and of the command line override them.
+        version: the version of the query. Increase it when results of the old and the new query do not fit together.
+        dead_letters: the topic for records that the query cannot parse.
+        summary: what the pipeline computes, in one line.
+
+    Raises:
+        CommandError: an argument is invalid.
+    """
+
+    name: str
+    source: str | Source | Mapping[str, str | Source]
+    query: Query
+    sink: str | Sink | Sequence[str | Sink] | Mapping[str, str | Sink]
+    mode: Mode = field(default="realtime", kw_only=True)
+    output_mode: OutputMode = field(default="update", kw_only=True)
+    key: str | None = field(default=None, kw_only=True)
+    checkpoint: str | None = field(default=None, kw_only=True)
+    state_partitions: int | None = field(default=None, kw_only=True)
+    spark: Mapping[str, object] = field(default_factory=dict, kw_only=True)
+    version: int = field(default=1, kw_only=True)
+    dead_letters: str | None = field(default=None, kw_only=True)
+    summary: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        _Checks(self).run()
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """The sources by name. The name of a single source is its topic."""
+        return _by_name(self.source, Source)
+
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """The sinks by name. The name of a single sink is its topic."""
+        return _by_name(self.sink, Sink)
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        """The Spark settings as Spark writes them: text, and `true` or `false`."""
+        settings = {
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self.spark.items()
+        }
+        if self.state_partitions is not None:
+            settings["spark.sql.shuffle.partitions"] = str(self.state_partitions)
+        return settings
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint depends on, as plain data that JSON can express.
+
+        `query` contains the query's own settings: those of its attribute `settings`, or the keyword arguments of a
+        `functools.partial`, such as `partial(topn, n=3)`.
+        """
+        own = self.query.keywords if isinstance(self.query, partial) else getattr(self.query, "settings", {})
+        return {
+            "version": self.version,
+            "sources": {name: source.topic for name, source in self.sources.items()},
+            "sinks": {name: sink.topic for name, sink in self.sinks.items()},
+            "output_mode": self.output_mode,
+            "key": self.key,
+            "state_partitions": self.state_partitions,
+            "query": dict(own),
+        }
+
+
+class _Checks:
+    """The checks of a pipeline's arguments. Each error starts with the pipeline's name."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def run(self) -> None:
+        pipeline = self._pipeline
+        if not isinstance(pipeline.name, str) or not _NAME.fullmatch(pipeline.name):
+            raise CommandError(
+                f"Pipeline: the name {pipeline.name!r} is invalid; use up to 100 letters, digits, '-', '_' and '.', "
+                "beginning with a letter or digit"
+            )
+        self._check_topics()
+        if not callable(pipeline.query):
+            raise self._error(f"query must be a function, not {pipeline.query!r}")
+        self._check_choice("mode", pipeline.mode, get_args(Mode))
+        self._check_choice("output_mode", pipeline.output_mode, get_args(OutputMode))
+        if pipeline.mode == "realtime" and pipeline.output_mode != "update":
+            raise self._error("real-time mode requires output_mode='update'; for final results use mode='microbatch'")
+        self._check_texts()
+        self._check_number("version", pipeline.version, 2**31 - 1)
+        if pipeline.state_partitions is not None:
+            self._check_number("state_partitions", pipeline.state_partitions, MAX_STATE_PARTITIONS)
+        self._check_spark()
+
+    def _check_topics(self) -> None:
+        pipeline = self._pipeline
+        for argument, of, type_ in (("source", pipeline.source, Source), ("sink", pipeline.sink, Sink)):
+            try:
+                named = _by_name(of, type_)
+            except TypeError as error:
+                raise self._error(f"{argument} {error}") from None
+            if not named:
+                raise self._error(f"{argument} is empty; name at least one topic")
+        self._check_names()
+        for name, source in pipeline.sources.items():
+            if source.max_records_per_s is not None and pipeline.mode != "microbatch":
+                raise self._error(f"max_records_per_s of the source {name} requires mode='microbatch'")
+        topics = [source.topic for source in pipeline.sources.values()]
+        for sink in pipeline.sinks.values():
+            if sink.topic in topics:
+                raise self._error(f"it would read what it writes to {sink.topic}; use another sink")
+        if pipeline.dead_letters is not None:
+            _check_topic(pipeline.dead_letters, f"the pipeline {pipeline.name}: dead_letters")
+            if pipeline.dead_letters in topics:
+                raise self._error(f"it would read its dead letters from {pipeline.dead_letters}; use another topic")
+
+    def _check_names(self) -> None:
+        if not isinstance(self._pipeline.source, Mapping):
+            return
+        for name in self._pipeline.source:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise self._error(
+                    f"the source name {name!r} is invalid, because it is a keyword argument of the query; "
+                    "use letters, digits and '_'"
+                )
+
+    def _check_choice(self, name: str, value: object, choices: Sequence[str]) -> None:
+        if value not in choices:
+            close = get_close_matches(str(value), choices, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise self._error(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
+
+    def _check_texts(self) -> None:
+        for name in ("key", "checkpoint"):
+            value = getattr(self._pipeline, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise self._error(f"{name} must be text, not {value!r}")
+
+    def _check_number(self, name: str, value: object, maximum: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+            raise self._error(f"{name} must be a whole number from 1 to {maximum}, not {value!r}")
+
+    def _check_spark(self) -> None:
+        for name in self._pipeline.spark:
+            if not isinstance(name, str) or not name.startswith("spark."):
+                raise self._error(f"the Spark setting {name!r} does not exist; their names start with 'spark.'")
+
+    def _error(self, problem: str) -> CommandError:
+        return CommandError(f"the pipeline {self._pipeline.name}: {problem}")
+
+
+def _by_name(value: Any, type_: type[Any]) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {name: _one(each, type_) for name, each in value.items()}
+    several = list(value) if isinstance(value, list | tuple) and type_ is Sink else [value]
+    found = [_one(each, type_) for each in several]
+    return {each.topic: each for each in found}
+
+
+def _one(value: Any, type_: type[Any]) -> Any:
+    if isinstance(value, type_):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"must be the name of a topic or a {type_.__name__}, not {value!r}")
+    return type_(value)
+
+
+def _check_topic(topic: object, owner: str) -> None:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        raise CommandError(
+            f"{owner}: the topic {topic!r} is invalid; Kafka allows up to 249 letters, digits, '-', '_' and '.'"
+        )
+
+
+def _check_start(start: object) -> None:
+    if isinstance(start, Mapping):
+        if start and all(_is_whole(p, MAX_PARTITION) and _is_whole(o, MAX_OFFSET) for p, o in start.items()):
+            return
+    elif start in ("earliest", "latest") or _has_time_zone(start):
+        return
+    raise CommandError(
+        "Source: start is 'earliest', 'latest', a time with its offset from UTC such as '2026-11-01T00:00:00Z', or a map "
+        f"from partitions to offsets, not {start!r}"
+    )
+
+
+def _is_whole(value: object, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
+
+
+def _has_time_zone(start: object) -> bool:
+    try:
+        time = datetime.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError:
+        return False
+    return isinstance(time, datetime) and time.tzinfo is not None
