@@ -32,6 +32,19 @@ class StartAt(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class NewestBy:
+    """How to recognize records that are older than a record before them.
+
+    Args:
+        header: the header with the version of the record, a decimal integer.
+        look_back: how many offsets before a record may contain the newer one.
+    """
+
+    header: str
+    look_back: int
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """A stream's settings.
 
@@ -60,6 +73,7 @@ class Route:
         cors_credentials: whether these pages may send cookies.
         where: which records of its topics the route contains.
         client_filters: the filters that clients may set in their queries.
+        newest_by: drop the records that are older than a record before them, see feed/versions.py. None: send all records.
         description: what the stream contains, in words.
         listed: whether the catalog shows the route to everyone or to no one. None: to those who may open it.
     """
@@ -85,6 +99,7 @@ class Route:
     cors_credentials: bool = False
     where: Where = EVERY_RECORD
     client_filters: tuple[str, ...] = ()
+    newest_by: NewestBy | None = None
     description: str = ""
     listed: bool | None = None
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -10,8 +10,10 @@ from kafkasse.config.check import OPEN_PATH, OPEN_ROUTE, STARTS
 from kafkasse.config.settings import RouteSettings
 from kafkasse.filter import Where
 from kafkasse.position import IdType
-from kafkasse.route import Route, StartAt
+from kafkasse.route import NewestBy, Route, StartAt
 from kafkasse.times import parse_start_time
+
+DEFAULT_LOOK_BACK = 1000
 
 
 def routes(settings: RouteSettings) -> tuple[Route, ...]:
@@ -59,6 +61,11 @@ def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Rout
         cors_credentials=given.get("cors_credentials", settings.cors_credentials),
         where=Where.parse(given.get("where", {})),
         client_filters=tuple(given.get("client_filters", settings.client_filters)),
+        newest_by=_newest_by(given["newest_by"]) if "newest_by" in given else None,
         description=given.get("description", ""),
         listed=given.get("listed"),
     )
+
+
+def _newest_by(given: Mapping[str, Any]) -> NewestBy:
+    return NewestBy(given["header"], given.get("look_back", DEFAULT_LOOK_BACK))

@@ -16,6 +16,7 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
+from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.frame import DecoderPending, Encoder, Wire
 from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
@@ -38,6 +39,7 @@ class CatchUp:
         stats: the totals of the route.
         follows_patterns: a topic that is deleted leaves the stream, instead of ending it with an error.
         selector: the records that the client receives, if the encoder has dimensions. The position moves past the others.
+        versions: the versions of the records before the position, if outdated records are dropped.
 
     Attributes:
         events: the number of records that read() has returned.
@@ -55,7 +57,9 @@ class CatchUp:
         stats: RouteStats | None = None,
         follows_patterns: bool = False,
         selector: Selector | None = None,
+        versions: Versions | None = None,
     ) -> None:
+        self._versions = versions
         self._follows_patterns = follows_patterns
         self.ids = ids
         self.events = 0
@@ -108,12 +112,15 @@ class CatchUp:
     def _fetch(self, timeout_s: float) -> bytes:
         """Fetch the next batches. Return gap events if the log has lost records that the client needs."""
         try:
-            self._batches.extend(self._cursor.poll(timeout_s))
+            self._batches.extend(map(self._newest, self._cursor.poll(timeout_s)))
         except OffsetOutOfRange as error:
             return self._recover(error)
         except PartitionsFailed as error:
             raise next(iter(error.errors.values())) from error
         return b""
+
+    def _newest(self, batch: Batch) -> Batch:
+        return batch if self._versions is None else self._stats.count_outdated(batch, self._versions.newest(batch))
 
     def _recover(self, error: OffsetOutOfRange) -> bytes:
         """Continue at the next offset that the log holds, and report the lost records as gaps."""

@@ -33,6 +33,7 @@ from kafkasse.feed.start import (
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
+from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, Partition, Topic
@@ -176,7 +177,21 @@ class Feeds:
         key, max_chunk_bytes = feed.key, self._settings.max_chunk_bytes
         follows = [key.follows] if key.follows is not None else []
         watch = self._watch(key.partial_topics, lambda: follows)
-        return CatchUp(self.log, ids, key.encoder, watch, max_chunk_bytes, feed.stats, bool(follows), selector)
+        versions = None
+        if key.newest_by is not None:
+            versions = Versions(key.newest_by)
+            self._read_versions(versions, ids.offsets)
+        return CatchUp(
+            self.log, ids, key.encoder, watch, max_chunk_bytes, feed.stats, bool(follows), selector, versions
+        )
+
+    def _read_versions(self, versions: Versions, offsets: Mapping[Partition, int]) -> None:
+        """Read the versions of the records before these offsets.
+
+        Raises:
+            KafkasseError: Kafka does not send the records.
+        """
+        versions.read(self.log, offsets, self._offset_ranges.get(offsets), self._settings.kafka_timeout_s)
 
     def _ids_in_ring(
         self, feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None
@@ -212,6 +227,14 @@ class Feeds:
             route: sum(feed.ring.bytes for feed in feeds if feed.stats is stats) for route, stats in self.stats.items()
         }
 
+    def versions_bytes(self) -> dict[str, int]:
+        """Return how many bytes the versions of records take up, in the feeds of each route."""
+        feeds = self._tail.feeds.values() if self._tail is not None else ()
+        return {
+            route: sum(feed.versions_bytes for feed in feeds if feed.stats is stats)
+            for route, stats in self.stats.items()
+        }
+
     def close(self) -> None:
         """End all streams, and close the log."""
         if self._tail is not None:
@@ -243,9 +266,10 @@ class Feeds:
         """Return the feed of a selection. In partitions that the tail does not read yet, a new feed starts at the end."""
         partial = (each for each in position.starts if each.topic in position.partial_topics)
         selected = frozenset(each for each in partial if each.partition < topics[each.topic].partitions)
-        key = FeedKey(encoder, tuple(sorted(topics)), selected)
+        key = FeedKey(encoder, tuple(sorted(topics)), selected, newest_by=route.newest_by)
         if route.patterns and position.is_whole_route:
-            key = FeedKey(encoder, follows=route)
+            key = FeedKey(encoder, follows=route, newest_by=route.newest_by)
+        versions = Versions(route.newest_by) if route.newest_by is not None else None
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
         found: dict[Partition, TailPartition] = {}
         while True:  # other greenlets may add and remove feeds during a lookup
@@ -258,7 +282,11 @@ class Feeds:
             unknown = [each for each in partitions if each not in tail.partitions and each not in found]
             if not unknown:
                 states = {each: tail.partitions.get(each) or found[each] for each in partitions}
-                return self._add_feed(tail, key, states, route, topics, now_ms)
+                offsets = {each: state.offset for each, state in states.items() if state.offset is not None}
+                if versions is None or versions.has_read(offsets):
+                    return self._add_feed(tail, key, states, route, topics, now_ms, versions)
+                self._read_versions(versions, offsets)  # the tail may move on meanwhile
+                continue
             ranges = self._offset_ranges.get(unknown)
             for each in unknown:
                 found[each] = TailPartition(ranges[each].end if each in ranges else None, now_ms)
@@ -271,6 +299,7 @@ class Feeds:
         route: Route,
         topics: Mapping[str, Topic],
         now_ms: int,
+        versions: Versions | None,
     ) -> SharedFeed:
         """Add a feed at the position of these partitions to the tail."""
         settings = self._settings
@@ -286,7 +315,7 @@ class Feeds:
         )
         stats = self.stats.setdefault(route.name, RouteStats())
         heartbeat_s = route.heartbeat_s or settings.heartbeat_s
-        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, heartbeat_s, stats)
+        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, heartbeat_s, stats, versions)
         tail.add(feed, states)
         return feed
 

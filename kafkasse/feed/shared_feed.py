@@ -25,12 +25,13 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.subscribers import Group, NewFrames, Subscribers
+from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.frame import DecoderPending, Encoder
 from kafkasse.frame.encoder import Piece
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
-from kafkasse.route import Route
+from kafkasse.route import NewestBy, Route
 
 if TYPE_CHECKING:  # a snapshot knows its feed
     from kafkasse.feed.snapshot import Snapshot
@@ -48,12 +49,14 @@ class FeedKey(NamedTuple):
         topics: the topics, in alphabetical order; () if they depend on a route's patterns.
         selected: the selected partitions, in topics of which the streams do not contain all partitions.
         follows: the route whose patterns decide the topics. New topics that match join the feed.
+        newest_by: how to recognize outdated records, which are dropped; None: all records are sent.
     """
 
     encoder: Encoder
     topics: tuple[str, ...] = ()
     selected: frozenset[Partition] = frozenset()
     follows: Route | None = None
+    newest_by: NewestBy | None = None
 
     @property
     def partial_topics(self) -> frozenset[str]:
@@ -113,6 +116,7 @@ class SharedFeed:
         limits: the limits of the ring.
         heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
         stats: the totals of the route.
+        versions: the versions of the records before the feed's position, if outdated records are dropped.
 
     Attributes:
         partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
@@ -131,8 +135,10 @@ class SharedFeed:
         limits: RingLimits,
         heartbeat_s: float,
         stats: RouteStats | None = None,
+        versions: Versions | None = None,
     ) -> None:
         self.key = key
+        self._versions = versions
         self.ids = ids
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
         self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
@@ -219,6 +225,15 @@ class SharedFeed:
         return self.covers(ids) and all(offset <= position[each] for each, offset in ids.offsets.items())
 
     # The tail calls these.
+
+    def newest(self, batch: Batch) -> Batch:
+        """Return the batch without its outdated records. Other greenlets may run meanwhile."""
+        return batch if self._versions is None else self.stats.count_outdated(batch, self._versions.newest(batch))
+
+    @property
+    def versions_bytes(self) -> int:
+        """How many bytes the versions of records take up."""
+        return 0 if self._versions is None else self._versions.bytes
 
     def append(self, batch: Batch) -> None:
         """Encode a batch for all readers, in pieces. Other greenlets may run between two pieces.

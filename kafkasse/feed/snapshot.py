@@ -23,6 +23,7 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.filter.dimensions import Values
 from kafkasse.frame import DecoderPending
@@ -102,6 +103,8 @@ class Snapshot:
         self._values: dict[object, Values] = {}
         self._keys: dict[Values, dict[object, int]] = {}
         self._next_number = 0
+        newest_by = self._feed.key.newest_by
+        self._versions = Versions(newest_by) if newest_by is not None else None
         self._bytes = 0
         self._is_changed = True  # since the newest version
         self._ids: IdWriter | None = None  # the position after the rows
@@ -234,7 +237,7 @@ class Snapshot:
             return
         for batch in batches:
             slot.started()
-            self._add(batch, ids)
+            self._add(batch if self._versions is None else self._versions.newest(batch), ids)
 
     def _recover(self, error: OffsetOutOfRange, cursor: Cursor, ids: IdWriter) -> None:
         for partition, held in known_offset_ranges(self._log, error.partitions).items():

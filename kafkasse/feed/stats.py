@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # these modules import this one
     from kafkasse.feed.reader import Reader, ReaderState
+    from kafkasse.log import Batch
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +22,7 @@ class RouteStats:
         events: the records that were sent to clients.
         bytes: the bytes that were sent to clients, in chunks of all kinds.
         records: the records that were encoded, including those that a filter rejected.
+        outdated: the records that `newest_by` dropped.
         encode_s: the time that encoding them took.
         catch_ups: how often a reader opened its own cursor.
         joins: how often a reader that had caught up joined the shared feed.
@@ -34,6 +36,7 @@ class RouteStats:
     events: int = 0
     bytes: int = 0
     records: int = 0
+    outdated: int = 0
     encode_s: float = 0.0
     catch_ups: int = 0
     joins: int = 0
@@ -41,3 +44,8 @@ class RouteStats:
     delay_s: float = 0.0
     readers: Counter[ReaderState] = field(default_factory=Counter)
     catching_up: dict[Reader, None] = field(default_factory=dict)
+
+    def count_outdated(self, batch: Batch, newest: Batch) -> Batch:
+        """Count the records of `batch` that `newest` lacks, and return `newest`."""
+        self.outdated += len(batch.records) - len(newest.records)
+        return newest

@@ -236,7 +236,8 @@ class Tail:
             if timestamp is not None and timestamp >= 0:
                 state.timestamp = timestamp
             for feed in list(state.feeds):
-                self._change(feed, partial(self._append, feed, batch), batch)
+                newest = feed.newest(batch)  # before the backlog, which may drop the batch
+                self._change(feed, partial(self._append, feed, newest), newest)
                 changed[feed] = None
         began_at = time.monotonic()
         for feed in changed.keys() - self.backlogs.keys():

@@ -46,6 +46,9 @@ METRICS = {
     "records_encoded": Metric(
         Counter, "Records that were encoded for a feed or a client that catches up, sent or not.", ("route",)
     ),
+    "records_outdated": Metric(
+        Counter, "Records that were dropped because a newer record of their key was sent before.", ("route",)
+    ),
     "encode_seconds": Metric(Counter, "Time that encoding records took.", ("route",)),
     "records_skipped": Metric(Counter, "Records whose value could not be deserialized.", ("topic", "reason")),
     "filter_failures": Metric(Counter, "Records for which a filter expression had no result.", ("route",)),
@@ -61,6 +64,9 @@ METRICS = {
         Gauge, "The longest time from a record's timestamp to its encoding for live streams.", ("route",), "livemax"
     ),
     "ring_bytes": Metric(Gauge, "Memory of the rings.", ("route",), "livesum"),
+    "versions_bytes": Metric(
+        Gauge, "Memory of the versions by which outdated records are dropped.", ("route",), "livesum"
+    ),
     "event_loop_stall_seconds": Metric(Histogram, "Turns of the event loop that took longer than 10 ms."),
 }
 

@@ -21,6 +21,7 @@ TOTALS = {
     "events": "events_sent",
     "bytes": "bytes_sent",
     "records": "records_encoded",
+    "outdated": "records_outdated",
     "encode_s": "encode_seconds",
     "catch_ups": "catch_ups",
     "joins": "joins",
@@ -67,6 +68,8 @@ class Sampler:
             stats.delay_s = 0.0
         for route, count in self._feeds.ring_bytes().items():
             self._add("ring_bytes", count, route=route)
+        for route, count in self._feeds.versions_bytes().items():
+            self._add("versions_bytes", count, route=route)
 
     def _add(self, name: str, total: float, **labels: str) -> None:
         """Add the increase of a total. Several feeds of one process may have routes with the same name."""

@@ -66,6 +66,8 @@ ROUTE = {"path": "/a", "topics": ["t"]}
         ("routes: {a: {path: /a, topics: [t], redact: email}}", "routes.a.redact must be a list of paths, not 'email'."),
         ("routes: {a: {path: /a, topics: [t], redacted: [b]}}", "routes.a.redacted is not a setting of a route: did you"),
         ("routes: {a: {path: /a, topics: [t], heartbeat_s: 0.5}}", "routes.a.heartbeat_s must be a number from 1 to 30"),
+        ("routes: {a: {path: /a, topics: [t], newest_by: {}}}", "routes.a.newest_by"),
+        ("routes: {a: {path: /a, topics: [t], newest_by: {header: h, look_back: 0}}}", "routes.a.newest_by.look_back must"),
         ("routes: {a: {path: /a, topics: [t], max_streams: 9000}}", "routes.a.max_streams is 9000, but the setting max_"),
         ("routes: {a: {path: /a, topics: [t], cluster: eu}}", "routes.a.cluster is 'eu', which is not one of the clu"),
         (

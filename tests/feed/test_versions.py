@@ -1,0 +1,323 @@
+"""A route with `newest_by` drops the records that are older than a record before them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkasse.config import Config
+from kafkasse.errors import KafkaUnavailable
+from kafkasse.feed import Feeds, Reader
+from kafkasse.feed import versions as module
+from kafkasse.feed.tail import Tail
+from kafkasse.feed.versions import MAX_BYTES, Versions
+from kafkasse.filter import Dimension, Dimensions, Selector
+from kafkasse.frame import Encoder
+from kafkasse.log import Batch, OffsetRange, Partition
+from kafkasse.memory_log import MemoryLog, MemoryRecord
+from kafkasse.position import of_topics, parse
+from kafkasse.route import NewestBy, Route, StartAt
+from kafkasse.sse import Event, Parser
+from tests.support.sse import without_positions
+from tests.support.turns import turn
+from tests.support.waiting import wait_until
+
+VERSION = "kafkasse-version"
+PARTITION = Partition("t", 0)
+
+
+class Process:
+    """One worker that serves the topic `t`."""
+
+    def __init__(self, log: MemoryLog, encoder: Encoder | None = None, look_back: int = 1000, **limits: int) -> None:
+        self.log = log
+        self.encoder = encoder or Encoder()
+        self.tails: list[Tail] = []
+        self.feeds = Feeds(log, Config(**limits).feed, self.tails.append)
+        self.newest_by = NewestBy(VERSION, look_back)
+
+    def open(self, last_id: str = "", start: StartAt = StartAt.LATEST, selector: Selector | None = None) -> Client:
+        position = parse(last_id) if last_id else of_topics(["t"])
+        route = Route("t", "/t", ("t",), start=start, newest_by=self.newest_by)
+        reader = self.feeds.open(route, position, self.feeds.describe(["t"]), self.encoder, selector=selector)
+        return Client(self, reader, last_id)
+
+
+class Client:
+    """A client that receives everything that is ready with read()."""
+
+    def __init__(self, process: Process, reader: Reader, last_id: str) -> None:
+        self.process, self.reader = process, reader
+        self.parser = Parser(last_event_id=last_id)
+        list(self.parser.receive(reader.begin()))
+
+    def read(self) -> list[Any]:
+        """Return the versions that the client receives now; None for a record without a value."""
+        events: list[Event] = []
+        for _ in range(5):  # read through a cursor, then join the feed
+            for tail in self.process.tails:
+                turn(tail)
+            while frames := self.reader.read(0):
+                events += without_positions(self.parser.receive(frames))
+        list(self.parser.receive(self.reader.id_if_moved()))
+        return [json.loads(event.data).get("n") for event in events]
+
+    @property
+    def last_id(self) -> str:
+        return self.parser.last_event_id
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """A log with an empty topic."""
+    log = MemoryLog()
+    log.create("t")
+    return log
+
+
+def write(log: MemoryLog, *versions: int, key: bytes = b"k", partition: int = 0) -> None:
+    """Write records of a key with these versions."""
+    for version in versions:
+        log.append("t", b'{"n":%d}' % version, partition, key, headers=[(VERSION, b"%d" % version)])
+
+
+def test_a_live_client_does_not_receive_older_or_equal_versions(log: MemoryLog) -> None:
+    """The client receives each version of a key once, in ascending order."""
+    process = Process(log)
+    client = process.open()
+    write(log, 1, 2, 3, 1, 2, 3, 4)
+
+    received = client.read()
+
+    assert [1, 2, 3, 4] == received
+    assert 3 == process.feeds.stats["t"].outdated
+
+
+def test_keys_have_their_own_versions(log: MemoryLog) -> None:
+    """A lower version of another key is not outdated, nor is the same key of another partition."""
+    log.create("t", 2)
+    client = Process(log).open()
+    write(log, 5)
+    write(log, 1, key=b"l")
+    write(log, 1, partition=1)
+
+    received = client.read()
+
+    assert [1, 1, 5] == sorted(received)
+
+
+@pytest.mark.parametrize(
+    "headers", [[], [(VERSION, b"x")], [(VERSION, None)], [(VERSION, b"9" * 20)], [("other", b"1")]]
+)
+def test_a_record_without_a_version_is_sent(log: MemoryLog, headers: list[tuple[str, bytes | None]]) -> None:
+    """The version must be a decimal integer of at most 19 digits."""
+    client = Process(log).open()
+    write(log, 5)
+    log.append("t", b'{"n":0}', key=b"k", headers=headers)
+
+    received = client.read()
+
+    assert [5, 0] == received
+
+
+def test_a_record_without_a_key_is_sent(log: MemoryLog) -> None:
+    """Such records do not replace one another."""
+    client = Process(log).open()
+    for version in (5, 4):
+        log.append("t", b'{"n":%d}' % version, headers=[(VERSION, b"%d" % version)])
+
+    received = client.read()
+
+    assert [5, 4] == received
+
+
+def test_a_tombstone_has_a_version(log: MemoryLog) -> None:
+    """An older record does not bring a deleted key back."""
+    client = Process(log).open()
+    write(log, 1)
+    log.append("t", None, key=b"k", headers=[(VERSION, b"3")])
+    write(log, 1, 2)
+
+    received = client.read()
+
+    assert [1, None] == received
+
+
+def test_the_event_id_moves_past_dropped_records(log: MemoryLog) -> None:
+    """A client that resumes does not read the dropped records again."""
+    process = Process(log)
+    client = process.open()
+    write(log, 2, 1, 1)
+    client.read()
+
+    [entry] = json.loads(client.last_id)
+
+    assert 3 == entry["offset"]
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_ring_records": 1}])
+def test_a_client_that_resumes_at_another_process_is_not_moved_back(log: MemoryLog, limits: dict[str, int]) -> None:
+    """The other process reads the versions before the client's position, whether its ring covers the position or not."""
+    client = Process(log).open()
+    write(log, 1, 2, 3)
+    client.read()
+    other = Process(log, **limits)
+    write(log, 1, 2)
+    live = other.open()
+    write(log, 3, 4)
+    live.read()
+
+    resumed = other.open(client.last_id).read()
+
+    assert [4] == resumed
+
+
+def test_a_new_feed_knows_the_records_before_its_start(log: MemoryLog) -> None:
+    """The first client of a feed does not receive a record that is older than those before it connected."""
+    write(log, 3)
+    client = Process(log).open()
+    write(log, 2, 4)
+
+    received = client.read()
+
+    assert [4] == received
+
+
+def test_a_snapshot_contains_the_newest_version(log: MemoryLog) -> None:
+    """A repeated record does not replace the newer row, and records after the snapshot are newer than the row."""
+    write(log, 1, 2, 3, 1, 2)
+    client = Process(log).open(start=StartAt.SNAPSHOT)
+    snapshot: list[int] = []
+    wait_until(lambda: bool(snapshot.extend(client.read()) or snapshot))
+    write(log, 3, 4)
+
+    received = client.read()
+
+    assert ([3], [4]) == (snapshot, received)
+
+
+def test_personal_streams_drop_older_versions(log: MemoryLog) -> None:
+    """A client that receives only its own key does not receive an older version of it, even after it has resumed."""
+    encoder = Encoder(dimensions=Dimensions((Dimension("key"),)))
+    selector = Selector.of("k")
+    client = Process(log, encoder).open(selector=selector)
+    write(log, 2, 1, 3)
+    write(log, 9, key=b"l")
+    received = client.read()
+    write(log, 2, 3, 4)
+
+    resumed = Process(log, encoder).open(client.last_id, selector=selector).read()
+
+    assert ([2, 3], [4]) == (received, resumed)
+
+
+def test_looks_back_a_limited_number_of_offsets(log: MemoryLog) -> None:
+    """A record is sent if the newer one is further back, for a live client and for one that catches up."""
+    process = Process(log, look_back=3)
+    live = process.open()
+    write(log, 5)
+    write(log, 1, 2, key=b"l")
+    write(log, 4)
+    write(log, 3)
+    received = live.read()
+    write(log, 2)
+
+    resumed = Process(log, look_back=3).open(live.last_id).read()
+
+    assert ([5, 1, 2, 3], []) == (received, resumed)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 8)), max_size=30),
+    st.integers(1, 40),
+    st.sampled_from([1, 3, 1000]),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_view_never_moves_back(writes: list[tuple[int, int, int]], step: int, max_ring_records: int) -> None:
+    """Whenever and wherever a client reconnects, the versions of each key that it receives only grow."""
+    log = MemoryLog()
+    log.create("t", 2)
+    processes = itertools.cycle([Process(log, max_ring_records=max_ring_records) for _ in range(2)])
+    client = next(processes).open(start=StartAt.EARLIEST)
+    newest: dict[tuple[int, int], int] = {}
+    expected: dict[tuple[int, int], int] = {}
+    for number, (partition, key, version) in enumerate(writes):
+        identity = partition, key
+        expected[identity] = max(version, expected.get(identity, -1))
+        value = json.dumps({"n": [*identity, version]}).encode()
+        log.append("t", value, partition, b"%d" % key, headers=[(VERSION, b"%d" % version)])
+        if number % step == 0:
+            follow(client, newest)
+            client = next(processes).open(client.last_id)
+    follow(client, newest)
+
+    assert expected == newest
+
+
+def follow(client: Client, newest: dict[tuple[int, int], int]) -> None:
+    """Apply the records that the client receives now. Each must be newer than the last of its key."""
+    for partition, key, version in client.read():
+        assert version > newest.get((partition, key), -1)
+        newest[partition, key] = version
+
+
+# The memory.
+
+
+def batch(*records: MemoryRecord) -> Batch:
+    return Batch(PARTITION, records, records[-1].offset + 1)
+
+
+def record(offset: int, key: bytes, version: int = 1) -> MemoryRecord:
+    return MemoryRecord(offset, 0, key, b"", [(VERSION, b"%d" % version)])
+
+
+def test_the_memory_is_limited_and_counted() -> None:
+    """Keys beyond the limit replace the oldest, and the count is close to the memory in use."""
+    versions = Versions(NewestBy(VERSION, 100_000))
+    tracemalloc.start()
+    for offset in range(20_000):
+        versions.newest(batch(record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))))
+    in_use, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert MAX_BYTES * 0.9 < versions.bytes <= MAX_BYTES
+    assert in_use < 1.2 * MAX_BYTES
+
+
+def test_the_versions_of_records_too_far_back_are_removed() -> None:
+    """They would take up memory without an effect."""
+    versions = Versions(NewestBy(VERSION, 10))
+    for offset in range(1000):
+        versions.newest(batch(record(offset, b"%d" % offset)))
+    one = Versions(NewestBy(VERSION, 10))
+    one.newest(batch(record(0, b"999")))
+
+    assert 11 * one.bytes >= versions.bytes
+
+
+def test_a_log_that_does_not_answer_ends_the_search(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client gets an error, or tries again, instead of a stream that may move back."""
+    write(log, 1)
+    monkeypatch.setattr(module, "MAX_POLL_S", 0)
+    monkeypatch.setattr("kafkasse.memory_log.MemoryCursor.poll", lambda *_: [])
+
+    with pytest.raises(KafkaUnavailable):
+        Versions(NewestBy(VERSION, 10)).read(log, {PARTITION: 1}, {PARTITION: OffsetRange(0, 1)}, 0.05)
+
+
+def test_records_that_retention_removes_meanwhile_are_not_searched(log: MemoryLog) -> None:
+    """The search ends if the log no longer holds the records."""
+    write(log, 1, 2, 3)
+    log.drop_before("t", 3)
+    versions = Versions(NewestBy(VERSION, 10))
+
+    versions.read(log, {PARTITION: 3}, {PARTITION: OffsetRange(0, 3)}, 5)
+
+    assert versions.has_read({PARTITION: 3})
