@@ -1,27 +1,40 @@
-"""kafkasse, and a page that reads a stream with the EventSource example of docs/clients.md."""
+"""kafkasse, and pages that read a stream with the EventSource example of docs/clients.md and with kafkasse.js."""
 
 from __future__ import annotations
 
-from flask import Flask
+from functools import partial
+
+from flask import Flask, send_from_directory
 
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from tests.clients.programs import docs_example
+from tests.clients.programs import JAVASCRIPT, docs_example
 
-# The page prints each event to the browser's log. A browser escapes no character that encodeURIComponent() returns.
+# The pages print each event to the browser's log. A browser escapes no character that encodeURIComponent() returns.
 PAGE = """<!doctype html>
 <title>events</title>
-<script>
+<script type="module">
+const print = (event, id, data) => console.log("EVENT " + encodeURIComponent(JSON.stringify({ event, id, data })));
+const url = new URLSearchParams(location.search).get("stream");
 %s
-const print = ({ type, lastEventId, data }) =>
-  console.log("EVENT " + encodeURIComponent(JSON.stringify({ event: type, id: lastEventId, data })));
-follow(new URLSearchParams(location.search).get("stream"), { position: print, message: print, gap: print });
 </script>
+"""
+
+FOLLOW = """
+const handler = (event) => print(event.type, event.lastEventId, event.data);
+follow(url, { position: handler, message: handler, gap: handler });
+"""
+
+READ = """
+import { Stream } from "/-/kafkasse.js";
+for await (const { type, id, data } of new Stream(url)) print(type, id, data);
 """
 
 
 def create() -> Flask:
     """Create the app."""
     app = create_app(Config.load())
-    app.add_url_rule("/-/follow", view_func=lambda: PAGE % docs_example("function follow("))
+    app.add_url_rule("/-/follow", "follow", lambda: PAGE % (docs_example("function follow(") + FOLLOW))
+    app.add_url_rule("/-/read", "read", lambda: PAGE % READ)
+    app.add_url_rule("/-/kafkasse.js", "module", partial(send_from_directory, JAVASCRIPT, "kafkasse.js"))
     return app

@@ -18,6 +18,7 @@ from tests.support.server import ROOT
 
 SOURCES = Path(__file__).parent / "programs"
 BUILD = ROOT / "build" / "clients"
+JAVASCRIPT = ROOT / "kafkasse" / "javascript"
 BUILD_TIMEOUT_S = 900.0
 PRINTED = re.compile(r"EVENT ([\w%.!~*'()-]+)")  # an event in a browser's log
 CHROMIUM_FLAGS = (
@@ -97,27 +98,23 @@ def _python(file: str) -> Callable[[Path, Path, str], Sequence[str]]:
     return lambda built, _, url: [sys.executable, str(built / file), url]
 
 
-def _chromium(built: Path, profile: Path, url: str) -> Sequence[str]:
-    return ["chromium", *CHROMIUM_FLAGS.split(), f"--user-data-dir={profile}", _page(url)]
+def _browser(browser: Callable[[Path, str], Sequence[str]], page: str) -> Callable[[Path, Path, str], Sequence[str]]:
+    """Return a function that returns the command which opens a page of app.py."""
+
+    def command(_: Path, profile: Path, url: str) -> Sequence[str]:
+        scheme_and_host, path = re.fullmatch(r"(http://[^/]+)(/.*)", url).groups()  # type: ignore[union-attr]
+        return browser(profile, f"{scheme_and_host}/-/{page}?stream={path}")
+
+    return command
 
 
-def _firefox(built: Path, profile: Path, url: str) -> Sequence[str]:
+def _chromium(profile: Path, url: str) -> Sequence[str]:
+    return ["chromium", *CHROMIUM_FLAGS.split(), f"--user-data-dir={profile}", url]
+
+
+def _firefox(profile: Path, url: str) -> Sequence[str]:
     (profile / "user.js").write_text('user_pref("devtools.console.stdout.content", true);\n')
-    return ["firefox-esr", "--headless", "--no-remote", "--profile", str(profile), _page(url)]
-
-
-def _page(url: str) -> str:
-    scheme_and_host, path = re.fullmatch(r"(http://[^/]+)(/.*)", url).groups()  # type: ignore[union-attr]
-    return f"{scheme_and_host}/-/follow?stream={path}"
-
-
-def _fetch(_: Path, __: Path, url: str) -> Sequence[str]:
-    script = """
-        for await (const { type, data, id } of events(process.argv[1])) {
-          console.log(JSON.stringify({ event: type, id, data }));
-        }"""
-    example = docs_example("async function* events(").partition("\nfor await ")[0]
-    return ["node", "--input-type=module", "-e", example + script, url]
+    return ["firefox-esr", "--headless", "--no-remote", "--profile", str(profile), url]
 
 
 def _requests(_: Path, __: Path, url: str) -> Sequence[str]:
@@ -127,9 +124,11 @@ def _requests(_: Path, __: Path, url: str) -> Sequence[str]:
 
 
 PROGRAMS = [
-    Program("Chromium", CHROMIUM, _chromium),
-    Program("Firefox", FIREFOX, _firefox),
-    Program("fetch", NODE, _fetch),
+    Program("kafkasse.js in Node", NODE, _node("kafkasse")),
+    Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read")),
+    Program("kafkasse.js in Firefox", FIREFOX, _browser(_firefox, "read")),
+    Program("EventSource in Chromium", CHROMIUM, _browser(_chromium, "follow")),
+    Program("EventSource in Firefox", FIREFOX, _browser(_firefox, "follow")),
     Program("eventsource 2.0.2", NODE, _node("eventsource-2")),
     Program("eventsource 2.0.2, plain", NODE, _node("eventsource-2-plain")),
     Program("eventsource 4.1.1", NODE, _node("eventsource")),
@@ -189,5 +188,6 @@ def printed(line: str) -> Printed | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of the clients: those of this process, except for proxy settings."""
-    return {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    """Return the environment variables of the clients: those of this process without proxy settings, and KAFKASSE_JS."""
+    own = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return own | {"KAFKASSE_JS": (JAVASCRIPT / "kafkasse.js").as_uri()}

@@ -51,7 +51,14 @@ function fetchEventSource({ ownId }) {
   });
 }
 
+/** kafkasse's own client. */
+async function read() {
+  const { Stream } = await import(process.env.KAFKASSE_JS);
+  for await (const { type, id, data } of new Stream(url)) print(type, id, data);
+}
+
 const programs = {
+  "kafkasse": read,
   "eventsource-2": () => follow(require("eventsource-2"), { ignoreIncomplete: true }),
   "eventsource-2-plain": () => follow(require("eventsource-2")),
   "eventsource": async () => follow((await import("eventsource")).EventSource),

@@ -1,0 +1,491 @@
+// A client for kafkasse's streams, for browsers and Node 18 or newer. It resumes exactly and has no dependencies.
+//
+//   fetch ─▶ Parser ─▶ leader ─▶ inbox of this tab ─▶ your code ─▶ position store
+//                        └─────▶ inboxes of the other tabs, over a BroadcastChannel
+//
+// Without the option `shared`, each tab is its own leader. kafkasse.d.ts describes the interface.
+
+const BACKOFF_MS = 1000; // before the first retry, until the server sends `retry:`
+const MAX_BACKOFF_MS = 30_000;
+const MAX_WAIT_MS = 300_000; // a cap on `retry:` and Retry-After: a wrong value could make us wait for days
+const TIMEOUT_MS = 60_000; // heartbeats are more frequent, so a connection that is silent for longer is dead
+const SUSPECT_MS = 10_000; // after a change of the network, a connection that is silent for this long is dead
+const WATCH_MS = 2000;
+const MAX_EVENT_CHARS = 16 * 2 ** 20;
+const MAX_UNREAD = 1000; // events that the leader reads ahead
+const MAX_BEHIND = 10_000; // events that wait for a slow tab
+const MAX_RECENT = 1000; // events that the leader can repeat for a tab that was reloaded
+const MAX_RECENT_CHARS = 2 ** 20;
+const MAX_KEYS = 10_000; // rows that the leader keeps for tabs that open later
+const TEMPORARY = [408, 425, 429];
+
+/** The stream cannot continue, and a retry would not help. `problem` is the server's error object (RFC 9457), if any. */
+export class StreamError extends Error {
+  name = "StreamError";
+
+  constructor(problem) {
+    super(problem.detail || problem.title || `The server responded with status ${problem.status}.`);
+    this.problem = problem;
+    this.status = problem.status;
+  }
+}
+
+/** A failure that may be temporary. */
+class Failure extends Error {
+  constructor(reason, status, retryAfterMs = 0) {
+    super(reason);
+    this.status = status;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+export class StreamEvent {
+  constructor({ type, data, id }) {
+    this.type = type;
+    this.data = data;
+    this.id = id;
+  }
+
+  json() {
+    return JSON.parse(this.data);
+  }
+}
+
+export class Stream {
+  #url;
+  #options;
+  #store;
+  #position = ""; // the ID of the last event that the caller has processed
+  #taken = ""; // the ID of the last event that the caller has received
+  #received = ""; // the ID of the last event in the inbox
+  #inbox = [];
+  #waiting = []; // functions that wake up those who wait in #until()
+  #closing = new AbortController();
+  #session = null; // aborted when the page enters the back/forward cache
+  #started = false;
+
+  // The connection, in the leader.
+  #leads = false;
+  #connection = null;
+  #heardAt = 0;
+  #failures = 0;
+  #refreshed = false;
+  #opened = false;
+  #retryMs = BACKOFF_MS;
+  #skipsWait = false;
+
+  // Tabs.
+  #channel = null;
+  #tab = Math.random().toString(36).slice(2);
+  #joined = false; // this tab has received what the leader received before
+  #synced = null;
+  #state = null;
+  #recent = [];
+  #recentChars = 0;
+  #rows = new Map(); // the newest event of each key
+
+  constructor(url, options = {}) {
+    this.#url = new URL(url, globalThis.location?.href).href;
+    this.#options = options;
+    const { store } = options;
+    const key = `kafkasse ${this.#url}`;
+    this.#store = store?.getItem
+      ? { load: () => store.getItem(key), save: (id) => store.setItem(key, id) }
+      : store;
+  }
+
+  get position() {
+    return this.#position;
+  }
+
+  get #over() {
+    return this.#closing.signal.aborted;
+  }
+
+  /** Call the handler of each event's type. Returns when the stream is closed; rejects with StreamError or a handler's error. */
+  async run(handlers) {
+    for await (const event of this) await handlers[event.type]?.(event);
+  }
+
+  async *[Symbol.asyncIterator]() {
+    if (this.#started) throw new Error("A Stream can be read only once. Create another Stream.");
+    this.#started = true;
+    try {
+      const start = this.#options.lastEventId || (await this.#store?.load()) || "";
+      this.#position = this.#taken = this.#received = start;
+      this.#listen();
+      this.#start();
+      for (;;) {
+        await this.#until(() => this.#over || this.#inbox.length > 0);
+        if (this.#over) return;
+        const event = this.#inbox.shift();
+        this.#notify();
+        if (event instanceof Error) throw event;
+        this.#taken = event.id || this.#taken;
+        yield event;
+        await this.commit(event); // The caller asks for the next event, so it has processed this one.
+      }
+    } finally {
+      this.close();
+    }
+  }
+
+  /** Store the position of an event that is processed, without waiting for the request for the next event. */
+  async commit({ id }) {
+    if (!id || id === this.#position) return;
+    this.#position = id;
+    await this.#store?.save(id);
+  }
+
+  close() {
+    if (this.#over) return;
+    this.#closing.abort();
+    this.#session?.abort();
+    this.#notify();
+    this.#options.onState?.({ state: "closed" });
+  }
+
+  /** Retry now instead of at the end of the wait. Replaces a connection that is silent, for example after a network change. */
+  retry() {
+    if (!this.#leads) return this.#channel?.postMessage({ retry: true });
+    this.#skipsWait = true;
+    this.#notify();
+    if (Date.now() - this.#heardAt > SUSPECT_MS) this.#connection?.abort();
+  }
+
+  async #until(isTrue) {
+    while (!isTrue()) await new Promise((wake) => this.#waiting.push(wake));
+  }
+
+  #notify() {
+    for (const wake of this.#waiting.splice(0)) wake();
+  }
+
+  // The page. Node has none of these events.
+
+  #listen() {
+    const on = (type, listener) => globalThis.addEventListener?.(type, listener, { signal: this.#closing.signal });
+    on("online", () => this.retry());
+    on("pagehide", () => this.#session.abort()); // A page with a connection or a lock cannot enter the back/forward cache.
+    on("pageshow", ({ persisted }) => persisted && this.#start());
+  }
+
+  #start() {
+    const { signal } = (this.#session = new AbortController());
+    const { shared } = this.#options;
+    if (!shared || !globalThis.navigator?.locks) return this.#lead(signal);
+    const name = `kafkasse ${shared === true ? "" : shared} ${this.#url}`;
+    const channel = (this.#channel = new BroadcastChannel(name));
+    channel.onmessage = ({ data }) => this.#receive(data);
+    const aborted = new Promise((resolve) => signal.addEventListener("abort", resolve));
+    aborted.then(() => channel.close());
+    // The tab keeps the lock until #lead() returns.
+    const leading = navigator.locks.request(name, { signal }, () => Promise.race([this.#lead(signal, name), aborted]));
+    leading.catch(() => this.#lead(signal)); // The browser does not permit locks, for example in a sandboxed frame.
+    this.#join();
+  }
+
+  // The leader.
+
+  async #lead(signal, name) {
+    if (signal.aborted) return;
+    if (name) await this.#sync(name);
+    this.#leads = this.#joined = true;
+    signal.addEventListener("abort", () => {
+      this.#leads = false;
+      this.#connection?.abort();
+      this.#notify();
+    });
+    this.#channel?.postMessage({ leader: true });
+    while (!signal.aborted) {
+      const failure = await this.#connect(signal).catch((error) => error);
+      if (signal.aborted) return;
+      if (failure instanceof StreamError) return this.#fail(failure.problem);
+      if (failure.status === 401 && this.#canRefresh) this.#refreshed = true; // Connect at once, with a new token.
+      else await this.#wait(failure, signal);
+    }
+  }
+
+  /** Wait until this tab has received everything that the previous leader sent: the browser delivers messages in order. */
+  async #sync(name) {
+    const second = new BroadcastChannel(name);
+    await new Promise((resolve) => {
+      this.#synced = resolve;
+      second.postMessage({ sync: this.#tab });
+    });
+    second.close();
+  }
+
+  /** Read one response to its end. Returns or throws the reason why it ended. */
+  async #connect(signal) {
+    this.#setState({ state: "connecting" });
+    const controller = (this.#connection = new AbortController());
+    this.#heardAt = Date.now();
+    const silence = this.#options.timeoutMs ?? TIMEOUT_MS;
+    const watch = setInterval(() => Date.now() - this.#heardAt > silence && controller.abort(), Math.min(WATCH_MS, silence));
+    try {
+      const response = await this.#request(controller.signal);
+      const openedAt = Date.now();
+      this.#opened = true;
+      this.#setState({ state: "open" });
+      try {
+        await this.#read(response.body, signal);
+      } finally {
+        if (Date.now() - openedAt > MAX_BACKOFF_MS) this.#succeed();
+      }
+    } finally {
+      clearInterval(watch);
+      controller.abort();
+    }
+    return new Failure("The server ended the stream.");
+  }
+
+  async #request(signal) {
+    const { token, headers, fetch = globalThis.fetch, request } = this.#options;
+    const all = new Headers(await this.#ask(headers));
+    const bearer = await this.#ask(token);
+    if (bearer) all.set("Authorization", `Bearer ${bearer}`);
+    all.set("Accept", "text/event-stream");
+    if (this.#received) all.set("Last-Event-ID", this.#received);
+    const response = await fetch(this.#url, { cache: "no-store", ...request, headers: all, signal }).catch((error) => {
+      throw new Failure(`The server cannot be reached: ${error.cause?.message ?? error.message}`);
+    });
+    const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
+    if (response.status === 200 && isStream) return response;
+    const problem = parseProblem(await response.text().catch(() => ""));
+    if (!response.ok) throw this.#failure({ ...problem, status: response.status }, response.headers.get("Retry-After"));
+    const detail = `The response of ${this.#url} is not an event stream.`;
+    throw this.#opened ? new Failure(detail) : new StreamError({ status: response.status, detail });
+  }
+
+  /** Return an option, or what it returns if it is a function. */
+  async #ask(option) {
+    if (typeof option !== "function") return option;
+    try {
+      return await option({ refresh: this.#refreshed });
+    } catch (error) {
+      throw error instanceof StreamError ? error : new Failure(`The token or the headers are not available: ${error.message}`);
+    }
+  }
+
+  async #read(body, signal) {
+    const reader = body.getReader();
+    const decoder = new TextDecoder();
+    const parser = new Parser(this.#received);
+    let count = 0;
+    for (;;) {
+      const { value, done } = await reader.read().catch(() => {
+        throw new Failure("The connection was lost.");
+      });
+      if (done) return; // An incomplete event is discarded: the server sends it again.
+      this.#heardAt = Date.now();
+      for (const event of parser.receive(decoder.decode(value, { stream: true }))) {
+        if (signal.aborted) return;
+        if (event.type === "error") throw this.#failure({ status: 503, ...parseProblem(event.data) }, null);
+        this.#publish(event);
+        if (++count > 1) this.#succeed(); // Every stream starts with a position, even if an error follows.
+      }
+      this.#retryMs = parser.retryMs ?? this.#retryMs;
+      if (this.#inbox.length > MAX_UNREAD) {
+        this.#heardAt = Infinity; // We do not read, so silence means nothing.
+        await this.#until(() => this.#inbox.length <= MAX_UNREAD || signal.aborted);
+        this.#heardAt = Date.now();
+      }
+    }
+  }
+
+  #succeed() {
+    this.#failures = 0;
+    this.#refreshed = false;
+  }
+
+  #failure(problem, retryAfter) {
+    const { status } = problem;
+    // A 500 without Retry-After lasts until the operator fixes its cause.
+    const isTemporary = status > 500 || (status === 500 && retryAfter !== null) || TEMPORARY.includes(status);
+    const error = new StreamError(problem);
+    const retries = isTemporary || this.#options.retryOn?.includes(status) || (status === 401 && this.#canRefresh);
+    return retries ? new Failure(error.message, status, parseRetryAfter(retryAfter)) : error;
+  }
+
+  get #canRefresh() {
+    const { token, headers } = this.#options;
+    return !this.#refreshed && (typeof token === "function" || typeof headers === "function");
+  }
+
+  async #wait({ message, retryAfterMs = 0 }, signal) {
+    const backoffMs = Math.min(MAX_BACKOFF_MS, this.#retryMs * 2 ** this.#failures++);
+    const requestedMs = Math.min(MAX_WAIT_MS, Math.max(this.#retryMs, retryAfterMs));
+    // Jitter: if all clients reconnected at the same moment, they could overload the server again.
+    const waitMs = Math.max(backoffMs, requestedMs) * (1 + Math.random() / 2);
+    const retryAt = Date.now() + waitMs;
+    this.#setState({ state: "retrying", reason: message, retryAt });
+    this.#skipsWait = false;
+    const timer = setTimeout(() => this.retry(), waitMs);
+    await this.#until(() => this.#skipsWait || signal.aborted);
+    clearTimeout(timer);
+  }
+
+  // All tabs.
+
+  #publish(event) {
+    this.#channel?.postMessage({ event });
+    this.#accept(event);
+  }
+
+  #accept(event) {
+    this.#received = event.id;
+    if (this.#channel) this.#remember(event);
+    this.#deliver(event);
+  }
+
+  #deliver(event) {
+    this.#inbox.push(event instanceof Error ? event : new StreamEvent(event));
+    this.#notify();
+  }
+
+  #setState(state) {
+    if (this.#leads) this.#channel?.postMessage({ state });
+    this.#state = state;
+    this.#options.onState?.(state);
+  }
+
+  #fail(problem) {
+    if (this.#leads) this.#channel?.postMessage({ problem });
+    this.#deliver(new StreamError(problem));
+  }
+
+  /** Ask the leader for the events after the last one in the inbox. */
+  #join() {
+    this.#joined = false;
+    this.#received = this.#inbox.at(-1)?.id || this.#taken;
+    this.#channel.postMessage({ join: this.#tab });
+  }
+
+  #receive(message) {
+    const { join, leader, to, state, event, problem, retry, sync } = message;
+    if (sync === this.#tab) this.#synced?.();
+    if (this.#leads) {
+      if (join) this.#welcome(join);
+      if (retry) this.retry();
+    } else if (to === this.#tab) {
+      this.#adopt(message);
+    } else if (leader && !this.#joined) {
+      this.#join(); // The previous leader has closed before it could answer.
+    } else if (problem) {
+      this.#fail(problem);
+    } else if (this.#joined && state) {
+      this.#setState(state);
+    } else if (this.#joined && event) {
+      this.#accept(event);
+      if (this.#inbox.length > MAX_BEHIND) {
+        this.#inbox = [];
+        this.#join();
+      }
+    }
+  }
+
+  #welcome(to) {
+    this.#channel.postMessage({ to, rows: this.#rows, recent: this.#recent, id: this.#received, state: this.#state });
+  }
+
+  /** Deliver the events after this tab's position if the leader has them; otherwise, the newest event of each key. */
+  #adopt({ rows, recent, id, state }) {
+    const after = this.#received;
+    const found = recent.findIndex((event) => event.id === after);
+    if (after && (found >= 0 || after === id)) {
+      recent.slice(found < 0 ? recent.length : found + 1).forEach((event) => this.#deliver(event));
+    } else {
+      if (after) this.#deliver({ type: "gap", data: '{"reason":"another tab has read on"}', id: "" });
+      // The rows have no IDs: an old ID would move the position back.
+      for (const row of rows.values()) this.#deliver({ ...row, id: "" });
+    }
+    if (id) this.#deliver({ type: "position", data: "{}", id });
+    this.#received = id;
+    this.#rows = rows;
+    this.#recent = recent;
+    this.#recentChars = recent.reduce((sum, { data }) => sum + data.length, 0);
+    this.#joined = true;
+    if (state) this.#setState(state);
+  }
+
+  #remember(event) {
+    this.#recent.push(event);
+    this.#recentChars += event.data.length;
+    while (this.#recent.length > MAX_RECENT || this.#recentChars > MAX_RECENT_CHARS) {
+      this.#recentChars -= this.#recent.shift().data.length;
+    }
+    const isRow = event.type === "message" || event.type === "delete";
+    const key = isRow ? this.#options.key?.(new StreamEvent(event)) : undefined;
+    if (key === undefined) return;
+    this.#rows.delete(key); // The newest key is the last one.
+    if (event.type === "message") this.#rows.set(key, event);
+    if (this.#rows.size > MAX_KEYS) this.#rows.delete(this.#rows.keys().next().value);
+  }
+}
+
+/** Parses Server-Sent Events as the HTML standard describes, except that an ID without data is an event `position`. */
+export class Parser {
+  retryMs;
+  #id;
+  #nextId;
+  #type = "";
+  #data = [];
+  #dataChars = 0;
+  #rest = "";
+
+  constructor(lastEventId = "") {
+    this.#id = this.#nextId = lastEventId;
+  }
+
+  /** Yield the events that `text` completes. */
+  *receive(text) {
+    this.#rest += text;
+    if (/[\r\n]/.test(text)) {
+      const lines = this.#rest.split(/\r\n|\n|\r(?!$)/); // The LF of a final CR may be in the next chunk.
+      this.#rest = lines.pop();
+      for (const line of lines) {
+        if (line) this.#addField(line);
+        else yield* this.#dispatch();
+      }
+    }
+    this.#checkSize(this.#rest.length);
+  }
+
+  #addField(line) {
+    const [, name, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line); // A comment has an empty name.
+    if (name === "data") {
+      this.#checkSize((this.#dataChars += value.length));
+      this.#data.push(value);
+    } else if (name === "event") this.#type = value;
+    else if (name === "id" && !value.includes("\0")) this.#nextId = value;
+    else if (name === "retry" && /^\d+$/.test(value)) this.retryMs = Number(value);
+  }
+
+  *#dispatch() {
+    const hasMoved = this.#id !== this.#nextId;
+    const id = (this.#id = this.#nextId);
+    if (this.#data.length) yield { type: this.#type || "message", data: this.#data.join("\n"), id };
+    else if (hasMoved) yield { type: "position", data: "{}", id };
+    this.#type = "";
+    this.#data = [];
+    this.#dataChars = 0;
+  }
+
+  #checkSize(chars) {
+    if (chars > MAX_EVENT_CHARS) throw new StreamError({ detail: `An event has more than ${MAX_EVENT_CHARS} characters.` });
+  }
+}
+
+function parseProblem(text) {
+  try {
+    return { ...JSON.parse(text) };
+  } catch {
+    return {};
+  }
+}
+
+/** Return the milliseconds that a Retry-After header asks for: it is a number of seconds or a date. */
+function parseRetryAfter(value) {
+  return /^\d+$/.test(value) ? value * 1000 : Date.parse(value) - Date.now() || 0;
+}

@@ -1,0 +1,287 @@
+// The JavaScript client against a server that follows a script. Run by tests/javascript/test_javascript.py.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync } from "node:fs";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, test } from "node:test";
+
+import { Parser, Stream, StreamError } from "../../kafkasse/javascript/kafkasse.js";
+import { fileStore } from "../../kafkasse/javascript/node.js";
+
+const STREAM = { "Content-Type": "text/event-stream; charset=utf-8" };
+const PROBLEM = { "Content-Type": "application/problem+json" };
+const START = 'retry: 1\n\nevent: position\ndata: {}\nid: 0\n\n';
+
+let server, url, requests, script, streams;
+
+/** Each response of the server is the next function of `script`; the last one repeats. */
+beforeEach(async () => {
+  [requests, script, streams] = [[], [], []];
+  server = createServer((request, response) => {
+    requests.push(request.headers);
+    (script.length > 1 ? script.shift() : script[0])(response);
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  url = `http://127.0.0.1:${server.address().port}/t`;
+});
+
+afterEach(async () => {
+  for (const stream of streams) stream.close();
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+const open = (options) => {
+  streams.push(new Stream(url, options));
+  return streams.at(-1);
+};
+
+/** Open a stream that skips its waits. It adds the reasons of its retries to `reasons`. */
+function openHasty(options, reasons = []) {
+  const onState = ({ state, reason }) => {
+    if (state !== "retrying") return;
+    reasons.push(reason);
+    setImmediate(() => stream.retry());
+  };
+  const stream = open({ ...options, onState });
+  return stream;
+}
+
+const message = (id, data = `{"n":${id}}`) => `event: message\ndata: ${data}\nid: ${id}\n\n`;
+
+/** A response that stays open, ends, or breaks after its text. */
+const sends = (text, then = "stays") => (response) => {
+  response.writeHead(200, STREAM);
+  response.write(text, () => {
+    if (then === "ends") response.end();
+    if (then === "breaks") response.destroy();
+  });
+};
+
+const answers = (status, headers = {}, problem = { status, detail: `no: ${status}` }) => (response) => {
+  response.writeHead(status, { ...PROBLEM, ...headers }).end(JSON.stringify(problem));
+};
+
+/** Read `count` messages, and return their IDs. */
+async function read(stream, count) {
+  const ids = [];
+  for await (const event of stream) {
+    if (event.type === "message") ids.push(event.id);
+    if (ids.length === count) {
+      await stream.commit(event);
+      break;
+    }
+  }
+  return ids;
+}
+
+for (const then of ["ends", "breaks"]) {
+  test(`A stream that ${then} resumes after the last event.`, async () => {
+    script = [sends(START + message(1), then), sends(START + message(2))];
+
+    assert.deepEqual(["1", "2"], await read(open(), 2));
+    assert.deepEqual([undefined, "1"], requests.map((headers) => headers["last-event-id"]));
+  });
+}
+
+test("An event that is cut at any character arrives once.", async () => {
+  const whole = START + message(1);
+  script = [...whole].map((_, at) => sends(whole.slice(0, at), "breaks"));
+  script.push(sends(message(1)));
+
+  assert.deepEqual(["1"], await read(openHasty(), 1));
+  assert.ok(requests.slice(1).every((headers) => [undefined, "0"].includes(headers["last-event-id"])));
+});
+
+test("A response with status 408, 425, 429, 500 with Retry-After, 502 or 503 is retried.", async () => {
+  const statuses = [408, 425, 429, 500, 502, 503];
+  script = [...statuses.map((status) => answers(status, { "Retry-After": "0" })), sends(START + message(1))];
+  const reasons = [];
+
+  assert.deepEqual(["1"], await read(openHasty({}, reasons), 1));
+  assert.deepEqual(statuses.map((status) => `no: ${status}`), reasons);
+});
+
+test("The stream waits as long as Retry-After says.", async () => {
+  script = [answers(503, { "Retry-After": "40" }), sends(START)];
+  const before = Date.now();
+  const retryAt = await new Promise((resolve) => {
+    const stream = open({ onState: (state) => state.state === "retrying" && resolve(state.retryAt) });
+    stream.run({});
+  });
+
+  assert.ok(retryAt - before >= 40_000);
+});
+
+for (const status of [400, 401, 403, 404, 410, 500]) {
+  test(`Status ${status} ends the stream with the server's reason.`, async () => {
+    script = [answers(status)];
+
+    await assert.rejects(open().run({}), (error) => {
+      return error instanceof StreamError && error.status === status && error.message === `no: ${status}`;
+    });
+    assert.equal(1, requests.length);
+  });
+}
+
+test("An application can retry other statuses.", async () => {
+  script = [answers(404), sends(START + message(1))];
+
+  assert.deepEqual(["1"], await read(openHasty({ retryOn: [404] }), 1));
+});
+
+test("A response that is not an event stream is an error.", async () => {
+  script = [(response) => response.writeHead(200, { "Content-Type": "text/html" }).end("<html>")];
+
+  await assert.rejects(open().run({}), /is not an event stream/);
+});
+
+test("After a 401, the stream asks for a new token and connects at once.", async () => {
+  script = [sends(START + message(1), "ends"), answers(401), sends(START + message(2))];
+  const asked = [];
+  const token = async ({ refresh }) => {
+    asked.push(refresh);
+    return refresh ? "new" : "old";
+  };
+
+  assert.deepEqual(["1", "2"], await read(open({ token, headers: { "X-Tenant": "a" } }), 2));
+  assert.deepEqual([false, false, true], asked);
+  assert.deepEqual(["Bearer old", "Bearer old", "Bearer new"], requests.map((headers) => headers.authorization));
+  assert.deepEqual(["1", "a"], [requests[2]["last-event-id"], requests[2]["x-tenant"]]);
+});
+
+test("A second 401 with a new token ends the stream.", async () => {
+  script = [answers(401)];
+
+  await assert.rejects(open({ token: () => "bad" }).run({}), { status: 401 });
+  assert.equal(2, requests.length);
+});
+
+test("A token function that fails is called again.", async () => {
+  script = [sends(START + message(1))];
+  let calls = 0;
+  const token = () => (calls++ ? "t" : Promise.reject(new Error("the issuer is down")));
+
+  assert.deepEqual(["1"], await read(openHasty({ token }), 1));
+});
+
+test("An error event with a status above 500 is retried, and with another status ends the stream.", async () => {
+  const failure = (status) => `event: error\ndata: {"status":${status},"detail":"no: ${status}"}\nid: 1\n\n`;
+  script = [sends(START + message(1) + failure(503), "ends"), sends(START + message(2) + failure(410), "ends")];
+  const ids = [];
+
+  await assert.rejects(open().run({ message: ({ id }) => ids.push(id) }), { status: 410 });
+  assert.deepEqual(["1", "2"], ids);
+});
+
+test("A connection that is silent is replaced.", async () => {
+  script = [sends(START + message(1)), sends(START + message(2))];
+
+  assert.deepEqual(["1", "2"], await read(open({ timeoutMs: 50 }), 2));
+});
+
+test("The position is stored after the event was processed.", async () => {
+  script = [sends(START + message(1) + message(2))];
+  const saved = [];
+  const store = { load: async () => "0", save: async (id) => saved.push(id) };
+  const seen = [];
+
+  const failing = open({ store }).run({
+    message({ id }) {
+      seen.push([id, [...saved]]);
+      if (id === "2") throw new Error("failed");
+    },
+  });
+
+  await assert.rejects(failing, /failed/);
+  assert.deepEqual([["1", []], ["2", ["1"]]], seen);
+  assert.deepEqual(["1"], saved);
+  assert.equal("0", requests[0]["last-event-id"]);
+});
+
+test("A file keeps the position for the next process.", async () => {
+  const file = join(mkdtempSync(join(tmpdir(), "kafkasse-")), "position");
+  script = [sends(START + message(1)), sends(START + message(2))];
+
+  await read(open({ store: fileStore(file) }), 1);
+  await read(open({ store: fileStore(file) }), 1);
+
+  assert.deepEqual([undefined, "1"], requests.map((headers) => headers["last-event-id"]));
+  assert.equal("2\n", readFileSync(file, "utf8"));
+});
+
+test("Browser storage keeps the position of each URL.", async () => {
+  const stored = new Map();
+  const storage = { getItem: (key) => stored.get(key) ?? null, setItem: (key, value) => stored.set(key, value) };
+  script = [sends(START + message(1))];
+
+  await read(open({ store: storage }), 1);
+
+  assert.deepEqual([[`kafkasse ${url}`, "1"]], [...stored]);
+});
+
+test("A slow reader stops the server from sending more, and loses nothing.", async () => {
+  const count = 5000;
+  script = [sends(START + Array.from({ length: count }, (_, at) => message(at + 1)).join(""))];
+  let seen = 0;
+  for await (const event of open()) {
+    if (event.type !== "message") continue;
+    assert.equal(String(++seen), event.id);
+    if (seen === 1) await new Promise((resolve) => setTimeout(resolve, 50));
+    if (seen === count) break;
+  }
+
+  assert.equal(count, seen);
+});
+
+test("close() ends the loop, also while the stream waits.", async () => {
+  script = [answers(503, { "Retry-After": "100" })];
+  const stream = open({ onState: ({ state }) => state === "retrying" && stream.close() });
+
+  await stream.run({});
+});
+
+test("The events of a stream are typed, and json() parses their data.", async () => {
+  script = [sends(`${START}event: gap\ndata: {"from":1,"to":3}\nid: 3\n\nevent: delete\ndata: {"key":"a"}\nid: 4\n\n${message(5)}`)];
+  const seen = [];
+  for await (const event of open()) {
+    seen.push([event.type, event.json()]);
+    if (event.type === "message") break;
+  }
+
+  assert.deepEqual([["position", {}], ["gap", { from: 1, to: 3 }], ["delete", { key: "a" }], ["message", { n: 5 }]], seen);
+});
+
+const CASES = [
+  ["data: a\n\n", [["message", "a", ""]]],
+  [":c\nid: 1\nevent: e\ndata: a\ndata:b\ndata:  c\n\n", [["e", "a\nb\n c", "1"]]],
+  ["data\r\n\r\ndata: b\r\rid\rdata: c\r\r:\n", [["message", "", ""], ["message", "b", ""], ["message", "c", ""]]],
+  ["id: 7\n\n", [["position", "{}", "7"]]],
+  ["id: 7\0\ndata: a\n\n", [["message", "a", ""]]],
+  ["event: e\n\ndata: a\n\n", [["message", "a", ""]]],
+  ["id: 1\ndata: a\n\ndata: b\n\n", [["message", "a", "1"], ["message", "b", "1"]]],
+  ["data: a\nid: 1\n", []],
+];
+
+for (const [text, expected] of CASES) {
+  test(`The parser accepts ${JSON.stringify(text)} in chunks of any size.`, () => {
+    for (let size = 1; size <= text.length; size++) {
+      const parser = new Parser();
+      const chunks = text.match(new RegExp(`[^]{1,${size}}`, "g"));
+      const events = chunks.flatMap((chunk) => [...parser.receive(chunk)]);
+
+      assert.deepEqual(expected, events.map(({ type, data, id }) => [type, data, id]));
+    }
+  });
+}
+
+test("The parser rejects an event without an end.", () => {
+  const parser = new Parser();
+  const megabyte = "x".repeat(2 ** 20);
+
+  assert.throws(() => {
+    for (let count = 0; count < 20; count++) [...parser.receive(megabyte)];
+  }, StreamError);
+});

@@ -1,0 +1,72 @@
+"""The JavaScript client: its tests in Node, its types, its size and its npm package."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kafkasse import __version__
+from tests.clients.programs import NODE, build, missing
+from tests.support.server import ROOT
+
+PACKAGE = ROOT / "kafkasse/javascript"
+MAX_COMPRESSED_BYTES = 6000
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def _node() -> None:
+    if reason := missing(NODE):
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+def run(*command: str, cwd: Path = ROOT) -> str:
+    """Return what a command prints."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    return done.stdout
+
+
+def test_resumes_exactly_in_node() -> None:
+    """kafkasse.test.mjs contains the tests."""
+    run("node", "--test", str(Path(__file__).parent))
+
+
+def test_is_smaller_than_6_kilobytes_compressed() -> None:
+    """The module is small without a build step."""
+    assert len(gzip.compress((PACKAGE / "kafkasse.js").read_bytes(), mtime=0)) < MAX_COMPRESSED_BYTES
+
+
+def test_the_npm_package_contains_the_modules_and_their_types(tmp_path: Path) -> None:
+    """An application that installs the package can import both modules."""
+    [packed] = json.loads(run("npm", "pack", "--json", "--pack-destination", str(tmp_path), cwd=PACKAGE))
+    shutil.unpack_archive(tmp_path / packed["filename"], tmp_path)
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "package").rename(tmp_path / "node_modules/kafkasse")
+    script = 'import { Stream } from "kafkasse"; import { fileStore } from "kafkasse/node"; console.log(Stream.name)'
+
+    printed = run("node", "--input-type=module", "-e", script, cwd=tmp_path)
+
+    assert "Stream" == printed.strip()
+    assert __version__ == packed["version"]
+    names = {"README.md", "kafkasse.js", "kafkasse.d.ts", "node.js", "node.d.ts", "package.json"}
+    assert names == {each["path"] for each in packed["files"]}
+
+
+@pytest.mark.timeout(900)  # may install the compiler
+def test_the_types_accept_correct_programs_only(tmp_path: Path) -> None:
+    """types.ts marks its mistakes with `@ts-expect-error`, which is itself an error where there is no mistake."""
+    compiler = build(NODE) / "node_modules/typescript/bin/tsc"
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/kafkasse").symlink_to(PACKAGE)
+    shutil.copy(Path(__file__).parent / "types.ts", tmp_path / "types.mts")
+    options = ["--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom"]
+
+    run("node", str(compiler), *options, "types.mts", cwd=tmp_path)
