@@ -19,7 +19,7 @@ from kafkasse.web.blueprint import StreamService, add_request_id, streams_bluepr
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.health import add_health
 from kafkasse.web.operations import add_operations
-from kafkasse.web.pages import pages
+from kafkasse.web.pages import PAGE_STREAM, pages
 
 # The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
 FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}
@@ -38,10 +38,11 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
             installed version of kafka-python does not work.
     """
     config = config or Config.load()
-    return _blueprint(config, log, name, catalog=config.web.catalog is True)
+    console = config.web.console is True
+    return _blueprint(config, log, name, catalog=config.web.catalog is True or console, console=console)
 
 
-def _blueprint(config: Config, log: Log | None, name: str, catalog: bool) -> Blueprint:
+def _blueprint(config: Config, log: Log | None, name: str, *, catalog: bool, console: bool) -> Blueprint:
     config.check_servable()
     if log is None:
         check_version()
@@ -51,7 +52,7 @@ def _blueprint(config: Config, log: Log | None, name: str, catalog: bool) -> Blu
     def open_log(cluster: str) -> Log:
         return log if log is not None and not cluster else open_kafka_log(config, cluster)
 
-    return streams_blueprint(config, open_log, name, catalog)
+    return streams_blueprint(config, open_log, name, catalog, console)
 
 
 def open_kafka_log(config: Config, cluster: str = "") -> Log:
@@ -78,8 +79,10 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     config = config or Config.load()
     app = Flask("kafkasse", static_folder=None)
     app.url_map.merge_slashes = False  # see streams_blueprint()
-    app.register_blueprint(_blueprint(config, log, "kafkasse", catalog=config.web.catalog is not False))
-    if config.web.pages:
+    catalog = config.web.catalog is not False
+    console = config.web.console if config.web.console is not None else catalog
+    app.register_blueprint(_blueprint(config, log, "kafkasse", catalog=catalog, console=console))
+    if config.web.pages and any(route.path == f"/{PAGE_STREAM}" for route in config.routes):
         app.register_blueprint(pages())
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
     add_health(app, service)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -193,16 +194,16 @@ def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None
     assert 'kafkasse_streams_opened_total{route="topics"} 0.0\n' in text
 
 
-@pytest.mark.parametrize("path", ["/", "/about"])
-def test_the_demo_pages_can_be_turned_off(path: str) -> None:
-    """With `pages: false` the paths of the demo pages are unknown paths or topics."""
-    with_pages, without = (
-        create_app(Config(pages=pages, allowed_topics=["*"], public=True, catalog=False), MemoryLog()).test_client()
-        for pages in (True, False)
-    )
+@pytest.mark.parametrize("path", ["/-/demo", "/-/demo-about", "/-/page/page.js"])
+@pytest.mark.parametrize(
+    ("pages", "stream", "status"), [(True, "/topn/updates", 200), (False, "/topn/updates", 404), (True, "/other", 404)]
+)
+def test_serves_the_demo_pages_next_to_their_stream(path: str, pages: bool, stream: str, status: int) -> None:
+    """Without the stream, the page of the countries could only wait for it, for example on a user's own Kafka."""
+    routes = {"topn": {"path": stream, "topics": ["topn"]}}
+    client = create_app(Config(pages=pages, routes=routes, public=True), MemoryLog()).test_client()
 
-    assert "text/html" == with_pages.get(path).mimetype
-    problem(without.get(path), 404)
+    assert status == client.get(path).status_code
 
 
 def test_an_invalid_setting_is_an_error() -> None:
@@ -230,16 +231,20 @@ def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> 
 
 @pytest.mark.parametrize("pages", [False, True])
 @pytest.mark.parametrize(
-    "path", ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/about", "/-/page/stream.js"]
+    "path",
+    ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/-/demo", "/-/page/stream.js", "/-/console/app.js"],
 )
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PROPFIND"])
 def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: bool) -> None:
     """Every response has nosniff. The files of the demo's pages may be cached, but only if the cache revalidates them."""
     log = MemoryLog()
     log.create("t")
+    routes = {"topn": {"path": "/topn/updates", "topics": ["t"]}}
 
     response = (
-        create_app(Config(pages=pages, allowed_topics=["*"], public=True), log).test_client().open(path, method=method)
+        create_app(Config(pages=pages, routes=routes, allowed_topics=["*"], public=True), log)
+        .test_client()
+        .open(path, method=method)
     )
 
     assert "nosniff" == response.headers["X-Content-Type-Options"]
@@ -249,7 +254,7 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
 # The endpoints for operators.
 
 
-@pytest.mark.parametrize("path", ["/-/metrics", "/-/streams"])
+@pytest.mark.parametrize("path", ["/-/metrics", "/-/streams", "/-/status"])
 def test_the_endpoints_for_operators_are_not_public(path: str) -> None:
     """By default, they get the same 404 as an unknown path."""
     client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
@@ -268,8 +273,32 @@ def test_a_guard_protects_the_endpoints_for_operators(token: str, status: int) -
     )
     client = create_app(config, MemoryLog()).test_client()
 
-    assert [status] * 2 == [client.get(path).status_code for path in ("/-/metrics", "/-/streams")]
+    assert [status] * 3 == [client.get(path).status_code for path in ("/-/metrics", "/-/streams", "/-/status")]
     assert (404 if status == 200 else status) == client.delete("/-/streams/1-999999").status_code
+
+
+def test_the_status_contains_workers_and_clusters() -> None:
+    """A cluster that does not answer has the reason."""
+
+    class Unreachable(MemoryLog):
+        def topic_names(self) -> set[str]:
+            raise KafkaUnavailable("Kafka cannot be reached.")
+
+    config = Config(allowed_topics=["*"], public=True, operations_access=["public"])
+    up, down = (
+        create_app(config, log).test_client().get("/-/status").get_json() for log in (MemoryLog(), Unreachable())
+    )
+
+    assert {"workers": [os.getpid()], "clusters": [{"name": "", "state": "reachable", "detail": ""}]} == up
+    assert [{"name": "", "state": "unavailable", "detail": "Kafka cannot be reached."}] == down["clusters"]
+
+
+def test_the_list_of_streams_can_be_limited(client: FlaskClient) -> None:
+    """The console asks for the first ones, because there may be 100,000."""
+    with client.get("/t?timestamp=0", buffered=False), client.get("/t?timestamp=0", buffered=False):
+        counts = [len(client.get(f"/-/streams?limit={n}").get_json()["streams"]) for n in (0, 1, 2, 3)]
+
+    assert [0, 1, 2, 2] == counts
 
 
 def test_lists_and_ends_the_streams_of_a_process(client: FlaskClient) -> None:

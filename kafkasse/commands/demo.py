@@ -117,7 +117,7 @@ def _overview(processes: Processes, port: int) -> str:
   Web server  {url}, streams both topics as Server-Sent Events
   Logs        {processes.logs} (deleted at the end)
 
-  Open        {url}/
+  Open        {url}/-/demo, or {url}/ for the console
   or run      curl -N {url}/topn/updates
               curl -N {url}/countries
   Press Ctrl-C to stop everything.

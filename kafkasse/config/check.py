@@ -51,7 +51,7 @@ def problems(layer: Layer) -> list[str]:
         found += [*_problems_of_clients(layer), *_problems_of_proxies(layer)]
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
         found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registries(layer)]
-        found += _problems_of_groups(layer)
+        found += [*_problems_of_groups(layer), *_problems_of_console(layer)]
         if not found:  # otherwise, a parameter may be unused because of another mistake
             found += _problems_of_parameters(layer)
     return list(dict.fromkeys(found))
@@ -294,6 +294,12 @@ def problems_of_access(layer: Layer) -> Iterator[str]:
     """Yield a sentence for each stream for which the configuration does not say who may read it."""
     for path, rest in access.undecided(layer.values):
         yield _sentence(layer.source(path), _name(path), rest)
+
+
+def _problems_of_console(layer: Layer) -> Iterator[str]:
+    if layer.values["console"] and layer.values["catalog"] is False:
+        rest = "needs the catalog, which lists the streams: remove catalog: false, or set console: false."
+        yield _sentence(layer.source(("console",)), "console", rest)
 
 
 def _problems_of_groups(layer: Layer) -> Iterator[str]:

@@ -63,6 +63,7 @@ class WebSettings:
     cors_credentials: bool
     pages: bool
     catalog: bool | None
+    console: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,11 @@ def worker_sockets() -> list[Path]:
     return sockets(path) if path is not None else []
 
 
+def worker_pids() -> list[int]:
+    """Return the process IDs of the workers of this gunicorn; none if gunicorn.conf.py was not used."""
+    return sorted(int(each.stem.removeprefix("worker-")) for each in worker_sockets())
+
+
 def sockets(path: Path) -> list[Path]:
     """Return the sockets of all workers of a gunicorn."""
     return sorted(path.glob("worker-*.sock"))

@@ -26,6 +26,7 @@ from kafkasse.config.settings import SchemaRegistrySettings, WebSettings
 from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
+    InvalidParameter,
     KafkasseError,
     ServerStopping,
     TooManyRejections,
@@ -44,6 +45,7 @@ from kafkasse.telemetry import request_id, traces
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.compression import Coding, negotiate
+from kafkasse.web.console import Console
 from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.id_size import check_id_size
@@ -63,6 +65,7 @@ from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
 
+MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
 _limits_of_blueprints: WeakSet[StreamLimits] = WeakSet()  # of this process
 
 
@@ -89,7 +92,9 @@ class Endpoint:
         return cls(settings, cors, limits)
 
 
-def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str, catalog: bool) -> Blueprint:
+def streams_blueprint(
+    config: Config, open_log: Callable[[str], Log], name: str, catalog: bool, console: bool
+) -> Blueprint:
     """Create a blueprint that serves the routes of `config`. Users call kafkasse.blueprint().
 
     Args:
@@ -97,8 +102,9 @@ def streams_blueprint(config: Config, open_log: Callable[[str], Log], name: str,
         open_log: opens the log of a cluster. The first request calls it, because importing an app must not connect to Kafka.
         name: the blueprint's name, under which app.extensions["kafkasse"] holds the StreamService.
         catalog: whether the blueprint serves its catalog.
+        console: whether it serves the console, too.
     """
-    service = StreamService(config, open_log, name, catalog)
+    service = StreamService(config, open_log, name, catalog, console)
     blueprint = Blueprint(name, __name__)
     service.catalog.add_rules(blueprint)
     for route in config.routes:
@@ -153,9 +159,14 @@ class StreamService:
         registry: the open streams, unless the worker provides its own registry.
         catalog: describes the streams.
         identifier: identifies the visitors of requests.
+        may_operate: whether the visitor may use the endpoints for operators; see web/console.py.
     """
 
-    def __init__(self, config: Config, open_log: Callable[[str], Log], name: str, catalog: bool = False) -> None:
+    may_operate: Callable[[], bool | None] | None = None
+
+    def __init__(
+        self, config: Config, open_log: Callable[[str], Log], name: str, catalog: bool = False, console: bool = False
+    ) -> None:
         self.config = config
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
         self._filter_failures = FilterFailures(self.observer.metrics, config.hooks.logger)
@@ -164,7 +175,7 @@ class StreamService:
         self._encoders = Encoders(config, skipped.add, registries)
         # The documents name schemas by topic, so they can contain those of only one registry.
         described = {name: each for name, each in registries.items() if name not in config.route.schema_registries}
-        self.catalog = Catalog(self, catalog, ValueSchemas(described))
+        self.catalog = Catalog(self, catalog, Console(self) if console else None, ValueSchemas(described))
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
@@ -228,6 +239,26 @@ class StreamService:
             return False
         return True
 
+    @property
+    def has_tickets(self) -> bool:
+        """Whether the server issues tickets."""
+        return self._tickets is not None
+
+    def check_query(self, own_path: str) -> None:
+        """Check a request for a stream without opening it. It is in the query, and its path in the parameter `path`.
+
+        Args:
+            own_path: the path of the current request below the blueprint's prefix.
+
+        Raises:
+            KafkasseError: the stream would be rejected. Topics and limits are not checked.
+        """
+        found = ticket_endpoint.target(request, self._routes, own_path)
+        if found is None:
+            raise InvalidParameter("path must be the path of a stream. Example: ?path=/orders")
+        parameters = dict(found.parameters)
+        self._parse(found.route, parameters.pop("topics", ""), parameters)
+
     def problem_types(self) -> str:
         """Return the start of the `type` of an error: the URL path of the pages of errors."""
         return intern(f"{self.catalog.root}/-/problems/")  # each open stream has it
@@ -269,9 +300,7 @@ class StreamService:
             return Response(status=204, headers={"Allow": READ_METHODS, **DEFAULT_HEADERS})
         self._server.check(request.environ)
         settings = self._endpoints[route.name].settings
-        visitor = self._identify(route, parameters)
-        parsed = parse_request(request, route, topics, settings)
-        selection = self._select(route, visitor, parameters)
+        visitor, parsed, selection = self._parse(route, topics, parameters)
         registry = self._running_registry()
         feeds = self._get_feeds(route.cluster)
         position = route.adapt(parsed.position, self._matching(route, feeds))
@@ -343,6 +372,17 @@ class StreamService:
                 return
         if failure is not None:
             raise failure
+
+    def cluster_states(self) -> list[dict[str, str]]:
+        """Return the state of each Kafka cluster of the routes: `reachable`, or `unavailable` with the reason."""
+        states = []
+        for cluster in sorted({route.cluster for route in self._routes.values() if route.topics or route.allowed}):
+            try:
+                self._get_feeds(cluster).topic_names(MAX_STATE_AGE_S)
+                states.append({"name": cluster, "state": "reachable", "detail": ""})
+            except KafkasseError as error:
+                states.append({"name": cluster, "state": "unavailable", "detail": error.detail})
+        return states
 
     def _running_registry(self) -> StreamRegistry:
         """Return the open streams of this process.
@@ -456,6 +496,14 @@ class StreamService:
         self._leave(stream.info.route, stream.info.client)
         self.observer.closed(stream.info, end)
         self._call_handler("disconnected", stream.topics)
+
+    def _parse(
+        self, route: Route, topics: str, parameters: Mapping[str, str]
+    ) -> tuple[Visitor, StreamRequest, Selection]:
+        """Identify the visitor, parse the request, and select the records."""
+        visitor = self._identify(route, parameters)
+        parsed = parse_request(request, route, topics, self._endpoints[route.name].settings)
+        return visitor, parsed, self._select(route, visitor, parameters)
 
     def _identify(self, route: Route, parameters: Mapping[str, str]) -> Visitor:
         """Return the visitor whom the current request identifies to the guards of a route."""

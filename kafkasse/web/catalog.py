@@ -32,6 +32,7 @@ from kafkasse.describe.security import security_schemes
 from kafkasse.describe.streams import StreamDescription, describe
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
+from kafkasse.web.console import Console
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS
 from kafkasse.web.request import MAX_ACCEPT_CHARS
 from kafkasse.web.value_schemas import ValueSchemas
@@ -64,11 +65,13 @@ class Catalog:
     Args:
         service: identifies visitors, and reports errors.
         is_on: serve the catalog and its documents. If not, only the pages of errors are served.
+        console: the page for browsers at the root, or None if browsers get the catalog there, too.
         schemas: the schemas of the topics' values.
     """
 
-    def __init__(self, service: Service, is_on: bool, schemas: ValueSchemas) -> None:
+    def __init__(self, service: Service, is_on: bool, console: Console | None, schemas: ValueSchemas) -> None:
         self.is_on = is_on
+        self._console = console
         self._schemas = schemas
         self._service = service
         self._document = lru_cache(MAX_DOCUMENTS)(self._create_document)
@@ -76,14 +79,17 @@ class Catalog:
         self._name = ""  # under which an app has registered the blueprint
 
     def add_rules(self, blueprint: Blueprint) -> None:
-        """Add the URLs to a blueprint. The demo's pages, if they are configured, have the URL of the root."""
+        """Add the URLs to a blueprint."""
         self._add_rule(blueprint, "/-/problems/<problem>", "-problem", _problem_page)
         if self.is_on:
             self._add_rule(blueprint, "/-/catalog", "-catalog", self._catalog)
             self._add_rule(blueprint, "/-/openapi.json", "-openapi", self._openapi)
             self._add_rule(blueprint, "/-/asyncapi.json", "-asyncapi", self._asyncapi)
-            if not self._service.config.web.pages:
-                self._add_rule(blueprint, "/", "-root", self._catalog)
+            self._add_rule(blueprint, "/", "-root", self._root)
+        if self._console is not None:
+            self._add_rule(blueprint, "/-/console/features", "-console-features", self._console.features)
+            self._add_rule(blueprint, "/-/console/check", "-console-check", self._console.check)
+            self._add_rule(blueprint, "/-/console/<file>", "-console-file", self._console.file)
         self._blueprint = blueprint
         blueprint.record_once(lambda state: setattr(self, "_name", f"{state.name_prefix}.{state.name}".lstrip(".")))
 
@@ -147,12 +153,17 @@ class Catalog:
 
     # The responses.
 
+    def _root(self) -> Response:
+        response = self._console.page() if self._console is not None and _prefers_html() else self._catalog()
+        response.vary.add("Accept")
+        return response
+
     def _catalog(self) -> Response:
         root = self.root
         base = request.host_url.rstrip("/") + root
-        streams = [_as_json(self._describe(route), base) for route in self._visible()]
+        streams = [_as_json(self._describe(route, self._schemas.of(route)), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
-        if len(request.headers.get("Accept", "")) <= MAX_ACCEPT_CHARS and _prefers_html():
+        if _prefers_html():
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
         else:
             response = _json(json.dumps({"streams": streams, "documents": documents}), "application/json")
@@ -191,11 +202,14 @@ def _read_only(respond: Callable[[], Response]) -> Response:
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method} is not supported. Use GET.")
     response = respond()
-    response.headers.update(DEFAULT_HEADERS)
+    for name, text in DEFAULT_HEADERS.items():
+        response.headers.setdefault(name, text)
     return response
 
 
 def _prefers_html() -> bool:
+    if len(request.headers.get("Accept", "")) > MAX_ACCEPT_CHARS:
+        return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
 
@@ -228,6 +242,7 @@ def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
         "filters": dict(stream.filters),
         "fields": list(stream.fields),
         "events": list(stream.events),
+        "schemas": dict(stream.schemas),
         "examples": {
             "curl": f"curl -N{credentials} {shlex.quote(url)}",
             "eventsource": f"const source = new EventSource({json.dumps(url)});\n"

@@ -1,10 +1,12 @@
-"""The endpoints for operators: /-/metrics and /-/streams. They are not public.
+"""The endpoints for operators: /-/metrics, /-/streams and /-/status. They are not public.
 
 They are served at the address KAFKASSE_OPERATIONS_BIND. At the public address, they exist only if operations_access is set.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
@@ -27,6 +29,19 @@ def add_operations(app: Flask, service: StreamService) -> None:
     route = Route("-operations", "/-/", None, access=grants([each for each in access if each != PUBLIC]))
     policy = CorsPolicy(())  # no page of another origin may use a cookie here
 
+    def may_operate() -> bool | None:
+        if request.environ.get(OPERATIONS_KEY) or PUBLIC in access:
+            return True
+        if not access:
+            return None
+        try:
+            service.identifier.identify(request, route, {}, policy)
+        except KafkasseError:
+            return False
+        return True
+
+    service.may_operate = may_operate
+
     def guarded(view: Callable[..., Response]) -> Callable[..., Any]:
         @wraps(view)
         def check(**arguments: str) -> Any:
@@ -42,6 +57,7 @@ def add_operations(app: Flask, service: StreamService) -> None:
         return check
 
     app.add_url_rule("/-/metrics", "metrics", guarded(metrics))
+    app.add_url_rule("/-/status", "status", guarded(status))
     app.add_url_rule("/-/streams", "streams", guarded(list_streams))
     app.add_url_rule("/-/streams/<stream_id>", "end_stream", guarded(end_stream), methods=["DELETE"])
 
@@ -51,10 +67,21 @@ def metrics(service: StreamService) -> Response:
     return Response(service.observer.render(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def status(service: StreamService) -> Response:
+    """Return the process IDs of the workers, and whether each Kafka cluster answers."""
+    workers = runtime.worker_pids() or [os.getpid()]
+    return Response(
+        json.dumps({"workers": workers, "clusters": service.cluster_states()}) + "\n", content_type="application/json"
+    )
+
+
 def list_streams(service: StreamService) -> Response:
-    """Return the open streams of all workers."""
+    """Return the open streams of all workers, or the first ones with ?limit=."""
     sockets = runtime.worker_sockets()
     lines = control.stream_lines(sockets) if sockets else control.registry_lines(_own(service))
+    limit = request.args.get("limit", type=int)
+    if limit is not None:
+        lines = _first(lines, limit)
     return Response(_json_list("streams", lines), content_type="application/json")
 
 
@@ -68,6 +95,15 @@ def end_stream(service: StreamService, stream_id: str) -> Response:
 
 def _own(service: StreamService) -> StreamRegistry:
     return StreamRegistry.of(request.environ, service.registry)
+
+
+def _first(groups: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:
+    """Yield the first lines of groups of lines."""
+    for lines in groups:
+        yield lines[: max(0, limit)]
+        limit -= len(lines)
+        if limit <= 0:
+            return
 
 
 def _json_list(name: str, lines: Iterable[list[bytes]]) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """The demo page, which displays the Top 3 as they change. This module serves static files; the page reads the stream.
 
-All URLs in the files are relative, so that the page works under any prefix, including one that only a proxy knows. The
-assets are under `/-/page/`, which cannot be a topic name.
+All URLs in the files are relative, so that the page works under any prefix, including one that only a proxy knows. All paths
+start with `/-/`, so they cannot be topic names.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 from flask import Blueprint, Response, send_from_directory
 
 PAGE = Path(__file__).parent / "page"
+
+NAME = "kafkasse_pages"  # of the blueprint
+PAGE_STREAM = "topn/updates"  # the stream that the page reads
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -26,10 +29,10 @@ HEADERS = {
 
 
 def pages() -> Blueprint:
-    """Create a blueprint with `/`, `/about` and their assets. The page reads the stream at `topn/updates`."""
-    blueprint = Blueprint("kafkasse_pages", __name__, static_folder=PAGE / "assets", static_url_path="/-/page")
-    blueprint.add_url_rule("/", "index", partial(send_from_directory, PAGE, "index.html"))
-    blueprint.add_url_rule("/about", "about", partial(send_from_directory, PAGE, "about.html"))
+    """Create a blueprint with the page, a page that explains it, and their assets."""
+    blueprint = Blueprint(NAME, __name__, static_folder=PAGE / "assets", static_url_path="/-/page")
+    blueprint.add_url_rule("/-/demo", "index", partial(send_from_directory, PAGE, "index.html"))
+    blueprint.add_url_rule("/-/demo-about", "about", partial(send_from_directory, PAGE, "about.html"))
     blueprint.after_request(_add_headers)
     return blueprint
 

@@ -57,13 +57,16 @@ def open_tickets(config: Config, name: str) -> Tickets | None:
     return open_tickets(settings.guards, settings.ticket_secret_file, name, config.hooks.logger)
 
 
-def target(request: Request, routes: Mapping[str, Route]) -> Target | None:
-    """Return the stream that the parameter `path` names, or None if there is no such stream."""
+def target(request: Request, routes: Mapping[str, Route], own_path: str = PATH) -> Target | None:
+    """Return the stream that the parameter `path` names, or None if there is no such stream.
+
+    `own_path` is the path of the request below the blueprint's prefix.
+    """
     adapter = current_app.create_url_adapter(request)
     path = request.args.get("path", "")
     if adapter is None or not path.startswith("/"):
         return None
-    path = request.path.removesuffix(PATH) + path
+    path = request.path.removesuffix(own_path) + path
     try:
         endpoint, parameters = adapter.match(path, "GET")
     except (HTTPException, RequestRedirect):

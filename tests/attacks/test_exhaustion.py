@@ -42,7 +42,6 @@ def server(serve: Callable[..., Server]) -> Server:
         max_streams_per_client=MAX_PER_CLIENT,
         trusted_proxies=1,
         heartbeat_s=0.2,
-        pages=True,
         write_timeout_s=30,
         max_ring_bytes=1_000_000,
     )
@@ -121,14 +120,14 @@ def _drip(connection: socket.socket) -> None:
 
 
 def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
-    """A client that requests pages without reading them is closed. Its other requests are not answered."""
+    """A client that requests files without reading them is closed. Its other requests are not answered."""
     connection = stack.enter_context(socket.socket())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((HOST, server.port))
     connection.settimeout(0.2)
     with suppress(OSError):
         for _ in range(1000):
-            connection.sendall(request("/about") * 100)
+            connection.sendall(request("/-/console/console.css") * 100)
 
     wait_until(lambda: not clients(server))
 

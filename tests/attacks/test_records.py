@@ -67,7 +67,7 @@ def server(serve: Callable[..., Server], written: str, attacked: str) -> Server:
     routes = {
         name: {"path": f"/as/{name}", "topics": [written], "format": name, "start": "earliest"} for name in FORMATS
     }
-    return serve(routes=routes, allowed_topics=[attacked, written], heartbeat_s=300, pages=True)
+    return serve(routes=routes, allowed_topics=[attacked, written], heartbeat_s=300)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_chromium_dispatches_the_same_events(
     browser: webdriver.Chrome, server: Server, streams: dict[str, list[Block]], name: str
 ) -> None:
     """Chromium's EventSource dispatches exactly the events of the standard, and no script runs."""
-    browser.get(f"http://127.0.0.1:{server.port}/about")
+    browser.get(f"http://127.0.0.1:{server.port}/")
     browser.set_script_timeout(READ_TIMEOUT_S)
 
     seen = browser.execute_async_script(READ, f"as/{name}")

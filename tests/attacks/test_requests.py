@@ -24,7 +24,7 @@ def attacked(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server], attacked: str) -> Server:
-    return serve(allowed_topics=[attacked, "also-shown"], cors_origins=[ORIGIN], heartbeat_s=300, pages=True)
+    return serve(allowed_topics=[attacked, "also-shown"], cors_origins=[ORIGIN], heartbeat_s=300)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -102,6 +102,7 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Pa
             stack.callback(os.close, descriptor)
 
         assert 200 == demo.get("/").status
+        assert 200 == demo.get("/-/demo").status
         assert 200 == demo.get("/countries").status
         stream = demo.get("/topn/updates")
         europe: list[str] = []

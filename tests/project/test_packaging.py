@@ -172,16 +172,17 @@ def test_the_installed_blueprint_serves_a_stream(installed: Path, start: Callabl
     assert event.data.startswith('{"hello": "world","_kafka":{"topic":"greetings"')
 
 
-def test_the_installed_serve_command_serves_the_page(
+def test_the_installed_serve_command_serves_the_pages(
     installed: Path, start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """`kafkasse serve` needs only files in the wheel."""
     config = next(installed.glob("lib/*/site-packages/kafkasse/data/demo.yaml"))
     server = start(f"kafkasse serve --config {config}", tmp_path, installed)
 
-    page = fetch(server.port, "/")
+    demo, script = fetch(server.port, "/-/demo"), fetch(server.port, "/-/console/app.js")
 
-    assert (200, "text/html; charset=utf-8") == (page.status, page.headers["content-type"])
+    assert (200, "text/html; charset=utf-8") == (demo.status, demo.headers["content-type"])
+    assert (200, "text/javascript; charset=utf-8") == (script.status, script.headers["content-type"])
 
 
 IMPORT = """

@@ -204,13 +204,6 @@ class TestWhereItIsServed:
         assert 200 == on.test_client().get(path).status_code
         assert 404 == off.test_client().get(path).status_code
 
-    def test_the_demo_has_the_root(self, log: MemoryLog) -> None:
-        """With `pages: true`, the root is the demo's page, and the catalog is at /-/catalog."""
-        client = create_app(Config(public=True, routes=ROUTES, pages=True), log).test_client()
-
-        assert "streams" not in client.get("/").text[:200]
-        assert client.get("/-/catalog").get_json()["streams"]
-
     def test_the_root_needs_no_slash_at_the_end(self, log: MemoryLog) -> None:
         """Both URLs of the root respond without a redirect, which would repeat the Host header."""
         assert [200, 200] == [mounted(log).get(path).status_code for path in ("/streams", "/streams/")]
@@ -336,7 +329,7 @@ class TestErrors:
     )
     def test_errors_of_flask_have_pages(self, log: MemoryLog, method: str, path: str, expected: str) -> None:
         """In the app of wsgi.py, errors outside the blueprint have pages as well."""
-        app = create_app(Config(public=True, routes=ROUTES, pages=True), log)
+        app = create_app(Config(public=True, routes=ROUTES), log)
         app.add_url_rule("/-/bug", view_func=lambda: 1 / 0)
         client = app.test_client()
 

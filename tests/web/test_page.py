@@ -26,6 +26,7 @@ from kafkasse.web.pages import pages
 WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
 SHUTDOWN_POLL_S = 0.05  # how often the server checks whether it must stop
 SHORT_RETRY = "retry: 50\n\n"
+PAGE, ABOUT = "/-/demo", "/-/demo-about"
 
 
 class StreamRequest(NamedTuple):
@@ -111,7 +112,7 @@ class Page:
         self.browser = browser
         self.site = site
 
-    def open(self, path: str = "/", state: str = "Live") -> None:
+    def open(self, path: str = PAGE, state: str = "Live") -> None:
         """Open a path and wait until the page shows the connection state `state`."""
         self.browser.get("about:blank")
         self.console()  # discards the messages of the previous page
@@ -524,7 +525,7 @@ class TestTabs:
         tabs = [first]
         for _ in range(2):
             page.browser.switch_to.new_window("tab")
-            page.browser.get(page.site.url)
+            page.browser.get(page.site.url + PAGE)
             page.wait_for_text("#state", "Live")
             tabs.append(page.browser.current_window_handle)
         page.browser.switch_to.window(first)
@@ -637,7 +638,7 @@ class TestAppearance:
         """Neither page needs sideways scrolling at any width, and the console stays empty."""
         long_name = country("South Georgia and the South Sandwich Islands", 14_000_000)
         page.site.preamble = EUROPE + update("Antarctica", long_name)
-        for path in ("/", "/about"):
+        for path in (PAGE, ABOUT):
             page.open()
             page.wait_for_board("Antarctica", "Europe")
             page.browser.get(page.site.url + path)
@@ -658,7 +659,7 @@ class TestAppearance:
         page.open(state="Live" if state == "about" else state)
         page.wait_for_board("Europe")
         if state == "about":
-            page.browser.get(page.site.url + "/about")
+            page.browser.get(page.site.url + ABOUT)
         backgrounds = set()
         for scheme in ("light", "dark"):
             page.emulate(prefers_color_scheme=scheme)
@@ -719,16 +720,16 @@ class TestAppearance:
 
 @pytest.mark.parametrize("location", [{"prefix": "/demo"}, {"script_name": "/mounted"}])
 def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str]) -> None:
-    """The prefix can come from the blueprint or from the server, and the URL can lack the trailing slash."""
+    """The prefix can come from the blueprint or from the server."""
     site = Site(**location)
     site.preamble = EUROPE
     page = Page(browser, site)
 
-    page.open("")
+    page.open()
     page.wait_for_board("Europe")
     page.browser.find_element(By.LINK_TEXT, "How this page works").click()
 
-    assert site.url + "/about" == browser.current_url
+    assert site.url + ABOUT == browser.current_url
     assert f"curl -N '{site.url}/topn/updates'" == page.text("pre")
     assert [] == page.console()
     browser.get("about:blank")
@@ -741,14 +742,14 @@ def fetch_example() -> str:
     (example,) = [each for each in re.findall(r"```js\n(.*?)```", text, re.DOTALL) if "function* events" in each]
     return (
         "window.shown = []; const show = (it) => shown.push(it.n); const token = 't';"
-        f"(async () => {{ {example.replace('/countries', 'topn/updates').replace('2000', '50')} }})()"
+        f"(async () => {{ {example.replace('/countries', '../topn/updates').replace('2000', '50')} }})()"
         ".catch((error) => shown.push(error.message));"
     )
 
 
 def test_fetch_example_of_the_docs(page: Page) -> None:
     """The example in docs/clients.md resumes after a break, sends its headers, and throws the server's permanent error."""
-    page.browser.get(page.site.url + "/about")
+    page.browser.get(page.site.url + ABOUT)
     page.site.preamble = SHORT_RETRY
 
     page.run(fetch_example())
@@ -767,7 +768,7 @@ def test_fetch_example_of_the_docs(page: Page) -> None:
 def test_fetch_example_of_the_docs_stops_at_a_500(page: Page, in_stream: bool) -> None:
     """The example throws the reason of a 500 without Retry-After, before and during a stream."""
     problem = '{"status":500,"detail":"failed"}'
-    page.browser.get(page.site.url + "/about")
+    page.browser.get(page.site.url + ABOUT)
     page.site.preamble = event(problem, type="error")
     page.site.rejection = None if in_stream else reject(500, problem)
 
@@ -788,7 +789,7 @@ class TestFiles:
         app.register_blueprint(pages())
         return app.test_client()
 
-    @pytest.mark.parametrize("path", ["/", "/about", *[f"/-/page/{asset.name}" for asset in ASSETS]])
+    @pytest.mark.parametrize("path", [PAGE, ABOUT, *[f"/-/page/{asset.name}" for asset in ASSETS]])
     def test_security_and_cache_headers(self, client: FlaskClient, path: str) -> None:
         """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
         response = client.get(path)
@@ -819,7 +820,7 @@ class TestFiles:
         """The pages have one URL each, and files outside the asset folder have none."""
         assert 404 == client.get(path).status_code
 
-    @pytest.mark.parametrize("path", ["/", "/about"])
+    @pytest.mark.parametrize("path", [PAGE, ABOUT])
     def test_credits_the_data(self, client: FlaskClient, path: str) -> None:
         """Both pages name GeoNames and its license, and load nothing from other sites."""
         text = client.get(path).text

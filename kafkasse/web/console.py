@@ -1,0 +1,106 @@
+"""The web console: a page that lists the streams, shows their events, and shows operators the state of the server.
+
+The page is static and contains no data. Its scripts read the catalog, the streams and the endpoints for operators with the
+credentials of its user, so the console shows nothing that the user cannot read without it. All URLs in its files are
+relative, so that it works under any prefix, including one that only a proxy knows.
+
+    /                         the page, for browsers; programs get the catalog as JSON
+    /-/console/<file>         its scripts and styles
+    /-/console/features       what this server offers to the visitor
+    /-/console/check?path=…   the checks of a request for a stream, without a stream
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from flask import Response, current_app, request, send_from_directory
+
+from kafkasse.errors import KafkasseError
+from kafkasse.web.pages import HEADERS
+from kafkasse.web.pages import NAME as DEMO
+
+FILES = Path(__file__).parent / "console"
+PATH = "/-/console/"
+CHECK_PATH = f"{PATH}check"
+
+
+class Service(Protocol):
+    """The methods of a StreamService that the console uses.
+
+    Attributes:
+        may_operate: whether the visitor may use the endpoints for operators; None if this address does not have them. It is
+            a function, or None if the app has no such endpoints.
+    """
+
+    may_operate: Callable[[], bool | None] | None
+
+    def check_query(self, own_path: str) -> None:
+        """Check the request for a stream in the query of the current request."""
+        ...
+
+    @property
+    def has_tickets(self) -> bool: ...
+
+
+class Console:
+    """Responds to the requests of the console of one blueprint."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def page(self) -> Response:
+        """Return the page. The URL of the root may lack the slash at its end, so the page contains the way to its files."""
+        last = request.path.rpartition("/")[2]
+        root = f"{quote(last)}/" if last else "./"
+        response = Response(_page().replace('"./', f'"{root}'), content_type="text/html; charset=utf-8")
+        response.set_etag(hashlib.sha256(response.data).hexdigest()[:32])
+        response.make_conditional(request)
+        return _as_file(response)
+
+    def file(self) -> Response:
+        """Return a script or a style."""
+        return _as_file(send_from_directory(FILES / "assets", (request.view_args or {})["file"]))
+
+    def features(self) -> Response:
+        """Return what this server offers to the visitor: tickets, the endpoints for operators, and the demo's page."""
+        operate = self._service.may_operate
+        return _json(
+            {
+                "tickets": self._service.has_tickets,
+                "operations": operate() if operate else None,
+                "demo": DEMO in current_app.blueprints,
+            }
+        )
+
+    def check(self) -> Response:
+        """Return the problem of a request for a stream, such as an invalid filter, or null.
+
+        The status is 200 in both cases: the console sends a request while its user types, and each rejected request would
+        count towards max_rejections_per_s.
+        """
+        try:
+            self._service.check_query(CHECK_PATH)
+        except KafkasseError as error:
+            return _json({"problem": error.problem()})
+        return _json({"problem": None})
+
+
+@cache
+def _page() -> str:
+    return (FILES / "index.html").read_text("utf-8")
+
+
+def _as_file(response: Response) -> Response:
+    response.headers.update(HEADERS)
+    return response
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value) + "\n", content_type="application/json")

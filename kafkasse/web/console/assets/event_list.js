@@ -1,0 +1,174 @@
+// A list of any length that only has elements for the rows in view. The rows have the same height.
+//
+// It is a listbox: the arrow keys select an event, and the element of the selected row is its active descendant.
+
+const ROW_PX = 28;
+const SPARE_ROWS = 3;
+
+const LABELS = { message: "message", delete: "delete", gap: "gap", error: "error", base64: "base64", position: "position" };
+
+export class EventList {
+  #root;
+  #spacer;
+  #rows;
+  #store;
+  #elements = [];
+  #drawn = []; // the event that each element shows
+  #removed = 0;
+  #selected = null;
+  #onSelect;
+  #onFollow;
+  follows = true;
+
+  /**
+   * @param root the scroll container; its first child is the spacer with the rows.
+   * @param store a Store.
+   * @param onSelect called with the event that the user selects; `opens` is true if the user wants to see its details.
+   * @param onFollow called when `follows` changes.
+   */
+  constructor(root, store, { onSelect, onFollow }) {
+    this.#root = root;
+    this.#spacer = root.firstElementChild;
+    this.#rows = this.#spacer.firstElementChild;
+    this.#store = store;
+    this.#onSelect = onSelect;
+    this.#onFollow = onFollow;
+    root.addEventListener("scroll", () => this.#onScroll(), { passive: true });
+    root.addEventListener("keydown", (event) => this.#onKey(event));
+    root.addEventListener("click", (event) => this.#onClick(event));
+    new ResizeObserver(() => this.draw()).observe(root);
+  }
+
+  get selected() {
+    return this.#selected;
+  }
+
+  select(event) {
+    this.#selected = event;
+    this.draw();
+  }
+
+  follow(follows) {
+    this.follows = follows;
+    this.#onFollow(follows);
+    this.draw();
+  }
+
+  draw() {
+    const events = this.#store.visible;
+    const height = this.#root.clientHeight;
+    if (height === 0) return; // The page shows another view.
+    const total = events.length * ROW_PX;
+    if (this.#spacer.offsetHeight !== total) this.#spacer.style.height = `${total}px`;
+    const removed = this.#store.removed - this.#removed;
+    this.#removed = this.#store.removed;
+    if (this.follows) this.#root.scrollTop = total;
+    else if (removed > 0) this.#root.scrollTop = Math.max(0, this.#root.scrollTop - removed * ROW_PX);
+    const top = Math.min(this.#root.scrollTop, Math.max(0, total - height));
+    const first = Math.max(0, Math.floor(top / ROW_PX) - 1);
+    const count = Math.min(events.length - first, Math.ceil(height / ROW_PX) + SPARE_ROWS);
+    this.#rows.style.transform = `translateY(${first * ROW_PX}px)`;
+    this.#resize(count);
+    for (let index = 0; index < count; index += 1) this.#fill(index, events.at(first + index), first + index, events.length);
+    this.#markSelected();
+  }
+
+  #resize(count) {
+    while (this.#elements.length < count) {
+      const row = document.createElement("div");
+      row.setAttribute("role", "option");
+      for (const name of ["n", "kind", "place", "key", "preview"]) row.appendChild(document.createElement("span")).className = name;
+      this.#elements.push(row);
+      this.#rows.append(row);
+    }
+    while (this.#elements.length > count) {
+      this.#elements.pop().remove();
+      this.#drawn.length = this.#elements.length;
+    }
+  }
+
+  #fill(index, event, position, length) {
+    const row = this.#elements[index];
+    row.ariaPosInSet = position + 1;
+    row.ariaSetSize = length;
+    if (this.#drawn[index] === event) return;
+    this.#drawn[index] = event;
+    const { topic, partition, offset, from, to, key } = event.facts;
+    row.id = `event-${event.n}`;
+    row.className = `row ${LABELS[event.type] ?? "other"}`;
+    const texts = [
+      event.n,
+      LABELS[event.type] ?? event.type,
+      topic === undefined ? "" : `${topic} ${partition}:${event.type === "gap" ? `${from}\u2013${to}` : offset}`,
+      key ?? "",
+      event.preview,
+    ];
+    for (const [number, text] of texts.entries()) row.children[number].textContent = text;
+  }
+
+  #markSelected() {
+    for (const [index, row] of this.#elements.entries()) {
+      row.ariaSelected = this.#drawn[index] === this.#selected && this.#selected !== null ? "true" : "false";
+    }
+    const active = this.#elements.find((row) => row.ariaSelected === "true");
+    if (active) this.#root.setAttribute("aria-activedescendant", active.id);
+    else this.#root.removeAttribute("aria-activedescendant");
+  }
+
+  #onScroll() {
+    const isAtEnd = this.#root.scrollTop + this.#root.clientHeight >= this.#spacer.offsetHeight - ROW_PX;
+    if (isAtEnd !== this.follows && this.#store.visible.length * ROW_PX > this.#root.clientHeight) this.follow(isAtEnd);
+    else this.draw();
+  }
+
+  #onClick({ target }) {
+    const index = this.#elements.indexOf(target.closest("[role=option]"));
+    if (index < 0) return;
+    this.#select(this.#drawn[index], true);
+  }
+
+  #onKey(event) {
+    const events = this.#store.visible;
+    if (events.length === 0) return;
+    const page = Math.max(1, Math.floor(this.#root.clientHeight / ROW_PX) - 1);
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (event.key === "Enter" && this.#selected !== null) this.#select(this.#selected, true);
+    else if (event.key in steps) this.#move(steps[event.key]);
+    else return;
+    event.preventDefault();
+  }
+
+  #move(step) {
+    const events = this.#store.visible;
+    const current = this.#indexOf(this.#selected);
+    const start = current < 0 ? Math.floor(this.#root.scrollTop / ROW_PX) - Math.sign(step) : current;
+    const index = Math.max(0, Math.min(events.length - 1, start + step));
+    this.#select(events.at(index), false);
+    const top = index * ROW_PX;
+    if (top < this.#root.scrollTop) this.#root.scrollTop = top;
+    else if (top + ROW_PX > this.#root.scrollTop + this.#root.clientHeight) {
+      this.#root.scrollTop = top + ROW_PX - this.#root.clientHeight;
+    }
+    this.draw();
+  }
+
+  /** Return the index of an event in the visible list, or -1. The numbers of the events ascend. */
+  #indexOf(event) {
+    const events = this.#store.visible;
+    if (event === null) return -1;
+    let [low, high] = [0, events.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (events.at(middle).n < event.n) low = middle + 1;
+      else high = middle;
+    }
+    return low < events.length && events.at(low) === event ? low : -1;
+  }
+
+  #select(event, opens) {
+    this.#selected = event;
+    if (this.follows) this.follow(false);
+    else this.draw();
+    this.#onSelect(event, opens);
+  }
+}

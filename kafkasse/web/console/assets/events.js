@@ -1,0 +1,137 @@
+// The events of a stream: how to find them in the body of a response, and how to read one. No I/O.
+//
+// An event keeps its frame, the text that the server sent, and nothing else. Its parts are read when they are displayed, so
+// that a thousand events per second cost little.
+
+const MAX_PARSED_CHARS = 200_000; // of an event whose data is parsed for the list
+
+/** Return the complete frames at the start of a text, and the rest. kafkasse ends lines with LF only. */
+export function splitFrames(text, isJsonLines) {
+  const frames = text.split(isJsonLines ? "\n" : "\n\n");
+  return { rest: frames.pop(), frames };
+}
+
+export class StreamEvent {
+  #data;
+  #facts;
+
+  /**
+   * @param frame the text of the event without the line breaks at its end.
+   * @param isJsonLines whether the frame is a line of JSON instead of a Server-Sent Event.
+   */
+  constructor(frame, isJsonLines) {
+    this.frame = frame;
+    this.isJsonLines = isJsonLines;
+    this.n = 0; // its number in the list
+    this.type = isJsonLines ? typeOfLine(frame) : (/^event: (.*)$/m.exec(frame.slice(0, 80))?.[1] ?? null);
+  }
+
+  /** The event ID, or "" if the event has none. */
+  get id() {
+    if (this.isJsonLines) return "";
+    const start = this.frame.lastIndexOf("\nid: ");
+    return start < 0 ? "" : this.frame.slice(start + 5).split("\n", 1)[0];
+  }
+
+  get data() {
+    if (this.isJsonLines) return this.frame;
+    const lines = this.frame.split("\n").filter((line) => line.startsWith("data:"));
+    return lines.map((line) => line.slice(line[5] === " " ? 6 : 5)).join("\n");
+  }
+
+  /** `{topic, partition, offset, timestamp, key}` of the record, as far as the format contains them. */
+  get facts() {
+    this.#facts ??= factsOf(this);
+    return this.#facts;
+  }
+
+  get retryMs() {
+    const found = this.isJsonLines ? null : /^retry: (\d+)$/m.exec(this.frame.slice(0, 200));
+    return found ? Number(found[1]) : null;
+  }
+
+  /** A single line for the list. */
+  get preview() {
+    this.#data ??= this.data.slice(0, 400).replaceAll(/\s+/g, " ");
+    return this.#data;
+  }
+}
+
+function typeOfLine(line) {
+  if (line.trim() === "") return null; // a heartbeat
+  return /^\{"event":"(\w+)"/.exec(line)?.[1] ?? "message";
+}
+
+function factsOf(event) {
+  if (event.frame.length > MAX_PARSED_CHARS) return {};
+  let record;
+  try {
+    record = JSON.parse(event.data);
+  } catch {
+    return {};
+  }
+  const found = record?._kafka ?? record ?? {};
+  if (found.specversion) return { timestamp: Date.parse(found.time), key: found.key ?? found.partitionkey };
+  if (typeof found.topic !== "string") return typeof found.key === "string" && event.type === "delete" ? { key: found.key } : {};
+  const { topic, partition, offset, timestamp, key, from, to, reason } = found;
+  return event.type === "gap" ? { topic, partition, from, to, reason } : { topic, partition, offset, timestamp, key };
+}
+
+/** Indent JSON without parsing it, so that 9007199254740993 and 25.00 stay as they are. */
+export function pretty(text, maxChars = 200_000) {
+  try {
+    JSON.parse(text);
+  } catch {
+    return text;
+  }
+  if (text.length > maxChars) return text;
+  let depth = 0;
+  let result = "";
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{[]\s*[}\]]|[{}[\],:]|[^\s{}[\],:"]+/g)) {
+    if (token === "{" || token === "[") {
+      depth += 1;
+      result += token + line();
+    } else if (token === "}" || token === "]") {
+      depth -= 1;
+      result += line() + token;
+    } else if (token === ",") result += token + line();
+    else result += token === ":" ? ": " : token.replaceAll(/^([{[])\s+/g, "$1");
+  }
+  return result;
+}
+
+/** Return an event as a line of JSON for a file. JSON data is not rewritten. */
+export function exported(event) {
+  if (event.isJsonLines) return event.frame;
+  let data = event.data.replaceAll("\n", " ");
+  try {
+    JSON.parse(data);
+  } catch {
+    data = JSON.stringify(event.data);
+  }
+  const id = event.id ? `"id":${JSON.stringify(event.id)},` : "";
+  return `{"event":${JSON.stringify(event.type)},${id}"data":${data}}`;
+}
+
+/** The positions of JSON lines, which have no event IDs: an ID that resumes after the lines received so far. */
+export class LinePositions {
+  #next = new Map(); // topic -> partition -> next offset
+
+  add(event) {
+    const { topic, partition, offset, to } = event.facts;
+    const next = event.type === "gap" ? to : offset + 1;
+    if (topic === undefined || !Number.isSafeInteger(next)) return;
+    if (!this.#next.has(topic)) this.#next.set(topic, new Map());
+    this.#next.get(topic).set(partition, next);
+  }
+
+  get id() {
+    const entries = [];
+    for (const [topic, partitions] of this.#next) {
+      entries.push(topic);
+      for (const [partition, offset] of partitions) entries.push({ topic, partition, offset });
+    }
+    return entries.length ? JSON.stringify(entries) : "";
+  }
+}

@@ -1,0 +1,191 @@
+// The view for operators: the state of the server, from its endpoints for operators. It refreshes every few seconds.
+
+import { bytes, create, duration, element, number, setText } from "./dom.js";
+import { FetchStream } from "./fetch_stream.js";
+import { parseMetrics, quantile, sum } from "./metrics.js";
+import { Problem, request, requestJson } from "./session.js";
+
+const INTERVAL_MS = 2000;
+const MAX_STREAMS = 200; // shown; a server may have 100,000
+const PIPELINES_TOPIC = "_pipelines";
+
+export class Operations {
+  #catalog;
+  #timer = 0;
+  #isShown = false;
+  #before = null; // the metrics of the previous refresh
+  #pipelines = new Map(); // name -> the newest record
+  #stream = null;
+
+  /** @param catalog returns the streams of the catalog. */
+  constructor(catalog) {
+    this.#catalog = catalog;
+    document.addEventListener("visibilitychange", () => this.#isShown && this.#refresh());
+  }
+
+  show() {
+    this.#isShown = true;
+    this.#refresh();
+    this.#followPipelines();
+  }
+
+  hide() {
+    this.#isShown = false;
+    clearTimeout(this.#timer);
+    this.#stream?.close();
+    this.#stream = null;
+  }
+
+  async #refresh() {
+    clearTimeout(this.#timer);
+    if (!this.#isShown || document.visibilityState === "hidden") return;
+    try {
+      const [text, status, streams] = await Promise.all([
+        request("-/metrics").then((response) => response.text()),
+        requestJson("-/status"),
+        requestJson(`-/streams?limit=${MAX_STREAMS}`),
+      ]);
+      this.#showMetrics(parseMetrics(text), status);
+      this.#showStreams(streams.streams);
+      setText(element("operations-problem"), "");
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      const hint = [401, 403].includes(error.status) ? " Sign in as an operator." : "";
+      setText(element("operations-problem"), error.message + hint);
+    }
+    if (this.#isShown) this.#timer = setTimeout(() => this.#refresh(), INTERVAL_MS);
+  }
+
+  #showMetrics(metrics, status) {
+    const now = performance.now();
+    const seconds = this.#before ? (now - this.#before.at) / 1000 : null;
+    // A counter is lower than before if the server has restarted.
+    const rate = (name, labels) => {
+      if (seconds === null) return null;
+      return Math.max(0, sum(metrics, name, labels) - sum(this.#before.metrics, name, labels)) / seconds;
+    };
+    const perSecond = (value, format = number.format) => (value === null ? "\u2013" : `${format(Math.round(value))}/s`);
+    const state = (name, labels = {}) => sum(metrics, "kafkasse_stream_states", { state: name, ...labels });
+    const stall = quantile(metrics, "kafkasse_event_loop_stall_seconds", 0.99);
+    tiles([
+      ["Workers", number.format(status.workers.length), status.workers.join(", ")],
+      ["Open streams", number.format(sum(metrics, "kafkasse_streams_open")), `${number.format(state("parked") + state("live"))} up to date`],
+      ["Events sent", perSecond(rate("kafkasse_events_sent_total")), perSecond(rate("kafkasse_bytes_sent_total"), bytes)],
+      ["Catching up", number.format(state("catching_up") + state("joining")), `${number.format(state("behind"))} waiting for a slot`],
+      ["Rings", bytes(sum(metrics, "kafkasse_ring_bytes")), "memory of recent events"],
+      ["Event loop stalls", number.format(sum(metrics, "kafkasse_event_loop_stall_seconds_count")), stall === null ? "longer than 10 ms: none" : `99 % shorter than ${duration(stall)}`],
+      ["Requests rejected", perSecond(rate("kafkasse_requests_rejected_total")), `${number.format(sum(metrics, "kafkasse_requests_rejected_total"))} in total`],
+    ]);
+    element("kafka").replaceChildren(...status.clusters.map(cluster));
+    const routes = [...new Set((metrics.get("kafkasse_streams_open") ?? []).map(({ labels }) => labels.route))].sort();
+    table(element("routes"), ["Route", "Streams", "Events", "Bytes", "Catching up", "Lag", "Delay", "Ring"], routes.map((route) => {
+      const of = (name) => sum(metrics, name, { route });
+      return [
+        route,
+        number.format(of("kafkasse_streams_open")),
+        perSecond(rate("kafkasse_events_sent_total", { route })),
+        perSecond(rate("kafkasse_bytes_sent_total", { route }), bytes),
+        number.format(state("catching_up", { route }) + state("joining", { route }) + state("behind", { route })),
+        number.format(of("kafkasse_catch_up_lag_records")),
+        duration(of("kafkasse_feed_delay_seconds")),
+        bytes(of("kafkasse_ring_bytes")),
+      ];
+    }));
+    this.#before = { metrics, at: now };
+  }
+
+  #showStreams(streams) {
+    const total = streams.length < MAX_STREAMS ? "" : `The first ${number.format(MAX_STREAMS)} streams. `;
+    setText(element("streams-note"), `${total}A stream that you end sends its last event ID; its client reconnects unless a guard rejects it.`);
+    const focused = document.activeElement?.dataset?.stream;
+    table(element("open-streams"), ["Route", "Client", "Visitor", "State", "Age", "Events", "Bytes", "Lag", "End"], streams.map((stream) => [
+      stream.route,
+      stream.client,
+      stream.visitor || "\u2013",
+      stream.state.replace("_", " "),
+      duration(stream.age_s),
+      number.format(stream.events),
+      bytes(stream.bytes),
+      stream.lag_records === null || stream.lag_records === undefined ? "\u2013" : number.format(stream.lag_records),
+      this.#endButton(stream),
+    ]));
+    if (focused) document.querySelector(`[data-stream="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  #endButton(stream) {
+    const button = create("button", { type: "button", textContent: "End", "aria-label": `End the stream ${stream.id} of ${stream.route}` });
+    button.dataset.stream = stream.id;
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      try {
+        await request(`-/streams/${encodeURIComponent(stream.id)}`, { method: "DELETE" });
+        setText(element("streams-note"), `The stream ${stream.id} has ended.`);
+      } catch (error) {
+        if (!(error instanceof Problem)) throw error;
+        setText(element("streams-note"), error.message);
+      }
+      this.#refresh();
+    });
+    return button;
+  }
+
+  /** Show the status topic of the pipelines, if the visitor may read a stream of it. */
+  #followPipelines() {
+    const route = this.#catalog().find((stream) => stream.topics.length === 1 && stream.topics[0].endsWith(PIPELINES_TOPIC));
+    element("pipelines-part").hidden = route === undefined;
+    if (route === undefined || this.#stream !== null) return;
+    const open = (id, signal) => request(`.${route.path}${id ? "" : "?timestamp=0"}`, { signal, headers: id ? { "Last-Event-ID": id } : {} });
+    this.#stream = new FetchStream(open, false, {
+      events: (events) => this.#receive(events),
+      state: ({ name, reason }) => setText(element("pipelines-note"), name === "live" ? "" : (reason ?? "")),
+    });
+    this.#stream.start();
+  }
+
+  #receive(events) {
+    for (const event of events) {
+      if (event.type !== "message" && event.type !== "delete") continue;
+      let record = null;
+      try {
+        record = JSON.parse(event.data);
+      } catch {
+        continue;
+      }
+      const name = record?.pipeline ?? record?.name ?? record?._kafka?.key ?? record?.key;
+      if (typeof name !== "string") continue;
+      if (event.type === "delete") this.#pipelines.delete(name);
+      else this.#pipelines.set(name, record);
+    }
+    const records = [...this.#pipelines].sort(([a], [b]) => (a < b ? -1 : 1));
+    const columns = [...new Set(records.flatMap(([, record]) => Object.keys(record)))].filter((name) => !["name", "pipeline", "_kafka"].includes(name)).slice(0, 12);
+    table(element("pipelines"), ["Pipeline", ...columns.map((name) => name.replaceAll("_", " "))], records.map(([name, record]) => [name, ...columns.map((column) => shown(record[column]))]));
+  }
+}
+
+function shown(value) {
+  if (value === undefined || value === null) return "\u2013";
+  return typeof value === "number" ? number.format(value) : typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function tiles(all) {
+  const list = element("tiles");
+  if (list.children.length !== all.length) {
+    list.replaceChildren(...all.map(() => create("dl", { className: "tile" }, create("dt"), create("dd", { className: "value" }), create("dd", { className: "note" }))));
+  }
+  for (const [index, texts] of all.entries()) {
+    for (const [part, text] of texts.entries()) setText(list.children[index].children[part], text);
+  }
+}
+
+function cluster({ name, state, detail }) {
+  const label = { reachable: "Reachable", unavailable: "Unavailable" }[state] ?? state;
+  return create("li", {}, create("span", { className: `badge ${state}` }, label), ` ${name || "kafka"}`, detail ? create("p", { className: "note" }, detail) : null);
+}
+
+/** Fill a table. Rows are replaced, but not their scroll container, so that its position stays. */
+function table(target, columns, rows) {
+  const head = create("thead", {}, create("tr", {}, ...columns.map((name) => create("th", { scope: "col" }, name))));
+  const body = create("tbody", {}, ...rows.map(([first, ...rest]) => create("tr", {}, create("th", { scope: "row" }, first), ...rest.map((cell) => create("td", {}, cell)))));
+  if (rows.length === 0) body.append(create("tr", {}, create("td", { colSpan: columns.length }, "None")));
+  target.replaceChildren(head, body);
+}

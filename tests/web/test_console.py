@@ -1,0 +1,184 @@
+"""The requests of the web console, without a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from kafkasse import Visitor
+from kafkasse.app import blueprint, create_app
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+from kafkasse.memory_log import MemoryLog
+from kafkasse.web.registry import OPERATIONS_KEY
+
+HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
+FILES = Path(__file__).parents[2] / "kafkasse/web/console"
+ASSETS = sorted(each.name for each in (FILES / "assets").iterdir())
+ROUTES: dict[str, Any] = {
+    "orders": {"path": "/orders", "topics": ["orders"], "access": "public", "client_filters": ["key", "filter"]},
+    "mine": {"path": "/mine/{id}", "topics": ["orders"], "access": ["staff"], "where": {"key": "{id}"}},
+}
+GUARDS = {"staff": lambda request: Visitor("ann") if request.headers.get("Authorization") == "Bearer ann" else None}
+
+
+def app(**settings: Any) -> FlaskClient:
+    log = MemoryLog()
+    log.create("orders")
+    return create_app(Config(**{"routes": ROUTES, "guards": GUARDS, **settings}), log).test_client()
+
+
+def mounted(**settings: Any) -> FlaskClient:
+    host = Flask("host")
+    config = Config(**{"routes": ROUTES, "guards": GUARDS, **settings})
+    host.register_blueprint(blueprint(config, MemoryLog()), url_prefix="/streams")
+    return host.test_client()
+
+
+class TestWhereItIsServed:
+    """The setting `console`."""
+
+    def test_browsers_get_the_page_and_programs_the_catalog(self) -> None:
+        """Both are at the root of a standalone server."""
+        client = app()
+
+        page, catalog = client.get("/", headers=HTML), client.get("/")
+
+        assert ("text/html", "application/json") == (page.mimetype, catalog.mimetype)
+        assert "-/console/app.js" in page.text
+        assert ["orders"] == [each["name"] for each in catalog.get_json()["streams"]]
+        assert {"Accept"} == set(page.vary) == set(catalog.vary)
+
+    @pytest.mark.parametrize("settings", [{"console": False}, {"catalog": False}])
+    def test_can_be_turned_off(self, settings: dict[str, bool]) -> None:
+        """It needs the catalog. Without the console, browsers get the catalog as a page without scripts."""
+        client = app(**settings)
+
+        assert "/-/console/" not in client.get("/", headers=HTML).text
+        assert 404 == client.get("/-/console/app.js").status_code
+
+    def test_cannot_be_served_without_the_catalog(self) -> None:
+        """The configuration says which of the two settings to change."""
+        with pytest.raises(ConfigurationError, match="console needs the catalog"):
+            Config(console=True, catalog=False, allowed_topics=["*"], public=True)
+
+    def test_a_blueprint_serves_it_only_on_request(self) -> None:
+        """With `console: true`, the blueprint serves its catalog, too."""
+        for path in ("/", "/-/console/app.js", "/-/catalog"):
+            assert 404 == mounted().get(f"/streams{path}").status_code
+            assert 404 == mounted(catalog=True).get("/streams/-/console/app.js").status_code
+            assert 200 == mounted(console=True).get(f"/streams{path}", headers=HTML).status_code
+
+    @pytest.mark.parametrize(("path", "base"), [("/streams", "streams/"), ("/streams/", "./")])
+    def test_the_root_needs_no_slash_at_the_end(self, path: str, base: str) -> None:
+        """The page finds its files from both URLs of the root, without a redirect, which would repeat the Host header."""
+        text = mounted(console=True).get(path, headers=HTML).text
+
+        assert f'src="{base}-/console/app.js"' in text
+        assert {base} == set(re.findall(r'(?:href|src)="([^"#]*?/)-/', text))
+
+
+class TestFiles:
+    """The page, its scripts and its styles."""
+
+    @pytest.mark.parametrize("path", ["/", *[f"/-/console/{name}" for name in ASSETS]])
+    def test_security_and_cache_headers(self, path: str) -> None:
+        """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
+        client = app()
+
+        response = client.get(path, headers=HTML)
+        again = client.get(path, headers=HTML | {"If-None-Match": response.headers["ETag"]})
+
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert ("nosniff", "no-cache") == (
+            response.headers["X-Content-Type-Options"],
+            response.headers["Cache-Control"],
+        )
+        assert (304, b"") == (again.status_code, again.data)
+
+    @pytest.mark.parametrize("file", [FILES / "index.html", *[FILES / "assets" / name for name in ASSETS]])
+    def test_text_never_becomes_html(self, file: Path) -> None:
+        """No script inserts HTML or runs text, and no file loads anything from another origin."""
+        text = file.read_text()
+
+        assert [] == re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser", text
+        )
+        assert [] == re.findall(r"""(?:src|href|from|import)[= (]*["'](?:https?:)?//""", text)
+        assert [] == re.findall(r"localStorage|sessionStorage|indexedDB|document\.cookie", text)
+
+    @pytest.mark.parametrize("name", ["index.html", "../index.html", "%2e%2e/index.html", "missing.js"])
+    def test_serves_only_its_own_files(self, name: str) -> None:
+        """Other files have no URL."""
+        assert 404 == app().get(f"/-/console/{name}").status_code
+
+
+class TestFeatures:
+    """What the server offers to the visitor."""
+
+    def test_operators_are_recognized(self) -> None:
+        """The console shows the link to the operations only to those who may use it, or could after a sign-in."""
+        client = app(operations_access=["staff"], tickets=True)
+
+        def operations(**headers: str) -> Any:
+            return client.get("/-/console/features", headers=headers).get_json()["operations"]
+
+        assert (False, True) == (operations(), operations(Authorization="Bearer ann"))
+        assert app().get("/-/console/features").get_json() == {"tickets": False, "operations": None, "demo": False}
+        at_second_address = app().get("/-/console/features", environ_overrides={OPERATIONS_KEY: True})
+        assert at_second_address.get_json()["operations"]
+
+    def test_a_blueprint_has_no_operations(self) -> None:
+        """The endpoints for operators exist only in a standalone server."""
+        features = mounted(console=True, operations_access=["public"]).get("/streams/-/console/features").get_json()
+
+        assert features["operations"] is None
+
+
+class TestCheck:
+    """The console checks a query while its user types."""
+
+    @pytest.mark.parametrize(
+        ("query", "name"),
+        [
+            ("path=/orders&key=a", None),
+            ("path=/orders&filter=value.n > 1", None),
+            ("path=/orders&filter=value.n >", "InvalidFilterError"),
+            ("path=/orders&field.n=1", "InvalidParameterError"),
+            ("path=/orders&since=soon", "InvalidParameterError"),
+            ("path=/orders&last_event_id=x", "InvalidAssignmentError"),
+            ("path=/a/b", "InvalidParameterError"),
+            ("path=/mine/7", "UnauthorizedError"),
+        ],
+    )
+    def test_reports_the_problem_of_a_query(self, query: str, name: str | None) -> None:
+        """The response contains the error that a request for the stream would get."""
+        response = app().get(f"/-/console/check?{query}")
+
+        assert 200 == response.status_code
+        assert name == (response.get_json()["problem"] or {}).get("name")
+
+    def test_uses_the_credentials_of_the_visitor(self) -> None:
+        """A visitor can check only the queries of streams that the visitor may read."""
+        headers = {"Authorization": "Bearer ann"}
+
+        for client, prefix in [(app(), ""), (mounted(console=True), "/streams")]:
+            response = client.get(f"{prefix}/-/console/check?path=/mine/7", headers=headers)
+            assert {"problem": None} == response.get_json()
+
+    def test_opens_no_stream(self) -> None:
+        """A check counts neither as a stream nor as a rejected request."""
+        client = app(max_rejections_per_s=0.001)
+
+        for _ in range(50):
+            client.get("/-/console/check?path=/orders&filter=(")
+
+        assert 0 == client.get("/-/health").get_json()["streams"]
+        assert 200 == client.get("/-/console/check?path=/orders").status_code
