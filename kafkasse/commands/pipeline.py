@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,9 +21,7 @@ from kafkasse.errors import CommandError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkasse.pipelines import Pipeline, Sink, Source
-
-_Topic = TypeVar("_Topic", "Source", "Sink")
+    from kafkasse.pipelines import Pipeline
 
 EPILOG = """\b
 Example:
@@ -49,10 +47,10 @@ def command() -> None:
 
 @command.command("list")
 def list_pipelines() -> None:
-    """List the pipelines."""
-    from kafkasse.pipelines.catalog import PIPELINES
+    """List the pipelines of kafkasse and of the installed packages."""
+    from kafkasse.pipelines import catalog
 
-    for pipeline in PIPELINES.values():
+    for pipeline in (catalog.find(name) for name in catalog.names()):
         sources, sinks = (
             ", ".join(each.topic for each in named.values()) for named in (pipeline.sources, pipeline.sinks)
         )
@@ -137,18 +135,19 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
     from kafkasse.pipelines import catalog
 
     pipeline = catalog.find(name)
-    changes: dict[str, Any] = {}
     if source:
-        changes["source"] = replace(_only("--source", pipeline.sources), topic=source)
+        pipeline = replace(pipeline, source=_with_topic("--source", pipeline.source, pipeline.sources, source))
     if sink:
-        changes["sink"] = replace(_only("--sink", pipeline.sinks), topic=sink)
-    return replace(pipeline, **changes)
+        pipeline = replace(pipeline, sink=_with_topic("--sink", pipeline.sink, pipeline.sinks, sink))
+    return pipeline
 
 
-def _only(option: str, named: dict[str, _Topic]) -> _Topic:
+def _with_topic(option: str, given: object, named: Mapping[str, Any], topic: str) -> Any:
+    """Return the only source or sink with another topic."""
     if len(named) > 1:
         raise CommandError(f"{option} is ambiguous, because the pipeline has several: {', '.join(named)}")
-    return next(iter(named.values()))
+    changed = {name: replace(only, topic=topic) for name, only in named.items()}
+    return changed if isinstance(given, Mapping) else next(iter(changed.values()))
 
 
 def _read(file: Path) -> str:

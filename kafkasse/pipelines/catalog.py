@@ -1,4 +1,4 @@
-"""Find a pipeline by the name on the command line."""
+"""Find a pipeline by the name on the command line: of kafkasse, of an installed package, or of a module."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import traceback
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,32 @@ TOPN = Pipeline(
     summary="the running Top 3 countries by size, per continent",
 )
 
+ENTRY_POINTS = "kafkasse.pipelines"  # the group in which packages register pipelines
 PIPELINES = {pipeline.name: pipeline for pipeline in (TOPN,)}
+
+
+def names() -> list[str]:
+    """Return the names of the pipelines of kafkasse and of the installed packages."""
+    return [*PIPELINES, *sorted(each.name for each in entry_points(group=ENTRY_POINTS))]
 
 
 def find(name: str) -> Pipeline:
     """Return the pipeline that a user names on the command line.
 
     Args:
-        name: a name in PIPELINES, or `package.module:attribute`, which is imported from the current directory or from the
-            installed packages.
+        name: a name in PIPELINES, the name of an entry point of an installed package, or `package.module:attribute`, which
+            is imported from the current directory or from the installed packages.
 
     Raises:
         CommandError: there is no such pipeline, or the module cannot be imported.
     """
+    if name in PIPELINES:
+        return PIPELINES[name]
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        return _imported(point.value)
     if ":" in name:
         return _imported(name)
-    if name not in PIPELINES:
-        raise CommandError(
-            f"there is no pipeline {name}{_suggestion(name, PIPELINES)}; choose one of: {', '.join(PIPELINES)}"
-        )
-    return PIPELINES[name]
+    raise CommandError(f"there is no pipeline {name}{_suggestion(name, names())}; choose one of: {', '.join(names())}")
 
 
 def _imported(name: str) -> Pipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -16,7 +16,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 OPTIONAL_COLUMNS = ("version", "position", "headers")
 
 
-def rows(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame:
+def rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -> DataFrame:
     """Return the rows of all sinks: `topic`, `key`, `value`, and the columns of OPTIONAL_COLUMNS that the query returns.
 
     One query writes all sinks, because real-time mode allows only one sink for each query: the column `topic` selects the
@@ -24,11 +24,20 @@ def rows(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame:
 
     Args:
         pipeline: the query and its sinks.
-        sources: the rows of each source by its name.
+        read: returns new rows of each source by its name. It is called once for each sink, because real-time mode rejects a
+            query that reads the same DataFrame twice.
 
     Raises:
         CommandError: the query does not return what its sinks need.
     """
+    sinks = [
+        _records(pipeline, _results(pipeline, read())[name]).withColumn("topic", F.lit(sink.topic))
+        for name, sink in pipeline.sinks.items()
+    ]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sinks)
+
+
+def _results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mapping[str, object]:
     found: Any = (
         pipeline.query(**sources) if isinstance(pipeline.source, Mapping) else pipeline.query(*sources.values())
     )
@@ -38,11 +47,7 @@ def rows(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame:
             f"the query of the pipeline {pipeline.name} must return a dict with one DataFrame for each of its sinks: "
             f"{', '.join(pipeline.sinks)}"
         )
-    each = [
-        _records(pipeline, results[name]).withColumn("topic", F.lit(sink.topic))
-        for name, sink in pipeline.sinks.items()
-    ]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), each)
+    return results
 
 
 def _records(pipeline: Pipeline, result: object) -> DataFrame:

@@ -51,8 +51,7 @@ def running_query(
     """
     used = [source.topic for source in pipeline.sources.values()] + [sink.topic for sink in pipeline.sinks.values()]
     ids = topics.topic_ids(spark, kafka, used)
-    sources = {name: topics.read(spark, kafka, source) for name, source in pipeline.sources.items()}
-    rows = result.rows(pipeline, sources)
+    rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
     checkpoint = f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
     query = topics.write(rows, kafka, pipeline, checkpoint)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -84,7 +84,7 @@ def session(
     Args:
         name: the application's name in Spark's web UI.
         master: such as `local[16]` or `spark://host:7077`. The default is the master of spark-submit, or else MASTER.
-        user_settings: Spark settings that override SETTINGS and LOCAL_SETTINGS.
+        user_settings: Spark settings that override SETTINGS and LOCAL_SETTINGS. Settings of spark-submit override them.
 
     Raises:
         CommandError: Java is missing or does not start, or the JVM exited while the block ran.
@@ -93,7 +93,10 @@ def session(
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
         settings |= {"spark.master": master} if master else {}
         try:
-            spark = _get_or_create(settings) if started_by_spark_submit() else _start(settings, directory)
+            if started_by_spark_submit():
+                spark = _get_or_create(_without_submitted(settings, master))
+            else:
+                spark = _start(settings, directory)
             yield spark
             spark.stop()
         except (Py4JNetworkError, ConnectionError) as error:
@@ -104,6 +107,14 @@ def session(
             raise CommandError(f"Spark's JVM exited unexpectedly (exit code {code})") from error
         finally:
             _end_jvm()
+
+
+def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[str, str]:
+    """Leave out the settings that spark-submit has, except the name, which it always sets, and `master`."""
+    SparkContext._ensure_initialized()  # before it, SparkConf() does not know the settings of spark-submit
+    kept = {"spark.app.name"} | ({"spark.master"} if master else set())
+    submitted = {name for name, _ in SparkConf().getAll()} - kept
+    return {name: value for name, value in settings.items() if name not in submitted}
 
 
 def _get_or_create(settings: Mapping[str, str]) -> SparkSession:

@@ -101,6 +101,11 @@ def read(spark: SparkSession, kafka: Mapping[str, str], source: Source) -> DataF
     return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()
 
 
+def read_all(spark: SparkSession, kafka: Mapping[str, str], pipeline: Pipeline) -> dict[str, DataFrame]:
+    """Read all sources of the pipeline. Returns new rows of each source by its name."""
+    return {name: read(spark, kafka, source) for name, source in pipeline.sources.items()}
+
+
 def _start(source: Source) -> dict[str, str]:
     time_ms = source.start_ms()
     if time_ms is not None:

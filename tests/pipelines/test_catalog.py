@@ -59,6 +59,19 @@ def test_finds_a_pipeline_in_a_module(shop: Path) -> None:
     assert found.name == "large-orders"
 
 
+def test_finds_a_pipeline_of_an_installed_package(shop: Path) -> None:
+    """A package registers its pipelines as entry points."""
+    shop.write_text(MODULE)
+    metadata = shop.parent / "shop-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: shop\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[kafkasse.pipelines]\nlarge = {shop.stem}:large_orders\n")
+    sys.path.insert(0, str(shop.parent))
+
+    assert find("large").name == "large-orders"
+    assert message("larg") == "there is no pipeline larg (did you mean large?); choose one of: topn, large"
+
+
 def test_suggests_the_most_similar_attribute(shop: Path) -> None:
     """Only pipelines are suggested."""
     shop.write_text(MODULE)

@@ -1,0 +1,89 @@
+"""Modes, start positions, rate limits, and several sources and sinks, with a real broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.runner import running_query
+from tests.pipelines.topics import PARTITIONS, Topics
+
+TIMEOUT_S = 120
+
+
+def copy(rows: DataFrame) -> DataFrame:
+    """A query that copies its records."""
+    return rows.select("key", "value")
+
+
+def copied(spark: SparkSession, topics: Topics, checkpoint: Path, source: Source) -> set[str]:
+    """Run a pipeline of mode `once` and return the keys that it wrote. The key "last" comes after them."""
+    pipeline = Pipeline("copy", source, copy, topics.sink, mode="once")
+    with running_query(spark, pipeline, topics.kafka, str(checkpoint)) as query:
+        assert query.awaitTermination(TIMEOUT_S)
+    topics.cluster.send(topics.sink, b"", key=b"last")
+    return {key for key, _ in topics.read(lambda latest: "last" in latest)} - {"last"}
+
+
+def test_mode_once_processes_what_the_topic_contains(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """The next run continues after it."""
+    topics.send((b"a", b"1"), (b"b", b"2"))
+    first = copied(spark, topics, tmp_path, Source(topics.source))
+    topics.send((b"c", b"3"))
+
+    second = copied(spark, topics, tmp_path, Source(topics.source))
+
+    assert [{"a", "b"}, {"c"}] == [first, second]
+
+
+def test_starts_at_a_position(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """A run without a checkpoint starts at a time or at offsets."""
+    a, b = ({0: b"c", 1: b"a", 2: b"b"}[number] for number in (1, 2))  # in partitions 1 and 2
+    topics.send((a, b"1"), (b, b"2"))
+    between = datetime.now(UTC)
+    topics.send((a + b"\x03", b"3"), (b + b"\x03", b"4"))  # in the same partitions
+    offsets = {0: 0, 1: 1, 2: 0}
+
+    since = copied(spark, topics, tmp_path / "time", Source(topics.source, start=between))
+    after = copied(spark, topics, tmp_path / "offsets", Source(topics.source, start=offsets))
+
+    assert {"a\x03", "b\x03"} == since
+    assert {"a\x03", "b", "b\x03"} == after
+
+
+def test_the_rate_limit_bounds_each_batch(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """A limit of 3 records/s allows at most 3 records in a batch, and one batch starts per second."""
+    topics.send(*((f"{number}".encode(), b"") for number in range(10)))
+    source = Source(topics.source, max_records_per_s=PARTITIONS)
+    pipeline = Pipeline("copy", source, copy, topics.sink, mode="microbatch")
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)) as query:
+        topics.read(lambda latest: len(latest) == 10)
+        batches = [progress.numInputRows for progress in query.recentProgress]
+
+    assert max(batches) <= PARTITIONS
+
+
+def test_real_time_mode_reads_several_sources_and_writes_several_sinks(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """A single Spark query writes both sinks, although real-time mode rejects a query that reads a DataFrame twice."""
+    more = topics.cluster.create(f"{topics.source}-more")
+    other = topics.cluster.create(f"{topics.sink}-other")
+
+    def split(one: DataFrame, two: DataFrame) -> dict[str, DataFrame]:
+        rows = one.unionByName(two).selectExpr("key", "CAST(value AS STRING) AS value")
+        return {"even": rows.where("value % 2 = 0"), "odd": rows.where("value % 2 = 1")}
+
+    pipeline = Pipeline("split", {"one": topics.source, "two": more}, split, {"even": topics.sink, "odd": other})
+    topics.send((b"a", b"1"), (b"b", b"2"))
+    topics.cluster.send(more, b"4", key=b"d")
+    topics.cluster.send(more, b"3", key=b"c")
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        even = topics.read(lambda latest: len(latest) == 2)
+
+    assert {("b", b"2"), ("d", b"4")} == set(even)
