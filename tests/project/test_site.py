@@ -1,0 +1,96 @@
+"""The documentation site, without Sphinx: the navigation, the links between pages, and the checks of the built pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pygments")  # a dependency of Sphinx, and of other packages for development
+from docs.site import check, pages, reference
+from kafkasse.describe import problems
+
+HOME = "index.md"
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """The lists of links in docs/readers.md, docs/tutorials.md and the other sections name each page once."""
+    listed = Counter(
+        Path(target).name
+        for section in pages.SECTIONS
+        for target in re.findall(r"^- \[[^\]]+\]\(([^)#]+)\)", (pages.ROOT / f"docs/{section}.md").read_text(), re.M)
+    )
+    sections = {f"{section}.md" for section in pages.SECTIONS}
+
+    assert dict.fromkeys({Path(file).name for file in pages.files()} - sections - {HOME}, 1) == listed
+
+
+def test_each_problem_type_has_a_page() -> None:
+    """The last part of the `type` of an error is the name of its page."""
+    generated = reference.pages()
+
+    assert {f"problems/{name}.md" for name in problems.pages()} == {name for name in generated if "/" in name}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("docs/wire.md", "[the path](../ARCHITECTURE.md#fetching)", "[the path](architecture.md#fetching)"),
+        ("docs/wire.md", "[schema](../schemas/problem.schema.json)", "[schema](source/schemas/problem.schema.json.md)"),
+        ("ARCHITECTURE.md", "[settings](docs/configuration.md)", "[settings](configuration.md)"),
+        ("ARCHITECTURE.md", "see [docs/wire.md](docs/wire.md#errors)", "see [Wire protocol](wire.md#errors)"),
+        ("docs/wire.md", "`[x](../README.md)` and [x](../README.md)", "`[x](../README.md)` and [x](index.md)"),
+        ("docs/wire.md", "```\n[x](../README.md)\n```", "```\n[x](../README.md)\n```"),
+        ("docs/wire.md", "[x](https://example.org/a.md)", "[x](https://example.org/a.md)"),
+    ],
+)
+def test_a_link_leads_to_a_page_of_the_site(path: str, text: str, expected: str) -> None:
+    """Links to pages, to files of the repository and to the README have targets on the site; code stays unchanged."""
+    assert expected == pages.rewrite(text, path, {})
+
+
+def test_the_reference_contains_every_command_and_setting() -> None:
+    """The generated pages contain the options of a subcommand, a general setting and a setting of a route."""
+    generated = reference.pages()
+
+    assert "--last-event-id" in generated["commands.md"]
+    assert "\n### kafkasse pipeline run\n" in generated["commands.md"]
+    assert {"### `heartbeat_s`", "### `routes.NAME.where`"} <= set(generated["settings.md"].splitlines())
+
+
+@pytest.mark.parametrize(
+    ("html", "problem"),
+    [
+        ('<a href="b/">', "the link b/ has no target"),
+        ('<a href="#nowhere">', "the link #nowhere has no target"),
+        ('<a href="a/#nowhere">', "the link a/#nowhere has no target"),
+        ('<img src="missing.png">', "missing.png does not exist"),
+        ('<script src="https://cdn.example/x.js"></script>', "loads https://cdn.example/x.js from another origin"),
+        ('<link rel="stylesheet" href="//fonts.example/x.css">', "loads //fonts.example/x.css from another origin"),
+    ],
+)
+def test_the_check_finds_broken_links_and_other_origins(tmp_path: Path, html: str, problem: str) -> None:
+    """A page with one defect has one problem."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/index.html").write_text('<p id="here">')
+    (tmp_path / "index.html").write_text(f'<a href="a/#here">{html}<a href="https://example.org/">')
+
+    assert [f"index.html: {problem}"] == list(check.problems(tmp_path))
+
+
+def test_the_check_finds_fonts_of_other_origins(tmp_path: Path) -> None:
+    """A style sheet may load only files of the site."""
+    (tmp_path / "x.css").write_text(
+        "@font-face { src: url(https://fonts.example/x.woff2) } p { background: url(x.png) }"
+    )
+
+    assert ["x.css: loads https://fonts.example/x.woff2 from another origin"] == list(check.problems(tmp_path))
+
+
+def test_every_diagram_has_a_source() -> None:
+    """Each SVG in docs/images is drawn from a file in docs/diagrams."""
+    drawn = {image.stem for image in pages.ROOT.glob("docs/images/*.svg")}
+
+    assert {source.stem for source in pages.ROOT.glob("docs/diagrams/*.d2")} == drawn
