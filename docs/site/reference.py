@@ -70,7 +70,7 @@ def commands() -> str:
 
 
 def _command(command: click.Command, path: str, parent: click.Context) -> Iterator[str]:
-    context = click.Context(command, info_name=path, parent=None, max_content_width=100, terminal_width=100)
+    context = click.Context(command, info_name=path, parent=None, max_content_width=72, terminal_width=72)
     yield f"\n{'#' * (path.count(' ') + 1)} {path}\n\n```text\n{command.get_help(context).strip()}\n```\n"
     for name, each in sorted(getattr(command, "commands", {}).items()):
         yield from _command(each, f"{path} {name}", context)
