@@ -134,9 +134,9 @@ def _conditions(found: dict[str, Any]) -> str:
     machines = " or ".join(dict.fromkeys(each["machine"] for each in found.values()))
     return (
         f"Machine: {machines}. The server, the broker, the producer and the clients share this machine and its loopback "
-        "interface. The broker is the embedded one (1 GB heap). Unless stated otherwise: records of 1 KiB (JSON, 24 "
-        "members), 3 partitions, one worker. Each section shows the load averages before its start, because other programs "
-        "may use the same cores."
+        "interface. The embedded broker runs with the JVM options of Kafka's start script (G1, 1 GB heap). Unless stated "
+        "otherwise: records of 1 KiB (JSON, 24 members), 3 partitions, one worker. Each section shows the load averages "
+        "before its start, because other programs may use the same cores."
     )
 
 

@@ -18,7 +18,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -36,9 +36,9 @@ PROBE_INTERVAL_S = 0.05
 MAX_PORT_ATTEMPTS = 5
 MAX_LOG_LINES = 12  # log lines of a broker that died, in the error message
 
+# The optimizing compiler does not pay off for a short-lived broker.
+SHORT_LIVED = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 JVM_OPTIONS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # the optimizing compiler does not pay off for a short-lived broker
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",  # a killed JVM would leave these files in /tmp
     "-Djava.awt.headless=true",
@@ -80,7 +80,7 @@ class EmbeddedBroker:
             is removed at the end of the `with` block.
         settings: Kafka's broker settings; they override SETTINGS.
         heap_mb: the maximum size of the JVM's heap in MiB.
-        initial_heap_mb: the initial size of the heap in MiB. 0 means a quarter of `heap_mb`.
+        jvm_options: how the JVM compiles and collects garbage. The default starts quickly.
         cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
             nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
 
@@ -95,10 +95,10 @@ class EmbeddedBroker:
         settings: Mapping[str, str] | None = None,
         cluster_id: str = "",
         heap_mb: int = 256,
-        initial_heap_mb: int = 0,
+        jvm_options: Sequence[str] = SHORT_LIVED,
     ) -> None:
         self._port = port
-        self._heap = f"-Xms{initial_heap_mb or heap_mb // 4}m", f"-Xmx{heap_mb}m"
+        self._jvm_options = f"-Xms{heap_mb // 4}m", f"-Xmx{heap_mb}m", *jvm_options
         self._directory = directory
         self._settings = dict(settings or {})
         self._cluster_id = cluster_id or new_cluster_id()
@@ -180,7 +180,7 @@ class EmbeddedBroker:
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
             # Compression codecs extract their libraries to the temporary directory.
-            options = *JVM_OPTIONS, *self._heap, f"-Djava.io.tmpdir={home}"
+            options = *JVM_OPTIONS, *self._jvm_options, f"-Djava.io.tmpdir={home}"
             command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed_port else MAX_PORT_ATTEMPTS):
                 client_port, controller_port = _free_ports()

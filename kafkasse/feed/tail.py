@@ -39,7 +39,9 @@ UNAVAILABLE_BACKOFF_S = 0.5
 MIN_TURN_S = 0.002  # the minimum average time from one turn with records to the next
 # A fetch costs the broker time for each partition of the session, whether it has records or not. With many partitions,
 # more fetches would make the broker slower for everyone.
-PARTITION_TURN_S = 0.000_015
+PARTITION_TURN_S = 0.000_005
+# With many readers, sending takes longer than this rest, and each turn that is saved leaves CPU time for sending.
+READER_TURN_S = 0.000_000_1
 MAX_TURN_S = 0.02
 TURN_CREDIT_S = 0.02  # turns may be closer together after a pause, until they have used up this time
 MIN_REST_S = 0.001
@@ -242,7 +244,7 @@ class Tail:
         began_at = time.monotonic()
         for feed in changed.keys() - self.backlogs.keys():
             feed.flush()
-        rest_s = self._rest_s(began_at, bool(batches))
+        rest_s = self._rest_s(began_at, bool(batches), sum(feed.readers for feed in changed))
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + self._poll_s
             self._check_feeds()
@@ -276,11 +278,11 @@ class Tail:
             )
             self.fail([feed], error if isinstance(error, KafkasseError) else KafkasseError(ENCODING_FAILED))
 
-    def _rest_s(self, began_at: float, had_records: bool) -> float:
+    def _rest_s(self, began_at: float, had_records: bool, readers: int) -> float:
         now = time.monotonic()
         rest_s = min(MAX_PUSH_REST_S, (now - began_at) * PUSH_REST_RATIO)
         if had_records:
-            turn_s = min(MAX_TURN_S, MIN_TURN_S + PARTITION_TURN_S * len(self.partitions))
+            turn_s = min(MAX_TURN_S, MIN_TURN_S + PARTITION_TURN_S * len(self.partitions) + READER_TURN_S * readers)
             self._next_turn_at = max(self._next_turn_at, now - TURN_CREDIT_S) + turn_s
             rest_s = max(rest_s, self._next_turn_at - now)
         return rest_s if rest_s >= MIN_REST_S else 0.0

@@ -184,15 +184,16 @@ def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: 
     assert [[], []] == [numbers(kept), numbers(other)]
 
 
-@pytest.mark.parametrize("partition_turn_s", [0, MIN_TURN_S])
+@pytest.mark.parametrize(("partition_turn_s", "reader_turn_s"), [(0, 0), (MIN_TURN_S, 0), (0, MIN_TURN_S)])
 def test_turns_have_a_minimum_distance_on_average(
-    world: World, monkeypatch: pytest.MonkeyPatch, partition_turn_s: float
+    world: World, monkeypatch: pytest.MonkeyPatch, partition_turn_s: float, reader_turn_s: float
 ) -> None:
-    """Records that arrive one by one are sent together. With many partitions, the broker receives fewer requests."""
+    """Records that arrive one by one are sent together. With many partitions or readers, there are fewer fetches."""
     monkeypatch.setattr(tail, "PARTITION_TURN_S", partition_turn_s)
+    monkeypatch.setattr(tail, "READER_TURN_S", reader_turn_s)
     count = 50
     world.open("a")
-    turn_s = MIN_TURN_S + partition_turn_s * len(world.tails[0].partitions)
+    turn_s = MIN_TURN_S + partition_turn_s * len(world.tails[0].partitions) + reader_turn_s
     began_at = time.monotonic()
     for n in range(count):
         world.write("a", n)
