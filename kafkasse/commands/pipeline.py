@@ -6,12 +6,10 @@ PySpark is imported only when a command runs, so that `--help` works without it.
 from __future__ import annotations
 
 import logging
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,8 +17,6 @@ import click
 from kafkasse.errors import CommandError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from kafkasse.pipelines import Pipeline
 
 EPILOG = """\b
@@ -109,26 +105,32 @@ def run(
     NAME is a name that `kafkasse pipeline list` shows, or package.module:attribute. The command prints "kafkasse pipeline:
     ready" when the query is running.
     """
-    from kafkasse.pipelines import runner, topics
-    from kafkasse.pipelines.session import session
+    from kafkasse.pipelines import application
+    from kafkasse.pipelines.supervisor import StopRequests
 
-    stop_signals: SimpleQueue[int] = SimpleQueue()
-    _queue_signals(stop_signals)
+    stop = StopRequests()
+    stop.install()
+    _log_to_stderr()
+    options = application.Options(
+        bootstrap_servers=bootstrap_servers,
+        properties=_read(kafka_config) if kafka_config else "",
+        checkpoint=checkpoint,
+        master=master,
+        log_level=log_level,
+    )
+    application.run(_pipeline(name, source, sink), options, stop, lambda: click.echo("kafkasse pipeline: ready"))
+
+
+def _log_to_stderr() -> None:
+    """Log as text or as JSON, like the web process."""
+    from kafkasse.telemetry import log_format
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(log_format.formatter(os.environ.get(log_format.VARIABLE, "text").lower()))
+    logger = logging.getLogger("kafkasse")
+    logger.addHandler(handler)
+    logger.setLevel(os.environ.get("KAFKASSE_LOG_LEVEL", "info").upper())
     logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
-    pipeline = _pipeline(name, source, sink)
-    properties = _read(kafka_config) if kafka_config else ""
-    topics.check_reachable(bootstrap_servers)
-    with (
-        session(f"kafkasse {pipeline.name}", master, pipeline.spark_settings) as spark,
-        _checkpoint(checkpoint or pipeline.checkpoint, spark) as directory,
-    ):
-        spark.sparkContext.setLogLevel(log_level)
-        _queue_signals(stop_signals)  # again, because PySpark has installed its own handler
-        kafka = topics.client_settings(spark, properties, bootstrap_servers)
-        with runner.running_query(spark, pipeline, kafka, directory) as query:
-            if runner.wait_until_running(spark, query, pipeline.mode, stop_signals):
-                click.echo("kafkasse pipeline: ready")
-                runner.monitor(query, pipeline.mode, stop_signals)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
@@ -155,30 +157,3 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise CommandError(f"cannot read --kafka-config {file}: {error}") from error
-
-
-@contextmanager
-def _checkpoint(directory: str | None, spark: SparkSession) -> Iterator[str]:
-    from kafkasse.pipelines import temporary
-    from kafkasse.pipelines.session import is_local
-
-    if directory:
-        yield directory
-    elif is_local(str(spark.sparkContext.master)):
-        with temporary.directory("kafkasse-checkpoint-") as path:
-            yield str(path)
-    else:
-        raise CommandError(
-            "a Spark cluster needs a --checkpoint directory that all of its machines can access, such as hdfs://... or s3a://..."
-        )
-
-
-def _queue_signals(signals: SimpleQueue[int]) -> None:
-    """Queue SIGINT and SIGTERM, so that the pipeline can stop at a safe point.
-
-    A signal handler that raises an exception could interrupt PySpark in the middle of a call to the JVM, or while PySpark
-    starts the JVM, which would then run forever. The queue is a SimpleQueue because a signal handler may call its put(), but
-    not Event.set().
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: signals.put(number))

@@ -4,8 +4,9 @@
                    json_records.json_objects, stateful_processor.top_n
 
 `pipeline` defines a pipeline as data, `catalog` finds it by name, `session` starts Spark or uses the session of
-spark-submit, and `runner` runs a query from start to end. The command is kafkasse/commands/pipeline.py. This package does
-not import Flask or kafka-python, so a machine that runs a pipeline needs neither. Importing it does not import PySpark.
+spark-submit, `runner` runs a query from start to end, `supervisor` restarts it after failures, and `application` connects
+all of them. The command is kafkasse/commands/pipeline.py. This package does not import Flask or kafka-python, so a machine
+that runs a pipeline needs neither. Importing it does not import PySpark.
 """
 
 from kafkasse.pipelines.pipeline import Pipeline, Sink, Source

@@ -1,36 +1,30 @@
-"""Run a pipeline's query: start it, wait until it runs, report bad records, and explain why it ended."""
+"""Run a pipeline's query: start it, wait until it runs, report bad records, and end it after a commit."""
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import json_records, result, topics
+from kafkasse.pipelines import failures, json_records, result, topics
 from kafkasse.pipelines.pipeline import Mode, Pipeline
+from kafkasse.pipelines.session import is_local
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests
 
 START_TIMEOUT_S = 120.0
 START_POLL_INTERVAL_S = 0.05
 POLL_INTERVAL_S = 1.0
-MAX_REASON_CHARACTERS = 300
-KNOWN_FAILURES = {
-    "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT": (
-        "Spark has too few slots: real-time mode needs one slot for each partition of the source and one for the query, "
-        "all at the same time; use --master local[N] with a larger N, or give the cluster more cores"
-    ),
-    "OffsetOutOfRangeException": (
-        "Kafka deleted records before the pipeline read them; use a new --checkpoint to start with the oldest record that "
-        "is left"
-    ),
-    "UnknownTopicOrPartitionException": "the source topic or the sink topic was deleted; create it and start again",
-    "TimeoutException": "Kafka does not respond; start again when it does",
-}
+DRAIN_POLL_INTERVAL_S = 0.1
+DRAIN_TIMEOUT_S = 30.0  # a batch of real-time mode takes 10 s and its commit up to 2 s
+
+logger = logging.getLogger("kafkasse.pipeline")
 
 
 @contextmanager
@@ -49,10 +43,8 @@ def running_query(
     Raises:
         CommandError: a topic does not exist, or Kafka does not respond.
     """
-    used = [source.topic for source in pipeline.sources.values()] + [sink.topic for sink in pipeline.sinks.values()]
-    ids = topics.topic_ids(spark, kafka, used)
+    checkpoint = checkpoint_path(spark, pipeline, kafka, checkpoints)
     rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
-    checkpoint = f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
     query = topics.write(rows, kafka, pipeline, checkpoint)
     try:
         yield query
@@ -60,23 +52,61 @@ def running_query(
         query.stop()
 
 
-def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop_requests: SimpleQueue[int]) -> bool:
+def checkpoint_path(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
+    """Return the checkpoint of the pipeline for the current IDs of its topics."""
+    used = [source.topic for source in pipeline.sources.values()] + [sink.topic for sink in pipeline.sinks.values()]
+    ids = topics.topic_ids(spark, kafka, used)
+    return f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to run a pipeline until a stop request arrives, or until a query of mode `once` has ended.
+
+    Args:
+        pipeline, kafka, checkpoints: see running_query().
+        stop: the stop requests.
+        report: receives the states RUNNING and DRAINING.
+        drains: whether to wait for the next commit before the query ends, so that the next run repeats nothing.
+    """
+
+    pipeline: Pipeline
+    kafka: dict[str, str]
+    checkpoints: str
+    stop: StopRequests
+    report: Callable[[State, str], None]
+    drains: bool
+
+    def run(self, spark: SparkSession) -> None:
+        """Run the query in this session.
+
+        Raises:
+            CommandError: the query cannot run before the user fixes something.
+            Interrupted: the query ended, and another attempt may succeed.
+        """
+        with running_query(spark, self.pipeline, self.kafka, self.checkpoints) as query:
+            if wait_until_running(spark, query, self.pipeline.mode, self.stop):
+                self.report(State.RUNNING, "")
+                if monitor(spark, query, self.pipeline.mode, self.stop) and self.drains:
+                    self.report(State.DRAINING, "")
+                    drain(spark, query, self.stop)
+
+
+def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:
     """Return True when the query processes records, or False if a stop request arrives first.
 
     Raises:
-        CommandError: the query failed, or it did not start in time.
+        CommandError, Interrupted: the query failed, or it did not start in time.
     """
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not _is_running(spark, query, mode):
         if not query.isActive:
             if query.exception() is None and mode == "once":
                 return True
-            raise _failure(query)
+            raise _failure(spark, query)
         if time.monotonic() > deadline_s:
-            raise CommandError(
-                f"Spark did not start the query within {START_TIMEOUT_S:.0f} s (--log-level INFO shows more)"
-            )
-        if _stop_requested(stop_requests, START_POLL_INTERVAL_S):
+            raise Crashed(f"Spark did not start the query within {START_TIMEOUT_S:.0f} s (--log-level INFO shows more)")
+        if stop.wait(START_POLL_INTERVAL_S):
             return False
     return True
 
@@ -90,11 +120,14 @@ def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
     return bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
 
 
-def monitor(query: StreamingQuery, mode: Mode, stop_requests: SimpleQueue[int]) -> None:
-    """Report the bad records of each batch on stderr, until a stop request arrives or a query of mode `once` has ended.
+def monitor(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:
+    """Report the bad records of each batch, until a stop request arrives or a query of mode `once` has ended.
+
+    Returns:
+        Whether a stop request arrived.
 
     Raises:
-        CommandError: the query failed, or it ended without a stop request.
+        CommandError, Interrupted: the query failed, or it ended without a stop request.
     """
     reported = None
     active = True
@@ -104,27 +137,34 @@ def monitor(query: StreamingQuery, mode: Mode, stop_requests: SimpleQueue[int]) 
         if progress and progress.batchId != reported:
             reported = progress.batchId
             if message := json_records.bad_records_message(progress):
-                sys.stderr.write(f"kafkasse pipeline: {message}\n")
-                sys.stderr.flush()
-        if active and _stop_requested(stop_requests, POLL_INTERVAL_S):
-            return
+                logger.warning("%s", message)
+        if active and stop.wait(POLL_INTERVAL_S):
+            return True
     if query.exception() is not None or mode != "once":
-        raise _failure(query)
+        raise _failure(spark, query)
+    return False
 
 
-def _stop_requested(stop_requests: SimpleQueue[int], timeout_s: float) -> bool:
-    try:
-        stop_requests.get(timeout=timeout_s)
-    except Empty:
-        return False
-    return True
+def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> None:
+    """Wait until the current batch has ended and is committed, so that the next run repeats no record.
+
+    Another signal, or a batch that takes longer than DRAIN_TIMEOUT_S, ends the query without the commit.
+    """
+    # Spark's public stop() interrupts the batch. Between two batches, Spark reads the state that stop() sets.
+    execution: Any = query._jsq.streamingQuery()
+    states: Any = spark._jvm.org.apache.spark.sql.execution.streaming.runtime  # type: ignore[union-attr]
+    execution.state().set(getattr(getattr(states, "TERMINATED$"), "MODULE$"))
+    deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+    while execution.queryExecutionThread().isAlive():
+        if time.monotonic() > deadline_s or stop.wait_for_next(DRAIN_POLL_INTERVAL_S):
+            break
+    if execution.queryExecutionThread().isAlive() or query.exception() is not None:
+        logger.warning("stopped without a commit; the next run repeats the records since the last commit")
 
 
-def _failure(query: StreamingQuery) -> CommandError:
-    reason = str(query.exception())
-    for mark, sentence in KNOWN_FAILURES.items():
-        if mark in reason:
-            return CommandError(sentence)
-    return CommandError(
-        f"Spark ended the query: {reason.splitlines()[0][:MAX_REASON_CHARACTERS]} (--log-level ERROR shows more)"
-    )
+def _failure(spark: SparkSession, query: StreamingQuery) -> CommandError | Interrupted:
+    jvm: Any = spark._jvm
+    exception = query._jsq.exception()
+    reason = jvm.org.apache.spark.util.Utils.exceptionString(exception.get()) if exception.isDefined() else "it ended"
+    local = is_local(str(spark.sparkContext.master))
+    return failures.explain(reason, local=local, committed=query.lastProgress is not None)

@@ -1,4 +1,4 @@
-"""Start and stop the Spark session of a pipeline: by default a local one, or the session that spark-submit started.
+"""Start, replace and stop the Spark session of a pipeline: a local one, or the session that spark-submit started.
 
 This module does not depend on topics or queries.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -21,11 +23,13 @@ from pyspark.sql import SparkSession
 from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
 from kafkasse.pipelines import temporary
+from kafkasse.pipelines.supervisor import Crashed
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and the query itself occupy a slot
 # all the time, but they are mostly idle.
 MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
+OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
 
 # Pipelines need these settings, both locally and on a cluster.
 SETTINGS = {
@@ -87,7 +91,8 @@ def session(
         user_settings: Spark settings that override SETTINGS and LOCAL_SETTINGS. Settings of spark-submit override them.
 
     Raises:
-        CommandError: Java is missing or does not start, or the JVM exited while the block ran.
+        CommandError: Java is missing or does not start.
+        Crashed: the JVM exited while the block ran.
     """
     with temporary.directory("kafkasse-spark-") as directory:
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
@@ -98,15 +103,67 @@ def session(
             else:
                 spark = _start(settings, directory)
             yield spark
-            spark.stop()
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the JVM has ended
+                spark.stop()
         except (Py4JNetworkError, ConnectionError) as error:
             process = _jvm_process()
             if process is None:
-                raise
-            code = process.wait(JVM_EXIT_TIMEOUT_S)
-            raise CommandError(f"Spark's JVM exited unexpectedly (exit code {code})") from error
+                raise CommandError("the JVM of spark-submit has ended; submit the application again") from error
+            raise Crashed(_explain_exit(process.wait(JVM_EXIT_TIMEOUT_S))) from error
         finally:
             _end_jvm()
+
+
+class Sessions:
+    """The Spark session of a pipeline. A session whose JVM or context has ended is replaced at its next use.
+
+    Args:
+        arguments: the arguments of session().
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+        self._opened: tuple[SparkSession, ExitStack] | None = None
+
+    @contextmanager
+    def use(self) -> Iterator[SparkSession]:
+        """Provide the session, and start it if necessary.
+
+        Raises:
+            CommandError, Crashed: see session().
+        """
+        if self._opened is None:
+            stack = ExitStack()
+            self._opened = stack.enter_context(session(*self._arguments)), stack
+        spark, stack = self._opened
+        try:
+            yield spark
+        except Exception as error:
+            if not _is_usable(spark):
+                self._opened = None
+                stack.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def close(self) -> None:
+        """Stop the session. No error of a JVM that has ended matters then."""
+        if self._opened:
+            with suppress(Crashed):
+                self._opened[1].close()
+
+
+def _is_usable(spark: SparkSession) -> bool:
+    """Whether the JVM and the context run. The context ends if, for example, a cluster removes the application."""
+    process = _jvm_process()
+    try:
+        return (process is None or process.poll() is None) and not spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def _explain_exit(code: int) -> str:
+    if code == OUT_OF_MEMORY:
+        return "Spark's JVM ran out of memory; give it a larger heap with --memory"
+    return f"Spark's JVM was killed by signal {-code}" if code < 0 else f"Spark's JVM exited with code {code}"
 
 
 def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[str, str]:
@@ -176,7 +233,9 @@ def _end_jvm() -> None:
     process = _jvm_process()
     if process is None or process.stdin is None:
         return
-    SparkContext._gateway = SparkContext._jvm = None
+    # Forget the JVM and what belongs to it, so that PySpark can start another one.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
     process.stdin.close()
     try:
         process.wait(JVM_EXIT_TIMEOUT_S)

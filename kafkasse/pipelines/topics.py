@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.pipeline import Pipeline, Source
+from kafkasse.pipelines.supervisor import Unavailable
 
 # Real-time mode processes a record as soon as it arrives, and commits at this interval. A longer interval means that more
 # records are processed again after a restart, and that bad records are reported later. A shorter one means that more
@@ -24,27 +25,28 @@ BATCH_S = 10
 # The interval of micro-batches if a source has a rate limit. Without a limit, each batch starts when the last one has ended.
 MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
+READ_COMMITTED = {"isolation.level": "read_committed"}
 SHORT_TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
 
 def check_reachable(bootstrap_servers: str) -> None:
-    """Connect to one of the servers. Spark itself would need a minute to report that none can be reached.
+    """Connect to one of the servers. Spark itself would need a minute to notice that none can be reached.
 
     Raises:
-        CommandError: no server accepts a connection.
+        CommandError: an address is invalid.
+        Unavailable: no server accepts a connection.
     """
     for server in bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
             return
-        except ValueError:
+        except (ValueError, OverflowError):
             raise CommandError(f"bootstrap servers are written HOST:PORT,HOST:PORT, not {bootstrap_servers}") from None
         except OSError:
             continue
-    raise CommandError(
-        f"no Kafka broker accepts connections at {bootstrap_servers}; start one (kafkasse broker), or pass another "
-        "address with --bootstrap-servers"
+    raise Unavailable(
+        f"no Kafka broker accepts connections at {bootstrap_servers}; waiting (--bootstrap-servers changes the address)"
     )
 
 
@@ -68,7 +70,8 @@ def topic_ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str])
     """Return Kafka's topic IDs (22 characters each). A recreated topic has a new ID.
 
     Raises:
-        CommandError: a topic does not exist, or Kafka does not respond.
+        CommandError: a topic does not exist, or Kafka rejects the request.
+        Unavailable: Kafka does not respond.
     """
     jvm: Any = spark._jvm
     properties = jvm.java.util.Properties()
@@ -92,18 +95,34 @@ def _description(topic: str, future: Any) -> Any:
                 f"the topic {topic} does not exist; create it first, for example with:"
                 f" kafkasse load - --topic {topic} --create < /dev/null"
             ) from error
-        raise CommandError(f"Kafka cannot describe the topic {topic}: {cause.getMessage()}") from error
+        reason = f"Kafka cannot describe the topic {topic}: {cause.getMessage()}"
+        is_temporary = "RetriableException" in _class_names(cause) and "Authentication" not in cause.toString()
+        raise (Unavailable(reason) if is_temporary else CommandError(reason)) from error
 
 
-def read(spark: SparkSession, kafka: Mapping[str, str], source: Source) -> DataFrame:
+def _class_names(exception: Any) -> set[str]:
+    """Return the names of the exception's class and its base classes."""
+    names, each = set(), exception.getClass()
+    while each is not None:
+        names.add(str(each.getSimpleName()))
+        each = each.getSuperclass()
+    return names
+
+
+def read(spark: SparkSession, kafka: dict[str, str], source: Source) -> DataFrame:
     """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
-    reader = spark.readStream.format("kafka").options(**_connector({"isolation.level": "read_committed", **kafka}))
+    reader = spark.readStream.format("kafka").options(**_connector(READ_COMMITTED | kafka))
     return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()
 
 
-def read_all(spark: SparkSession, kafka: Mapping[str, str], pipeline: Pipeline) -> dict[str, DataFrame]:
+def read_all(spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline) -> dict[str, DataFrame]:
     """Read all sources of the pipeline. Returns new rows of each source by its name."""
     return {name: read(spark, kafka, source) for name, source in pipeline.sources.items()}
+
+
+def read_now(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
+    """Return the records that the topic contains now, as a batch."""
+    return spark.read.format("kafka").options(**_connector(READ_COMMITTED | kafka)).option("subscribe", topic).load()
 
 
 def _start(source: Source) -> dict[str, str]:

@@ -6,15 +6,16 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines import Pipeline, failing_record
 from kafkasse.pipelines.catalog import TOPN
-from kafkasse.pipelines.runner import running_query, wait_until_running
+from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query, wait_until_running
+from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.topics import PARTITIONS, Record, Topics
 
@@ -135,4 +136,51 @@ def test_too_few_slots_are_reported(spark: SparkSession, topics: Topics, pipelin
         running_query(spark, wide, topics.kafka, str(tmp_path)) as query,
         pytest.raises(CommandError, match="Spark has too few slots"),
     ):
-        wait_until_running(spark, query, wide.mode, SimpleQueue())
+        wait_until_running(spark, query, wide.mode, StopRequests())
+
+
+class StopAfterOutput(StopRequests):
+    """A stop request that arrives when the sink contains results."""
+
+    def __init__(self, topics: Topics) -> None:
+        super().__init__()
+        self._topics = topics
+
+    def install_after(self, state: State, _: str) -> None:
+        if state is State.RUNNING:
+            self._topics.read(bool)
+            self.signals.put(15)
+
+
+def test_a_stop_request_waits_for_the_commit(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planned restart repeats no record: the last commit contains the offsets of all records that were read."""
+    monkeypatch.setattr("kafkasse.pipelines.topics.BATCH_S", SHORT_BATCH_S)
+    topics.send(country("FR", 5))
+    stop = StopAfterOutput(topics)
+
+    Attempt(pipeline, topics.kafka, str(tmp_path), stop, stop.install_after, drains=True).run(spark)
+
+    committed = failing_record.last_commit(spark, checkpoint_path(spark, pipeline, topics.kafka, str(tmp_path)))
+    assert 1 == sum(committed[topics.source].values())
+
+
+def poisoned(records: DataFrame) -> DataFrame:
+    """A query that fails for the value `poison`."""
+    value = F.col("value").cast("string")
+    return records.select(
+        "key", F.when(value == "poison", F.raise_error(F.lit("found poison"))).otherwise(value).alias("value")
+    )
+
+
+def test_names_the_record_that_the_query_cannot_pass(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """Spark's error contains no offset, so the record is searched for."""
+    pipeline = Pipeline("poisoned", source=topics.source, query=poisoned, sink=topics.sink)
+    topics.send(*[(b"a", b"%d" % number) for number in range(10)], (b"a", b"poison"), (b"a", b"1"), (b"b", b"poison"))
+
+    with pytest.raises(Crashed, match="found poison"):
+        Attempt(pipeline, topics.kafka, str(tmp_path), StopRequests(), lambda *_: None, drains=False).run(spark)
+
+    found = failing_record.find(spark, pipeline, topics.kafka, str(tmp_path))
+    assert f"{topics.source}, partition 1, offset 10" == found

@@ -1,0 +1,56 @@
+"""Explain why a query ended: whether another attempt may succeed, and what the user can do otherwise."""
+
+from __future__ import annotations
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, Unavailable
+
+MAX_REASON_CHARACTERS = 300
+TOO_FEW_SLOTS = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
+SLOTS = (
+    "Spark has too few slots: real-time mode needs one slot for each partition of the source and one for each state "
+    "partition, all at the same time"
+)
+KAFKA_ERRORS = "org.apache.kafka.common.errors."
+# Other classes than Kafka's have some of these names too. For example, Spark has a TimeoutException for a lost executor.
+NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableException", "NetworkException")
+PERMANENT = {
+    "OffsetOutOfRangeException": (
+        "Kafka deleted records before the pipeline read them; use a new --checkpoint to start with the oldest record that "
+        "is left"
+    ),
+    "UnknownTopicOrPartitionException": "the source topic or the sink topic was deleted; create it and start again",
+    "TopicAuthorizationException": "Kafka does not allow this user to read the source or to write the sink; add an ACL",
+    "SaslAuthenticationException": "Kafka rejects the user name or the password of --kafka-config",
+    "SslAuthenticationException": "the TLS connection to Kafka failed; check the ssl settings of --kafka-config",
+    "RecordTooLargeException": (
+        "a result is larger than the sink topic accepts; raise max.message.bytes of the topic and max.request.size in "
+        "--kafka-config, or make the results smaller"
+    ),
+}
+
+
+def explain(reason: str, *, local: bool, committed: bool) -> CommandError | Interrupted:
+    """Return the error for a query that Spark ended.
+
+    Args:
+        reason: the text of Spark's exception, with the exceptions that caused it.
+        local: whether Spark runs on this machine alone. Then no slots can be added while the pipeline waits.
+        committed: whether the query committed a batch before.
+    """
+    if TOO_FEW_SLOTS in reason:
+        if local:
+            return CommandError(f"{SLOTS}; use --master local[N] with a larger N")
+        return Unavailable(f"{SLOTS}; waiting for executors of the cluster")
+    for name, sentence in PERMANENT.items():
+        if KAFKA_ERRORS + name in reason:
+            return CommandError(sentence)
+    if any(KAFKA_ERRORS + name in reason for name in NO_KAFKA):
+        return Unavailable("Kafka does not respond")
+    return Crashed(f"Spark ended the query: {_first_line(reason)}", committed=committed)
+
+
+def _first_line(reason: str) -> str:
+    """Return the innermost cause, which is closest to the problem, or else the first line."""
+    causes = [line.removeprefix("Caused by: ") for line in reason.splitlines() if line.startswith("Caused by: ")]
+    return (causes or reason.splitlines() or ["no reason given"])[-1 if causes else 0][:MAX_REASON_CHARACTERS]

@@ -1,0 +1,133 @@
+"""Run a pipeline again after a failure. This module does not depend on Spark or Kafka; the caller passes in the attempt.
+
+STARTING ─▶ RUNNING ─▶ DRAINING ─▶ STOPPED      a stop request
+   ▲ ▲         │
+   │ └─ RESTARTING ─▶ FAILED                    a crash; a crash loop
+   └─── WAITING                                 Kafka or Spark's slots are not available
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from enum import StrEnum
+from queue import Empty, SimpleQueue
+
+from kafkasse.errors import CommandError
+
+MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
+MAX_CRASHES = 5  # in a row, without a commit in between
+
+
+class State(StrEnum):
+    """The state of a pipeline."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    RESTARTING = "restarting"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Interrupted(Exception):
+    """An attempt ended, and another attempt may succeed. The message gives the reason."""
+
+
+class Unavailable(Interrupted):
+    """Kafka or Spark's slots are not available. Waiting for them is not a crash, however long it takes."""
+
+
+class Crashed(Interrupted):
+    """The query or Spark failed.
+
+    Args:
+        reason: one sentence.
+        committed: whether the attempt committed a batch before it failed.
+    """
+
+    def __init__(self, reason: str, *, committed: bool = False) -> None:
+        super().__init__(reason)
+        self.committed = committed
+
+
+class StopRequests:
+    """SIGINT and SIGTERM, queued so that the pipeline can stop at a safe point.
+
+    A signal handler that raises an exception could interrupt PySpark in the middle of a call to the JVM, or while PySpark
+    starts the JVM, which would then run forever. The queue is a SimpleQueue because a signal handler may call its put(), but
+    not Event.set().
+    """
+
+    def __init__(self) -> None:
+        self.signals: SimpleQueue[int] = SimpleQueue()
+        self._requested = False
+
+    def install(self) -> None:
+        """Install the handlers. PySpark replaces them when it starts a session, so the caller repeats this afterwards."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: self.signals.put(number))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return True as soon as a signal arrives, or at once if one has arrived before. After the timeout, return False."""
+        self._requested = self._requested or self.wait_for_next(timeout_s)
+        return self._requested
+
+    def wait_for_next(self, timeout_s: float) -> bool:
+        """Return True as soon as another signal arrives, or False after the timeout."""
+        try:
+            self.signals.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+
+def supervise(
+    attempt: Callable[[], None],
+    stop: StopRequests,
+    report: Callable[[State, str], None],
+    position: Callable[[], str],
+) -> None:
+    """Call `attempt` until it returns, with exponential backoff after failures.
+
+    Args:
+        attempt: runs the pipeline until a stop request arrives. It raises Interrupted if it should be called again.
+        stop: a stop request ends the waiting between two attempts.
+        report: receives each state and its reason.
+        position: returns where a pipeline is that cannot make progress, such as "countries, partition 0, offset 17".
+
+    Raises:
+        CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, or `attempt` raised it.
+    """
+    crashes = waits = 0
+    while True:
+        report(State.STARTING, "")
+        try:
+            attempt()
+        except Unavailable as interruption:
+            waits += 1
+            state, reason, backoff_s = State.WAITING, str(interruption), _backoff_s(waits)
+        except Crashed as crash:
+            waits = 0
+            crashes = 1 if crash.committed else crashes + 1
+            if crashes == MAX_CRASHES:
+                reason = f"the pipeline failed {crashes} times in a row without progress at {position()}: {crash}"
+                report(State.FAILED, reason)
+                raise CommandError(reason) from crash
+            state, backoff_s = State.RESTARTING, _backoff_s(crashes)
+            reason = f"{crash}; restarting in {backoff_s:g} s"
+        except CommandError as error:
+            report(State.FAILED, error.detail)
+            raise
+        else:
+            report(State.STOPPED, "")
+            return
+        report(state, reason)
+        if stop.wait(backoff_s):
+            report(State.STOPPED, "")
+            return
+
+
+def _backoff_s(failures: int) -> float:
+    return min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(failures - 1, 10))
