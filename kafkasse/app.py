@@ -10,6 +10,7 @@ from flask import Blueprint, Flask, Response, request
 from gevent.monkey import is_module_patched
 from werkzeug.exceptions import HTTPException
 
+from kafkasse.archive import check_packages, with_archive
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.kafka.version import check_version
@@ -34,8 +35,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:
-        ConfigurationError: a setting is not valid, there is nothing to serve, a route does not set its access, or the
-            installed version of kafka-python does not work.
+        ConfigurationError: a setting is not valid, there is nothing to serve, a route does not set its access, the
+            installed version of kafka-python does not work, or a package that the settings need is not installed.
     """
     config = config or Config.load()
     console = config.web.console is True
@@ -49,8 +50,12 @@ def _blueprint(config: Config, log: Log | None, name: str, *, catalog: bool, con
     if log is None and is_module_patched("socket"):
         import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
 
+    if config.kafka.archive or config.kafka.archives:
+        check_packages()
+
     def open_log(cluster: str) -> Log:
-        return log if log is not None and not cluster else open_kafka_log(config, cluster)
+        opened = log if log is not None and not cluster else open_kafka_log(config, cluster)
+        return with_archive(opened, config.archive(cluster), config.topic_prefix(cluster))
 
     return streams_blueprint(config, open_log, name, catalog, console)
 

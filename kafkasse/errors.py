@@ -20,6 +20,7 @@
     ├── Unavailable                503   temporary; has Retry-After
     │   ├── KafkaUnavailable       503
     │   ├── AccessUnavailable      503   a token cannot be checked now
+    │   ├── ArchiveUnavailable     503   the archive of older records cannot be read now
     │   ├── RegistryUnavailable    503   the schema registry does not answer, or rejects our requests
     │   ├── ServerFull             503
     │   └── ServerStopping         503
@@ -320,6 +321,15 @@ class AccessUnavailable(Unavailable):
     name = "AccessUnavailableError"
     cause = "The server cannot check tokens, for example because the keys of their issuer are unavailable."
     fix = "Wait as long as `Retry-After` says, then retry. The server's log has the reason."
+
+
+class ArchiveUnavailable(Unavailable):
+    title = "Archive unavailable"
+    name = "ArchiveUnavailableError"
+    cause = (
+        "The stream starts before the oldest record in Kafka, and the server cannot read its archive of older records."
+    )
+    fix = "Wait as long as `Retry-After` says, then retry, or start later. The server's log has the reason."
 
 
 class RegistryUnavailable(Unavailable):

@@ -121,6 +121,10 @@ class Config:
 
         return routes(self.route)
 
+    def archive(self, cluster: str = "") -> str:
+        """Return the directory of the archive of a cluster, or "" if there is none."""
+        return self.kafka.archives.get(cluster, "") if cluster else self.kafka.archive
+
     def schema_registry(self, cluster: str = "") -> SchemaRegistrySettings | None:
         """Return the settings of the schema registry of a cluster, or None if there is none."""
         given = self.route.schema_registries.get(cluster, self.route.schema_registry)

@@ -51,7 +51,7 @@ def problems(layer: Layer) -> list[str]:
         found += [*_problems_of_clients(layer), *_problems_of_proxies(layer)]
         found += [_sentence(layer.source(path), _name(path), rest) for path, rest in access.problems(layer.values)]
         found += [*_problems_of_filters(layer), *_problems_of_routes(layer), *_problems_of_registries(layer)]
-        found += [*_problems_of_groups(layer), *_problems_of_console(layer)]
+        found += [*_problems_of_groups(layer), *_problems_of_console(layer), *_problems_of_archives(layer)]
         if not found:  # otherwise, a parameter may be unused because of another mistake
             found += _problems_of_parameters(layer)
     return list(dict.fromkeys(found))
@@ -288,6 +288,14 @@ def _problems_of_registry(path: SettingPath, registry: Mapping[str, Any], layer:
         if reason := kafka.unreadable(registry[name]):
             file = (*path, name)
             yield _sentence(layer.source(file), _name(file), f"names a file that cannot be read: {reason}.")
+
+
+def _problems_of_archives(layer: Layer) -> Iterator[str]:
+    """Check that each archive belongs to a cluster."""
+    for cluster in layer.values["archives"].keys() - layer.values["clusters"].keys():
+        path = ("archives", cluster)
+        rest = f"is the archive of an unknown cluster. Add {cluster} to clusters, or correct the name."
+        yield _sentence(layer.source(path), _name(path), rest)
 
 
 def problems_of_access(layer: Layer) -> Iterator[str]:

@@ -20,6 +20,8 @@ class KafkaSettings:
     topic_prefix: str
     isolation_level: str
     client_rack: str
+    archive: str
+    archives: Mapping[str, str]
     max_fetch_bytes: int
     max_decompressed_bytes: int
 

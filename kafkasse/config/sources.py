@@ -25,6 +25,7 @@ NO_VARIABLES = (
     "guards",
     "schema_registry",
     "schema_registries",
+    "archives",
     "routes",
 )  # settings that no environment variable can hold
 SettingPath = tuple[str | int, ...]

@@ -12,6 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from kafkasse.archive import without_archive
 from kafkasse.config.settings import FeedSettings
 from kafkasse.errors import ServerFull, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
@@ -244,9 +245,8 @@ class Feeds:
     def _snapshot(self, feed: SharedFeed) -> Snapshot:
         if feed.snapshot is None:
             settings = self._settings
-            feed.snapshot = Snapshot(
-                feed, self.log, self._slots, settings.max_snapshot_bytes, settings.idle_feed_timeout_s
-            )
+            log = without_archive(self.log)  # a snapshot of all that was ever archived would take too long
+            feed.snapshot = Snapshot(feed, log, self._slots, settings.max_snapshot_bytes, settings.idle_feed_timeout_s)
         return feed.snapshot
 
     def _watch(self, partial_topics: frozenset[str], followed: Callable[[], Iterable[Route]]) -> TopicWatch:

@@ -78,7 +78,7 @@ def test_every_setting_has_a_description_and_an_example(name: str) -> None:
     assert len(schema["description"]) > 20
     if name not in ROUTE_SETTINGS and name != "kafka":
         assert schema["examples"][0] == json.loads(json.dumps(schema["examples"][0]))
-        needed = {"clusters": SETTINGS["clusters"]["examples"][0]} if name == "schema_registries" else {}
+        needed = {"clusters": SETTINGS["clusters"]["examples"][0]} if name in ("schema_registries", "archives") else {}
         Config(**{"allowed_topics": ["*"], **needed, name: schema["examples"][0]})
 
 

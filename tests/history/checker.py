@@ -528,7 +528,7 @@ class _Client:
     ) -> bool:
         """Return whether a client at `start` had to continue at `to` in this version of the log."""
         first = self._stored.first(partition, self._now)
-        if version in versions and start < to <= first:
+        if version in versions and (start < to <= first or self._stored.is_hole(partition, start, to, self._now)):
             return True
         earlier = [each for each in versions if each < version]
         recreated = any(each[0] != version[0] for each in earlier) and self._all_optional(partition, version, 0, to)

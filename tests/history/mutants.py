@@ -642,6 +642,57 @@ def _after_snapshot_at_the_end() -> None:
     patch(SnapshotReader, "read", read)
 
 
+def _archive_transition(name: str, by: int) -> Callable[[], None]:
+    """Return a mutant in which a reader of the archive continues in Kafka `by` records too far."""
+
+    def apply() -> None:
+        from kafkasse.archive.log import ArchiveCursor  # needs pyarrow
+
+        def return_to_kafka(original: Any, self: Any, partition: Any, place: Any) -> None:
+            original(self, partition, place)
+            applied[name] += 1
+            self._kafka.seek({partition: place.offset + by})
+
+        patch(ArchiveCursor, "_return_to_kafka", return_to_kafka)
+
+    return apply
+
+
+def _archive_read_past_kafkas_start() -> None:
+    """A reader receives the rest of a row group from the archive, although Kafka's cursor sends these records again."""
+    from kafkasse.archive.log import ArchiveCursor
+
+    def read_partition(original: Any, self: Any, partition: Any, place: Any) -> Any:
+        if place.offset >= place.until:
+            return original(self, partition, place)
+        until, place.until = place.until, 2**63
+        try:
+            batch = original(self, partition, place)
+        finally:
+            place.until = until
+        if batch is None or batch.next_offset <= until:
+            return batch
+        applied["archived_record_repeated"] += 1
+        return batch._replace(next_offset=until)
+
+    patch(ArchiveCursor, "_read_partition", read_partition)
+
+
+def _archive_hole_hidden() -> None:
+    """A reader continues after a hole of the archive without a gap."""
+    from kafkasse.archive.log import ArchiveCursor
+
+    def read_partition(original: Any, self: Any, partition: Any, place: Any) -> Any:
+        manifest = self._log.reader.topic(partition.topic, place.topic_id).manifest
+        following = manifest.next_from(partition.partition, place.offset) or place.offset
+        if place.offset < following < place.until:
+            applied["archive_hole_hidden"] += 1
+            place.offset = following
+        return original(self, partition, place)
+
+    patch(ArchiveCursor, "_read_partition", read_partition)
+
+
 def _on_expiry(name: str, by_s: float) -> Callable[[], None]:
     """Return a mutant whose streams end `by_s` seconds after their token has expired."""
 
@@ -675,6 +726,9 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "snapshot_of_all_keys": _snapshot_of_all_keys,
     "snapshot_out_of_order": _snapshot_out_of_order,
     "after_snapshot_at_the_end": _after_snapshot_at_the_end,
+    "first_record_after_the_archive_skipped": _archive_transition("first_record_after_the_archive_skipped", 1),
+    "archived_record_repeated": _archive_read_past_kafkas_start,
+    "archive_hole_hidden": _archive_hole_hidden,
     "expiry_ignored": _on_expiry("expiry_ignored", inf),
     "ends_before_expiry": _on_expiry("ends_before_expiry", -0.5),
     "expiry_cuts_an_event": _on_last_chunk("expiry_cuts_an_event", lambda stream, data: data[:-1]),

@@ -18,6 +18,7 @@ from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.filter import Selection, Selector
 from kafkasse.frame import Encoder
+from kafkasse.log import Log
 from kafkasse.log import Partition as LogPartition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
@@ -200,7 +201,7 @@ class Simulation:
         ring = self.rng.choice([1, 3, 8])
         config = Config(max_ring_records=ring, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
         # Refresh the metadata whenever a tail or a cursor checks it.
-        self._feeds = Feeds(self.log, replace(config.feed, metadata_refresh_s=0.0), self._tails.append)
+        self._feeds = Feeds(self._readable_log(), replace(config.feed, metadata_refresh_s=0.0), self._tails.append)
         self.create(TOPIC, PARTITIONS)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
@@ -220,6 +221,10 @@ class Simulation:
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         return violations(histories, self.stored, reached=self.ends, bounds=self._bounds)
 
+    def _readable_log(self) -> Log:
+        """Return the log that the feeds read."""
+        return self.log
+
     def _more_moves(self) -> Iterable[Callable[[], None]]:
         """Return the other steps of this simulation."""
         return ()
@@ -230,7 +235,11 @@ class Simulation:
         for partition, bounds in self._bounds.items():
             at = LogPartition(*partition)
             held = self.log.offset_ranges([at])[at]
-            bounds.append(Bounds(self.now, self.now, held.start, held.end))
+            bounds.append(self._held(partition, Bounds(self.now, self.now, held.start, held.end)))
+
+    def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
+        """Return the bounds of a partition, given those of its log."""
+        return bounds
 
     @property
     def gaps(self) -> int:
@@ -407,9 +416,10 @@ class Simulation:
 
     def _open(self, client: Client, encoder: Encoder, selector: Selector | None = None) -> None:
         """Open a stream as the web package does."""
-        matching = [*self.log.describe(self._route.matching(self.log.topic_names()))]
+        log = self._feeds.log
+        matching = [*log.describe(self._route.matching(log.topic_names()))]
         position = self._route.adapt(parse(client.sent_id) if client.sent_id else self._start, matching)
-        topics = self.log.describe(position.topics)
+        topics = log.describe(position.topics)
         client.connect(self._feeds.open(self._route, position, topics, encoder, selector=selector))
 
     def _history(self, number: int, client: Client) -> History:

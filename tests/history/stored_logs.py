@@ -35,13 +35,15 @@ class Acknowledged(NamedTuple):
 class Bounds(NamedTuple):
     """The bounds of a partition's log, `[first, end)`, as Kafka reported them between the times `asked` and `answered`.
 
-    Readers may not read beyond `end`: it is the last stable offset if transactions are open.
+    Readers may not read beyond `end`: it is the last stable offset if transactions are open. `holes` are the offsets
+    `[start, end)` after `first` that neither Kafka nor its archive holds.
     """
 
     asked: float
     answered: float
     first: int
     end: int
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 class Visible(NamedTuple):
@@ -144,6 +146,11 @@ class StoredLogs:
     def first(self, partition: Partition, time: float) -> int:
         """Return the first offset that the log may have had at a time."""
         return max((each.first for each in self.between(partition, time, time)), default=0)
+
+    def is_hole(self, partition: Partition, start: int, to: int, time: float) -> bool:
+        """Return whether the offsets `[start, to)` may have been in one hole at a time, up to its end."""
+        holes = (hole for each in self.between(partition, time, time) for hole in each.holes)
+        return any(low <= start < to == high for low, high in holes)
 
     def at_time(self, partition: Partition, versions: Iterable[LogVersion], timestamp: int) -> tuple[int, int]:
         """Return the first offset at or after a timestamp, among all records ever stored and according to Kafka now.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.history import mutants
+from tests.history.archive_simulation import ArchiveSimulation
 from tests.history.gateway import LIFETIME_S, Gateway
 from tests.history.scenario import Outcome, Scenario
 from tests.history.simulation import Simulation
@@ -52,6 +53,10 @@ IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
     ),
     **dict.fromkeys(
         ("snapshot_of_all_keys", "snapshot_out_of_order", "after_snapshot_at_the_end"), SnapshotSimulation
+    ),
+    **dict.fromkeys(
+        ("first_record_after_the_archive_skipped", "archived_record_repeated", "archive_hole_hidden"),
+        ArchiveSimulation,
     ),
 }  # fmt: skip
 # These mutants need clients whose tokens expire.
@@ -137,6 +142,8 @@ def test_reports_a_fault_at_expiry(gateway: Gateway, outcomes_of_expiry: Outcome
 @pytest.fixture
 def mutant(request: pytest.FixtureRequest) -> Iterator[str]:
     """Applies a mutant to this process for one test."""
+    if IN_PROCESS[request.param] is ArchiveSimulation:
+        pytest.importorskip("pyarrow", reason="pip install pyarrow")
     with mutants.mutated(request.param):
         yield request.param
 

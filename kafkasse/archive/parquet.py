@@ -1,0 +1,257 @@
+"""The content of an archive's Parquet files: records of one partition, in offset order, in small row groups.
+
+A row group is what a client reads at once, so its size limits the memory of a client. All pages have checksums, so damage is
+an error and never another record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kafkasse.archive.manifest import Entry
+
+ROW_GROUP_BYTES = 1_048_576  # of keys, values and headers; a row group is larger only if it has a single record
+MAX_FOOTERS = 256  # in the cache of a process
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema([
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("leader_epoch", pa.int32()),
+    ("timestamp", pa.timestamp("us", "UTC")),
+    ("timestamp_type", pa.int32()),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("headers", HEADERS),
+])  # fmt: skip
+_READ = ["offset", "timestamp", "key", "value", "headers"]
+
+
+class DamagedFile(Exception):
+    """A file cannot be read, or does not contain what the manifest says. Reading it again does not help.
+
+    Attributes:
+        end: the first offset after the damage, if only a part of the file is damaged.
+    """
+
+    end: int | None = None
+
+
+class ArchivedRecord(NamedTuple):
+    """Implements log.Record."""
+
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Records(Sequence[ArchivedRecord]):
+    """The records of a row group. A slice creates its records, so that the caller decides how many it creates at once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> ArchivedRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ArchivedRecord]: ...
+    def __getitem__(self, index: int | slice) -> ArchivedRecord | list[ArchivedRecord]:
+        if isinstance(index, int):
+            at = index if index >= 0 else len(self) + index
+            return self[at : at + 1][0]
+        start, stop, _ = index.indices(len(self))
+        piece = self._table.slice(start, max(0, stop - start))
+        timestamps = [each // 1000 for each in piece.column("timestamp").cast(pa.int64()).to_pylist()]
+        headers = [
+            tuple((each["key"], each["value"]) for each in row) if row else ()
+            for row in piece.column("headers").to_pylist()
+        ]
+        columns = (piece.column(name).to_pylist() for name in ("offset", "key", "value"))
+        offsets, keys, values = columns
+        return list(map(ArchivedRecord, offsets, timestamps, keys, values, headers))
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The metadata of a file, and the first offset of each of its row groups."""
+
+    metadata: Any
+    starts: Sequence[int]
+
+
+@lru_cache(MAX_FOOTERS)
+def _footer(path: Path) -> Footer:
+    """Read the metadata of a file. A file never changes, so the result is cached."""
+    with _damage(path):
+        metadata = pq.read_metadata(path)
+        starts = [_min_offset(metadata, number) for number in range(metadata.num_row_groups)]
+        if not starts:
+            raise DamagedFile(f"{path}: it has no records")
+        return Footer(metadata, starts)
+
+
+def _checked_footer(path: Path, entry: Entry) -> Footer:
+    found = _footer(path)
+    if found.metadata.num_rows != entry.records or found.starts[0] != entry.first:
+        raise DamagedFile(f"{path}: it is not the file that the manifest lists")
+    return found
+
+
+def read(path: Path, entry: Entry, offset: int) -> tuple[Records, int]:
+    """Read the row group that contains `offset`, or the first one after it.
+
+    Returns:
+        The records from `offset` on, and the next offset to read, which is `entry.end` after the last row group.
+
+    Raises:
+        DamagedFile: the file is damaged, or is not the one that the manifest lists.
+        OSError: the file cannot be read now, or does not exist.
+    """
+    found = _checked_footer(path, entry)
+    number = max(0, bisect_right(found.starts, offset) - 1)
+    end = entry.end if number + 1 == len(found.starts) else min(entry.end, found.starts[number + 1])
+    try:
+        table = _read_row_group(path, found, number)
+    except DamagedFile as error:
+        error.end = end
+        raise
+    offsets = table.column("offset")
+    wanted = pc.and_(pc.greater_equal(offsets, offset), pc.less(offsets, end))
+    if not pc.all(wanted).as_py():
+        table = table.filter(wanted)
+    return Records(table), end
+
+
+def _read_row_group(path: Path, found: Footer, number: int) -> pa.Table:
+    with _damage(path), pq.ParquetFile(path, metadata=found.metadata, page_checksum_verification=True) as file:
+        table = file.read_row_group(number, columns=_READ, use_threads=False)
+    offsets = table.column("offset")
+    if offsets.null_count or offsets[0].as_py() != found.starts[number] or not _increases(offsets):
+        raise DamagedFile(f"{path}: its offsets do not increase")
+    return table
+
+
+def find_timestamp(path: Path, entry: Entry, timestamp_ms: int) -> int | None:
+    """Return the first offset of a file with a timestamp at or after `timestamp_ms`, or None.
+
+    Raises:
+        DamagedFile, OSError: see read().
+    """
+    with _damage(path):
+        table = pq.read_table(path, columns=["offset", "timestamp"], use_threads=False, partitioning=None)
+        late = pc.greater_equal(table.column("timestamp").cast(pa.int64()), timestamp_ms * 1000)
+        offsets = table.filter(pc.and_(late, pc.less(table.column("offset"), entry.end))).column("offset")
+    return offsets[0].as_py() if len(offsets) else None
+
+
+def describe(path: Path) -> tuple[int, int, int, int]:
+    """Return the number of records of a file, its first and last offset, and its highest timestamp in milliseconds.
+
+    Raises:
+        DamagedFile, OSError: see read().
+    """
+    with _damage(path):
+        table = pq.read_table(path, columns=["offset", "timestamp"], use_threads=False, partitioning=None)
+        offsets = table.column("offset")
+        if not len(offsets) or not _increases(offsets):
+            raise DamagedFile(f"{path}: it has no records, or its offsets do not increase")
+        last_us = pc.max(table.column("timestamp").cast(pa.int64())).as_py()
+        return len(offsets), offsets[0].as_py(), offsets[-1].as_py(), last_us // 1000
+
+
+def tables(path: Path, entry: Entry) -> Iterator[pa.Table]:
+    """Yield the row groups of a file, without records after the end of the entry.
+
+    Raises:
+        DamagedFile, OSError: see read().
+    """
+    with _damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number, use_threads=False).select(SCHEMA.names).cast(SCHEMA)
+            yield table.filter(pc.less(table.column("offset"), entry.end))
+
+
+def write(path: Path, tables: Iterable[pa.Table]) -> int:
+    """Write records to a new file, with small row groups. Return their number."""
+    written = 0
+    options = {"compression": "zstd", "use_dictionary": ["partition", "leader_epoch", "timestamp_type"]}
+    with pq.ParquetWriter(path, SCHEMA, write_page_checksum=True, **options) as file:
+        for group in _row_groups(tables):
+            file.write_table(group, row_group_size=group.num_rows)
+            written += group.num_rows
+    return written
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Merge small tables and split large ones, so that each has about ROW_GROUP_BYTES."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        rest = table
+        while rest.num_rows:
+            count = _fitting(rest, ROW_GROUP_BYTES - size)
+            if not count and waiting:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting, size = [], 0
+                continue
+            piece = rest.slice(0, max(1, count))
+            waiting.append(piece)
+            size += piece.nbytes
+            rest = rest.slice(piece.num_rows)
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def _fitting(table: pa.Table, room: int) -> int:
+    """Return how many of the first rows take up at most `room` bytes."""
+    low, high = 0, table.num_rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if table.slice(0, middle).nbytes <= room else (low, middle - 1)
+    return low
+
+
+def _increases(offsets: pa.ChunkedArray) -> bool:
+    later, earlier = offsets.slice(1), offsets.slice(0, max(0, len(offsets) - 1))
+    return bool(pc.all(pc.greater(later, earlier), min_count=0).as_py())
+
+
+def _min_offset(metadata: Any, number: int) -> int:
+    group = metadata.row_group(number)
+    columns = (group.column(at) for at in range(group.num_columns))
+    return int(next(each for each in columns if each.path_in_schema == "offset").statistics.min)
+
+
+class _damage:
+    """Raises DamagedFile for errors of the content. Errors of the operating system are temporary and pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        is_io = isinstance(error, OSError) and error.errno is not None
+        if (
+            isinstance(
+                error, pa.ArrowException | OSError | ValueError | TypeError | KeyError | AttributeError | StopIteration
+            )
+            and not is_io
+        ):
+            raise DamagedFile(
+                f"{self._path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error

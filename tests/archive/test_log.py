@@ -1,0 +1,386 @@
+"""A log with an archive: readers receive the records that Kafka has removed from the archive, then Kafka's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install pyarrow")
+
+from kafkasse.archive import log as archive_log
+from kafkasse.archive import parquet, with_archive
+from kafkasse.archive.directory import MARKER
+from kafkasse.archive.log import ArchivedLog
+from kafkasse.errors import ArchiveUnavailable
+from kafkasse.log import Cursor, OffsetOutOfRange, OffsetRange, Partition, Record
+from kafkasse.memory_log import MemoryLog
+from tests.support.archive import archive, topic_directory, write_file
+
+AT = Partition("t", 0)
+MAX_POLLS = 20
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryLog:
+    """A topic with ten records. Files have two records in each row group, and unavailable files are read again at once."""
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 150)
+    monkeypatch.setattr(archive_log, "RETRY_S", 0.0)
+    log = MemoryLog()
+    create(log)
+    return log
+
+
+def create(log: MemoryLog) -> None:
+    log.create("t")
+    log.elect_leader("t")
+    append(log, 10)
+
+
+def append(log: MemoryLog, count: int) -> None:
+    for number in range(count):
+        log.append("t", b'{"n":%d}' % number, key=b"k%d" % number, timestamp=1000 + number, headers=[("h", None)])
+
+
+@pytest.fixture
+def log(tmp_path: Path, kafka: MemoryLog) -> Iterator[ArchivedLog]:
+    opened = with_archive(kafka, str(tmp_path))
+    assert isinstance(opened, ArchivedLog)
+    with closing(opened):
+        opened.describe(["t"])
+        yield opened
+
+
+@pytest.fixture
+def archived(tmp_path: Path, kafka: MemoryLog) -> Path:
+    """The directory of the topic. The offsets [0, 8) are archived in two files, and Kafka holds [6, 10)."""
+    archive(tmp_path, kafka, "t", end=4)
+    archive(tmp_path, kafka, "t", end=8)
+    kafka.drop_before("t", 6)
+    return topic_directory(tmp_path, kafka, "t").path
+
+
+def files(archived: Path) -> list[Path]:
+    return sorted(archived.glob("day=*/*.parquet"))
+
+
+def records(cursor: Cursor, count: int, polls: int = MAX_POLLS) -> list[Record]:
+    """Return the next records, `count` at least."""
+    found: list[Record] = []
+    for _ in range(polls):
+        if len(found) >= count:
+            break
+        found += (record for batch in cursor.poll(0.01) for record in batch.records)
+    return found
+
+
+def offsets(log: ArchivedLog, start: int, count: int) -> list[int]:
+    with closing(log.cursor({AT: start})) as cursor:
+        return [each.offset for each in records(cursor, count)]
+
+
+def out_of_range(log: ArchivedLog, start: int) -> tuple[int, str]:
+    """Return the end and the reason of the hole at `start`."""
+    with closing(log.cursor({AT: start})) as cursor:
+        return hole(cursor)
+
+
+def hole(cursor: Cursor) -> tuple[int, str]:
+    with pytest.raises(OffsetOutOfRange) as raised:
+        records(cursor, 100)
+    return raised.value.unreadable[AT]
+
+
+def test_reads_the_archive_and_then_kafka(kafka: MemoryLog, log: ArchivedLog, tmp_path: Path) -> None:
+    """Each record arrives once, in order, with its timestamp, key, value and headers."""
+    archive(tmp_path, kafka, "t", end=8)
+    whole = kafka.read(AT, 0)
+    kafka.drop_before("t", 6)
+
+    with closing(log.cursor({AT: 1})) as cursor:
+        found = records(cursor, 9)
+
+    assert whole is not None
+    expected = [(each.offset, each.timestamp, each.key, each.value, tuple(each.headers)) for each in whole.records[1:]]
+    assert expected == [(each.offset, each.timestamp, each.key, each.value, tuple(each.headers)) for each in found]
+
+
+def test_reads_records_without_key_value_or_headers(kafka: MemoryLog, log: ArchivedLog, tmp_path: Path) -> None:
+    """A tombstone without a key and with an unknown timestamp is unchanged."""
+    kafka.append("t", None, timestamp=-1)
+    archive(tmp_path, kafka, "t")
+    kafka.drop_before("t", 11)
+
+    with closing(log.cursor({AT: 10})) as cursor:
+        (found,) = records(cursor, 1)
+
+    assert (10, -1, None, None, ()) == (found.offset, found.timestamp, found.key, found.value, tuple(found.headers))
+
+
+def test_the_first_offset_is_that_of_the_archive(log: ArchivedLog, archived: Path) -> None:
+    """A client that starts at the earliest record starts in the archive."""
+    assert {AT: OffsetRange(0, 10)} == log.offset_ranges([AT])
+
+
+def test_a_topic_that_is_not_archived_starts_in_kafka(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+    """The archive of one topic does not affect another one."""
+    kafka.create("other")
+    kafka.append("other", b"{}")
+    kafka.drop_before("other", 1)
+    log.describe(["other"])
+
+    assert {Partition("other", 0): OffsetRange(1, 1)} == log.offset_ranges([Partition("other", 0)])
+
+
+@pytest.mark.parametrize(("timestamp", "offset"), [(0, 0), (1002, 2), (1005, 5), (1006, 6), (1009, 9), (2000, 10)])
+def test_finds_a_time_before_kafkas_first_record(log: ArchivedLog, archived: Path, timestamp: int, offset: int) -> None:
+    """A time that is older than Kafka's retention is found in the archive, a later one in Kafka."""
+    assert {AT: offset} == log.offsets_at({AT: timestamp})
+
+
+def test_a_wrong_timestamp_in_the_archive_does_not_affect_recent_times(
+    tmp_path: Path, kafka: MemoryLog, log: ArchivedLog
+) -> None:
+    """A record with a timestamp in the future does not send all clients with a recent time to the archive."""
+    kafka.append("t", b"{}", timestamp=9_000_000)
+    archive(tmp_path, kafka, "t")
+    append(kafka, 10)
+    archive(tmp_path, kafka, "t", end=15)
+    kafka.drop_before("t", 15)
+
+    assert {AT: 16} == log.offsets_at({AT: 1005})
+
+
+def test_a_hole_ends_where_the_archive_continues(log: ArchivedLog, kafka: MemoryLog, tmp_path: Path) -> None:
+    """Records that were removed before they were archived are an exact gap."""
+    archive(tmp_path, kafka, "t", end=2)
+    kafka.drop_before("t", 5)
+    archive(tmp_path, kafka, "t", end=7)
+    kafka.drop_before("t", 7)
+
+    assert [0, 1] == offsets(log, 0, 2)
+    assert (5, "removed by retention") == out_of_range(log, 2)
+    assert [5, 6, 7, 8, 9] == offsets(log, 5, 5)
+
+
+def test_a_hole_ends_where_kafka_begins(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+    """Without an archive of these records, the client continues at Kafka's first offset."""
+    kafka.drop_before("t", 9)
+
+    assert (9, "removed by retention") == out_of_range(log, 8)
+
+
+def test_retention_moves_a_reader_of_kafka_to_the_archive(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+    """A cursor whose next records are removed from Kafka meanwhile continues in the archive."""
+    append(kafka, 600)  # more than one poll returns
+    with closing(log.cursor({AT: 6})) as cursor:
+        found = records(cursor, 1)
+        archive(archived.parents[1], kafka, "t")
+        kafka.drop_before("t", 608)
+        found += records(cursor, 610 - 6 - len(found), polls=1000)
+
+    assert [*range(6, 610)] == [each.offset for each in found]
+
+
+def test_other_partitions_are_read_meanwhile(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+    """A partition in Kafka does not wait until another one has left the archive."""
+    other = Partition("t", 1)
+    kafka.create("t", 2)
+    kafka.append("t", b"{}", partition=1)
+
+    with closing(log.cursor({AT: 0, other: 0})) as cursor:
+        batches = [batch.partition for _ in range(3) for batch in cursor.poll(0.01)]
+
+    assert {AT, other} == set(batches)
+
+
+def test_erased_records_are_skipped_without_a_gap(log: ArchivedLog, kafka: MemoryLog, tmp_path: Path) -> None:
+    """An entry without a file accounts for its offsets."""
+    directory = topic_directory(tmp_path, kafka, "t")
+    directory.commit(directory.read().append([write_file(directory, 0, 0, 6, 0, [])]))
+    kafka.drop_before("t", 6)
+
+    assert [6, 7, 8, 9] == offsets(log, 2, 4)
+
+
+def test_a_recreated_topic_does_not_read_the_archive_of_the_former_one(
+    log: ArchivedLog, archived: Path, kafka: MemoryLog
+) -> None:
+    """The archive of another topic ID is not used."""
+    kafka.delete("t")
+    create(kafka)
+    kafka.drop_before("t", 3)
+    log.describe(["t"])
+
+    assert {AT: OffsetRange(3, 10)} == log.offset_ranges([AT])
+    assert (3, "removed by retention") == out_of_range(log, 0)
+
+
+def test_a_reader_of_the_archive_does_not_continue_in_a_recreated_topic(
+    log: ArchivedLog, archived: Path, kafka: MemoryLog
+) -> None:
+    """The cursor waits, and the stream ends as soon as it notices that the topic was recreated."""
+    with closing(log.cursor({AT: 0})) as cursor:
+        cursor.poll(0.0)
+        kafka.delete("t")
+        create(kafka)
+        found = records(cursor, 100)
+
+    assert max(each.offset for each in found) < 6
+
+
+def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(
+    log: ArchivedLog, kafka: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka forgets where a leader epoch ended when it removes the records. The archive knows it."""
+    archive(tmp_path, kafka, "t")
+    kafka.truncate("t", 4)
+    append(kafka, 10)
+    archive(tmp_path, kafka, "t")
+    kafka.drop_before("t", 12)
+    monkeypatch.setattr(kafka, "epoch_ends", lambda epochs: dict.fromkeys(epochs, 12))
+
+    assert {AT: 4} == log.epoch_ends({AT: 0})
+
+
+def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(
+    log: ArchivedLog, kafka: MemoryLog, tmp_path: Path
+) -> None:
+    """Kafka compares the leader epoch of the last archived record with its own."""
+    archive(tmp_path, kafka, "t", end=8)
+    kafka.truncate("t", 7)  # the archive does not know it yet
+    append(kafka, 10)
+    kafka.drop_before("t", 8)
+
+    with closing(log.cursor({AT: 0})) as cursor, pytest.raises(OffsetOutOfRange) as raised:
+        records(cursor, 100)
+
+    assert {AT: 7} == raised.value.diverged_at
+
+
+# Faults of the archive.
+
+
+def flip_a_byte_of_the_second_row_group(file: Path) -> None:
+    column = parquet.pq.read_metadata(file).row_group(1).column(6)
+    content = bytearray(file.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 5] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "start", "end"),
+    [
+        (lambda file: file.unlink(), 0, 4),
+        (lambda file: file.write_bytes(file.read_bytes()[:100]), 0, 4),
+        (lambda file: file.write_bytes(b""), 0, 4),
+        (lambda file: file.write_bytes(b"PAR1" + bytes(1000) + b"PAR1"), 0, 4),
+        (flip_a_byte_of_the_second_row_group, 2, 4),
+    ],
+    ids=["missing", "half-written", "empty", "overwritten", "flipped bit"],
+)
+def test_a_damaged_file_is_a_gap(
+    log: ArchivedLog, archived: Path, damage: Callable[[Path], object], start: int, end: int
+) -> None:
+    """The gap covers exactly the unreadable records, and the reader continues after them."""
+    damage(files(archived)[0])
+
+    with closing(log.cursor({AT: 0})) as cursor:
+        before = [each.offset for each in records(cursor, start)]
+        assert (end, "the archive is damaged") == hole(cursor)
+        cursor.seek({AT: end})
+        after = [each.offset for each in records(cursor, 10 - end)]
+
+    assert ([*range(start)], [*range(end, 10)]) == (before, after)
+
+
+def test_files_that_were_swapped_are_damaged(log: ArchivedLog, archived: Path) -> None:
+    """A file with other offsets than the manifest lists is not sent."""
+    first, second = files(archived)
+    shutil.copy(second, first)
+
+    assert (4, "the archive is damaged") == out_of_range(log, 0)
+
+
+def test_an_uncommitted_file_is_not_read(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+    """A writer that was killed before its commit leaves files that nobody reads."""
+    directory = topic_directory(archived.parents[1], kafka, "t")
+    write_file(directory, 0, 8, 10, 0, kafka._partitions[AT].records[2:])
+    kafka.drop_before("t", 10)
+
+    assert [*range(8)] == offsets(log, 0, 8)
+    assert (10, "removed by retention") == out_of_range(log, 8)
+
+
+def move_away(archived: Path) -> Path:
+    """Let the archive disappear, as an unmounted file system does: its directory is empty. Return where it is now."""
+    root, hidden = archived.parents[1], archived.parents[1].with_name("hidden")
+    root.rename(hidden)
+    root.mkdir()
+    return hidden
+
+
+def test_readers_wait_while_the_archive_is_missing(log: ArchivedLog, archived: Path) -> None:
+    """A file system that is not mounted is not a gap. The reader continues when it is mounted again."""
+    with closing(log.cursor({AT: 0})) as cursor:
+        found = records(cursor, 1)
+        hidden = move_away(archived)
+        waiting = records(cursor, 100)
+        archived.parents[1].rmdir()
+        hidden.rename(archived.parents[1])
+        found += records(cursor, 10 - len(found))
+
+    assert [] == waiting
+    assert [*range(10)] == [each.offset for each in found]
+
+
+def test_clients_wait_for_an_archive_that_has_never_been_read(log: ArchivedLog, archived: Path) -> None:
+    """An older position opens without a gap, a time gets a temporary error, and Kafka's records are not affected."""
+    move_away(archived)
+
+    assert {AT: OffsetRange(0, 10)} == log.offset_ranges([AT])
+    assert [] == offsets(log, 0, 1)
+    assert [*range(6, 10)] == offsets(log, 6, 4)
+    with pytest.raises(ArchiveUnavailable):
+        log.offsets_at({AT: 1000})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": 2}', b'{"format": 1, "files": []}'])
+def test_readers_wait_while_the_newest_commit_is_damaged(log: ArchivedLog, archived: Path, content: bytes) -> None:
+    """A damaged manifest is not an empty archive."""
+    sorted(archived.glob("_commits/*.json"))[-1].write_bytes(content)
+
+    assert {AT: OffsetRange(0, 10)} == log.offset_ranges([AT])
+    assert [] == offsets(log, 0, 1)
+
+
+def test_a_directory_without_a_marker_is_not_an_archive(log: ArchivedLog, archived: Path) -> None:
+    """A wrong path in the configuration does not cause gaps."""
+    (archived.parents[1] / MARKER).unlink()
+
+    assert [] == offsets(log, 0, 1)
+
+
+def test_a_file_system_that_hangs_delays_no_one_for_long(
+    log: ArchivedLog, archived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read without an answer counts as unavailable, and the next ones fail at once for a while."""
+    monkeypatch.setattr(archive_log, "READ_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(archive_log, "RETRY_S", 60.0)
+
+    assert {AT: OffsetRange(0, 10)} == log.offset_ranges([AT])
+    calls: list[Any] = []
+    monkeypatch.setattr(log.reader, "_checked", calls.append)
+    assert [] == offsets(log, 0, 1)
+    assert [] == calls
+
+
+def test_a_topic_without_an_id_has_no_archive(log: ArchivedLog, archived: Path) -> None:
+    """Before Kafka 2.8, topics have no IDs, so the archive may be that of a former topic with the same name."""
+    log._topic_ids["t"] = ""
+
+    assert {AT: OffsetRange(6, 10)} == log.offset_ranges([AT])

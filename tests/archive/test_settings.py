@@ -1,0 +1,41 @@
+"""The settings archive and archives."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkasse.app import create_app
+from kafkasse.config import Config
+from kafkasse.errors import ConfigurationError
+from kafkasse.memory_log import MemoryLog
+
+BROKER = {"bootstrap_servers": ["kafka-eu.example:9093"]}
+
+
+def test_each_cluster_has_its_own_archive() -> None:
+    """A cluster without an archive does not use that of the setting `kafka`."""
+    clusters = {"eu": BROKER, "us": BROKER}
+    config = Config(archive="/srv/archive", archives={"eu": "/srv/eu"}, clusters=clusters)
+
+    assert ["/srv/archive", "/srv/eu", ""] == [config.archive(each) for each in ("", "eu", "us")]
+
+
+def test_the_cluster_of_an_archive_must_exist() -> None:
+    """A misspelled name of a cluster is an error."""
+    with pytest.raises(ConfigurationError, match=r"archives\.ue is the archive of an unknown cluster"):
+        Config(archives={"ue": "/srv/eu"}, clusters={"eu": BROKER})
+
+
+def test_an_archive_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package, the app does not start, and the error names the command that installs it."""
+    for name in [
+        each for each in sys.modules if each.split(".")[0] == "pyarrow" or each.startswith("kafkasse.archive.")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(ConfigurationError, match=r'pip install "kafkasse\[archive\]"'):
+        create_app(Config(allowed_topics=["t"], public=True, archive=str(tmp_path)), MemoryLog())

@@ -1,0 +1,93 @@
+"""A simulation of a cluster with an archive: retention removes records that may or may not have been archived before.
+
+Compaction and erasure change the files of the archive while clients read them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from kafkasse.log import Log
+from kafkasse.route import StartAt
+from tests.history.checker import Bounds
+from tests.history.simulation import Simulation
+from tests.history.wire import Partition
+
+ROW_GROUP_BYTES = 200  # a few records
+
+
+class ArchiveSimulation(Simulation):
+    """Half of the simulations have clients that start at the earliest record, which may be archived.
+
+    Args:
+        seed: the seed of all random choices.
+        settings: see Simulation.
+    """
+
+    def __init__(self, seed: int, **settings: Any) -> None:
+        super().__init__(seed, filtered=False, sparse=False, late_reconnects=True, truncates=True, **settings)
+        if self.rng.random() < 0.5:
+            self._route = replace(self._route, start=StartAt.EARLIEST)
+
+    def _readable_log(self) -> Log:
+        from kafkasse.archive.directory import ArchiveDirectory
+        from kafkasse.archive.log import ArchivedLog, ArchiveReader
+
+        self.directory = ArchiveDirectory(Path())  # play() creates it
+        return ArchivedLog(self.log, ArchiveReader(self.directory))
+
+    def play(self, steps: int) -> list[str]:
+        from kafkasse.archive import parquet
+
+        with (
+            tempfile.TemporaryDirectory(prefix="kafkasse-archive-") as directory,
+            closing(self._feeds.log),
+            patch.object(parquet, "ROW_GROUP_BYTES", ROW_GROUP_BYTES),
+        ):
+            self.directory.path = Path(directory)
+            self.directory.create()
+            return super().play(steps)
+
+    def _more_moves(self) -> Iterable[Callable[[], None]]:
+        return self.archive, self.archive, self.retain, self.retain, self.compact
+
+    def archive(self, partition: Partition | None = None) -> None:
+        """Archive some of the records that are not archived yet, as one commit."""
+        from tests.support.archive import archive
+
+        topic, at = partition or self._any_partition()
+        archive(self.directory.path, self.log, topic, partition=at)
+
+    def retain(self) -> None:
+        """Remove the oldest records of a partition from Kafka."""
+        partition = self._any_partition()
+        if self.drops and self.ends[partition]:
+            self.drop_before(partition, self.rng.randrange(self.firsts[partition], self.ends[partition] + 1))
+
+    def compact(self) -> None:
+        """Merge the small files of a topic."""
+
+    def drop_before(self, partition: Partition, first: int) -> None:
+        """Remove records from Kafka. Some of them may not be archived."""
+        if self.rng.random() < 0.7 or self._epochs[partition]:
+            self.archive(partition)
+        super().drop_before(partition, first)
+
+    def truncate_at(self, partition: Partition, end: int) -> None:
+        if end > self.firsts[partition]:
+            super().truncate_at(partition, end)
+
+    def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
+        topic, at = partition
+        manifest = self.directory.topic(topic, self.log.describe([topic])[topic].topic_id).read()
+        entries = [each for each in manifest.partitions.get(at, ()) if each.start < bounds.first]
+        held = [(each.start, min(each.end, bounds.first)) for each in entries] + [(bounds.first, bounds.end)]
+        holes = [(before[1], after[0]) for before, after in pairwise(held) if before[1] < after[0]]
+        return bounds._replace(first=held[0][0], holes=tuple(holes))
