@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 REDRAW_INTERVAL_S = 0.1
 BAR_WIDTH = 30
 MAX_LOG_LINES = 10
+SILENCE_S = 1.0  # work that takes longer is shown
 
 
 class Progress:
@@ -59,3 +63,33 @@ class Progress:
             self._drawn_at_s = time.monotonic()
             sys.stderr.write(f"\r\x1b[K{self._line}")
             sys.stderr.flush()
+
+
+@contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """Show the label while the block runs, if it takes longer than a second. A terminal also shows the seconds."""
+    finished = threading.Event()
+    thread = threading.Thread(target=_show_waiting, args=(label, finished), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def _show_waiting(label: str, finished: threading.Event) -> None:
+    started_s = time.monotonic()
+    terminal = sys.stderr.isatty()
+    while not finished.wait(SILENCE_S):
+        if not terminal:
+            sys.stderr.write(f"{label} ...\n")
+            sys.stderr.flush()
+            finished.wait()
+            return
+        line = f"{label} ... {time.monotonic() - started_s:.0f} s"
+        sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
+        sys.stderr.flush()
+    if terminal and time.monotonic() - started_s > SILENCE_S:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

@@ -6,6 +6,8 @@ its command, so that `kafkasse cat` imports neither Spark nor Flask, and `kafkas
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -31,6 +33,9 @@ SUMMARIES = {
 EXTRAS = {"broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}
 
 EPILOG = """\b
+Exit codes: 0 success, 1 a failure whose reason is on stderr, 2 wrong usage, 130 Ctrl-C.
+
+\b
 To complete commands and options with the Tab key in bash (in zsh: zsh_source):
   eval "$(_KAFKASSE_COMPLETE=bash_source kafkasse)"
 """
@@ -81,6 +86,11 @@ def _kafkasse() -> None:
       kafkasse serve --help    stream the topics of your own Kafka
       kafkasse COMMAND --help  the options of a command, and an example
     """
+
+
+def stop_at_sigterm() -> None:
+    """Let SIGTERM end a command that runs until it is stopped. Its exit code is 0, because it was asked to stop."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def main(args: Sequence[str] | None = None) -> int:

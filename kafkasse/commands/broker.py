@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from kafkasse.broker.embedded import EmbeddedBroker
+from kafkasse.commands import stop_at_sigterm
 from kafkasse.errors import CommandError
+from kafkasse.java import jars
+from kafkasse.progress import waiting
 
 EPILOG = """\b
 Example:
@@ -37,13 +40,13 @@ def command(port: int, directory: Path | None) -> None:
 
     It is a real Apache Kafka broker that listens on 127.0.0.1 without authentication. Ctrl-C or SIGTERM stops it.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with EmbeddedBroker(port, directory) as broker:
-            click.echo(f"kafkasse broker: ready at {broker.bootstrap_servers}")
-            data = directory.absolute() if directory else "deleted when the broker stops"
-            click.echo(f"Data: {data}. Press Ctrl-C to stop.")
-            code = broker.wait()
-    except KeyboardInterrupt:
-        return
+    stop_at_sigterm()
+    jars.fetch("kafka")  # here, because it shows its own progress
+    with ExitStack() as running:
+        with waiting("starting Kafka"):
+            broker = running.enter_context(EmbeddedBroker(port, directory))
+        click.echo(f"kafkasse broker: ready at {broker.bootstrap_servers}")
+        data = directory.absolute() if directory else "deleted when the broker stops"
+        click.echo(f"Data: {data}. Press Ctrl-C to stop.")
+        code = broker.wait()
     raise CommandError(f"the broker exited unexpectedly (exit code {code})")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from kafka import KafkaAdminClient
 
 from kafkasse.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
 from kafkasse.broker.supervisor import SupervisedProcess
+from kafkasse.commands import stop_at_sigterm
 from kafkasse.errors import CommandError
 from kafkasse.java import jars
 
@@ -72,7 +72,7 @@ def command(port: int, rate: float) -> None:
     first run downloads the jars of Kafka and Spark. Ctrl-C stops everything and deletes the data.
     """
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop_at_sigterm()
     require_free(port)
     try:
         for group in ("kafka", "spark-kafka"):
@@ -82,8 +82,9 @@ def command(port: int, rate: float) -> None:
             _create_topics(broker.bootstrap_servers)
             with Processes(broker) as processes:
                 _run(processes, port, rate)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         click.echo("\nEverything has stopped. The demo's data is deleted.")
+        raise
 
 
 def _create_topics(bootstrap_servers: str) -> None:

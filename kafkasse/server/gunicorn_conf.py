@@ -11,6 +11,8 @@ monkey.patch_all()
 
 import logging  # noqa: E402
 import os  # noqa: E402
+import signal  # noqa: E402
+from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -87,9 +89,16 @@ def on_starting(server: Any) -> None:
     except (ConfigurationError, OSError) as error:
         raise SystemExit(str(error)) from None
     reload.install(server)
+    server.handle_int = partial(_interrupt, server)
     if Path(server.START_CTX["args"][1]).name == "__main__.py":
         # At SIGUSR2, gunicorn would run this file. Its directory would hide http and other standard modules.
         server.START_CTX["args"][1:2] = ["-m", "gunicorn"]
+
+
+def _interrupt(server: Any) -> None:
+    """Stop at Ctrl-C as gunicorn does. on_exit() then sets the exit code of all commands."""
+    server.kafkasse_interrupted = True
+    type(server).handle_int(server)
 
 
 def pre_fork(server: Any, worker: Any) -> None:
@@ -110,7 +119,9 @@ def child_exit(server: Any, worker: Any) -> None:
 
 
 def on_exit(server: Any) -> None:
-    """Remove the directory for the metrics and sockets of the workers."""
+    """Remove the directory for the metrics and sockets of the workers. After Ctrl-C, set the exit code."""
     from kafkasse.server import runtime
 
     runtime.stop()
+    if hasattr(server, "kafkasse_interrupted"):
+        raise SystemExit(128 + signal.SIGINT)

@@ -120,21 +120,20 @@ def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(
 ) -> None:
     """`kafkasse broker` accepts connections at the address that it prints.
 
-    SIGTERM and Ctrl-C end it with exit code 0, and it removes its temporary directory.
+    SIGTERM ends it with exit code 0 and Ctrl-C with 130, and it removes its temporary directory.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     words = "-m", "kafkasse", "broker", "--port", "0"
     with child(*words) as terminated, child(*words) as interrupted:
         addresses = [line(process).split()[-1].split(":") for process in (terminated, interrupted)]
         assert 2 == len(list(tmp_path.iterdir()))
-        for (host, port), process, end in zip(
-            addresses, (terminated, interrupted), (signal.SIGTERM, signal.SIGINT), strict=True
-        ):
+        ends = [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
+        for (host, port), process, (end, code) in zip(addresses, (terminated, interrupted), ends, strict=True):
             socket.create_connection((host, int(port))).close()
 
             process.send_signal(end)
 
-            assert 0 == process.wait(EXIT_TIMEOUT_S)
+            assert code == process.wait(EXIT_TIMEOUT_S)
             with socket.create_server(("127.0.0.1", int(port))):
                 pass
 

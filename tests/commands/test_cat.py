@@ -32,7 +32,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.commands import cat, main
+from kafkasse import event_source
+from kafkasse.commands import main
 
 pytestmark = pytest.mark.processes
 
@@ -173,10 +174,10 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_prints_one_line_for_each_event(serve: Callable[..., Server]) -> None:
-    """The line is the event's data. After --count events, the command exits with 0 and shows the last event ID."""
+    """The line is the event's data. After --max events, the command exits with 0 and shows the last event ID."""
     server = serve(stream(b":ok\n\n" + event(0) + event(1) + event(2), end="hold"))
 
-    done = run_cat(server.url, "--count", "2")
+    done = run_cat(server.url, "--max", "2")
 
     assert (0, "0\n1\n") == (done.returncode, done.stdout)
     assert shlex.join(["--last-event-id", ID % 2]) in done.stderr
@@ -186,7 +187,7 @@ def test_sends_the_request_of_an_event_source(serve: Callable[..., Server]) -> N
     """The request accepts an event stream, names its user agent, and has no Last-Event-ID until there is one."""
     server = serve(stream(event(0), end="hold"))
 
-    run_cat(server.url, "--count", "1")
+    run_cat(server.url, "--max", "1")
 
     (request,) = server.requests
     assert "GET /t HTTP/1.1" == request.line
@@ -199,8 +200,8 @@ def test_starts_at_the_requested_position(serve: Callable[..., Server]) -> None:
     """--last-event-id becomes a header in UTF-8. --since is added to the query."""
     server = serve(stream(event(0)), stream(event(0), end="hold"))
 
-    run_cat(server.url, "--count", "1", "--last-event-id", "é 1")
-    run_cat(server.url + "?a=b#c", "--count", "1", "--since", "2026-01-31T12:00:00+01:00")
+    run_cat(server.url, "--max", "1", "--last-event-id", "é 1")
+    run_cat(server.url + "?a=b#c", "--max", "1", "--since", "2026-01-31T12:00:00+01:00")
 
     assert "é 1" == server.requests[0].headers["last-event-id"].encode("latin-1").decode()
     assert "GET /t?a=b&since=2026-01-31T12%3A00%3A00%2B01%3A00 HTTP/1.1" == server.requests[1].line
@@ -221,7 +222,7 @@ def test_resumes_after_the_last_complete_event(serve: Callable[..., Server], fir
     """No event is lost or printed twice, however the connection breaks."""
     server = serve(first, stream(event(1) + event(2), end="hold"))
 
-    done = run_cat(server.url, "--count", "3")
+    done = run_cat(server.url, "--max", "3")
 
     assert "0\n1\n2\n" == done.stdout
     assert ID % 1 == server.requests[1].headers["last-event-id"]
@@ -231,20 +232,20 @@ def test_resumes_from_an_id_without_data(serve: Callable[..., Server]) -> None:
     """A stream that only sends its position, without an event, is resumed from that position."""
     server = serve(stream(RETRY_SOON + b"id: 7\n\n"), stream(b"data: a\n\n", end="hold"))
 
-    done = run_cat(server.url, "--count", "1", "--last-event-id", "5")
+    done = run_cat(server.url, "--max", "1", "--last-event-id", "5")
 
     assert ["5", "7"] == [request.headers["last-event-id"] for request in server.requests]
     assert "--last-event-id 7" in done.stderr
 
 
-@pytest.mark.parametrize("format_name", ["data", "event", "id"])
-def test_a_position_event_is_stored_and_not_printed(serve: Callable[..., Server], format_name: str) -> None:
-    """A position event has no record. The command resumes from its ID, and --count does not count it."""
+@pytest.mark.parametrize("output", ["raw", "json", "id"])
+def test_a_position_event_is_stored_and_not_printed(serve: Callable[..., Server], output: str) -> None:
+    """A position event has no record. The command resumes from its ID, and --max does not count it."""
     position = b"event: position\ndata: {}\nid: 6\n\n"
     end = b'event: position\ndata: {"snapshot":"complete"}\nid: 7\n\n'
     server = serve(stream(RETRY_SOON + position + end), stream(position + event(9), end="hold"))
 
-    done = run_cat(server.url, "--count", "1", "--format", format_name)
+    done = run_cat(server.url, "--max", "1", "--output", output)
 
     assert 1 == done.stdout.count("\n")
     assert "{}" not in done.stdout
@@ -256,7 +257,7 @@ def test_prints_a_position_event_of_another_server(serve: Callable[..., Server])
     """Another server may use the name `position` for events with data."""
     server = serve(stream(b'event: position\ndata: {"lat":1}\n\n', end="hold"))
 
-    assert '{"lat":1}\n' == run_cat(server.url, "--count", "1").stdout
+    assert '{"lat":1}\n' == run_cat(server.url, "--max", "1").stdout
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_retries_after_a_temporary_server_error(serve: Callable[..., Server], st
     """A 500 with Retry-After is temporary, and so is any other 5xx status."""
     server = serve(stream(RETRY_SOON), rejection(status, {}, *headers), stream(event(0), end="hold"))
 
-    assert "0\n" == run_cat(server.url, "--count", "1").stdout
+    assert "0\n" == run_cat(server.url, "--max", "1").stdout
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_retries_after_a_503(serve: Callable[..., Server]) -> None:
     busy = rejection("503 Service Unavailable", {"detail": "Kafka is unavailable.\n\x1b[31m"}, "Retry-After: 1")
     server = serve(stream(RETRY_SOON), busy, stream(event(0), end="hold"))
 
-    done = run_cat(server.url, "--count", "1")
+    done = run_cat(server.url, "--max", "1")
 
     assert "0\n" == done.stdout
     assert "answered 503: Kafka is unavailable. \N{REPLACEMENT CHARACTER}[31m; retrying in 1." in done.stderr
@@ -314,7 +315,7 @@ def test_retries_if_the_connection_is_refused(serve: Callable[..., Server]) -> N
         rest = process.stderr.read()
 
     assert f"cannot connect to {server.url}: Connection refused; retrying in " in lines[2]
-    assert (0, False) == (process.returncode, "Traceback" in rest)
+    assert (130, False) == (process.returncode, "Traceback" in rest)
 
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "410 Gone", "401 Unauthorized"])
@@ -353,7 +354,7 @@ def test_retries_after_an_error_event_of_the_server(serve: Callable[..., Server]
         stream(RETRY_SOON + event(0) + b"event: error\ndata: " + data + b"\nid: 5\n\n"), stream(event(1), end="hold")
     )
 
-    assert "0\n1\n" == run_cat(server.url, "--count", "2").stdout
+    assert "0\n1\n" == run_cat(server.url, "--max", "2").stdout
     assert "5" == server.requests[1].headers["last-event-id"]
 
 
@@ -363,7 +364,7 @@ def test_sends_the_token_of_a_file(serve: Callable[..., Server], tmp_path: Path)
     file.write_text("secret-1\n")
     server = serve(stream(RETRY_SOON + event(1)), stream(event(2), "hold"))
 
-    done = run_cat(server.url, "--token-file", str(file), "--count", "2")
+    done = run_cat(server.url, "--token-file", str(file), "--max", "2")
 
     assert ["Bearer secret-1"] * 2 == [request.headers["authorization"] for request in server.requests]
     assert "secret-1" not in done.stdout + done.stderr
@@ -377,7 +378,7 @@ def test_does_not_send_the_token_to_another_server(serve: Callable[..., Server],
     redirect = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n"
     server = serve(Response(redirect.encode()))
 
-    run_cat(server.url, "--token-file", str(file), "--count", "1")
+    run_cat(server.url, "--token-file", str(file), "--max", "1")
 
     assert "authorization" not in other.requests[0].headers
     assert "authorization" in server.requests[0].headers
@@ -398,26 +399,189 @@ def test_a_token_file_that_is_not_valid(serve: Callable[..., Server], tmp_path: 
     assert not server.requests
 
 
+def test_sends_headers_and_cookies(serve: Callable[..., Server]) -> None:
+    """Their values appear in no message."""
+    server = serve(stream(event(0), end="hold"))
+
+    options = ["-H", "X-Shop: s3cret-1", "--cookie", "session=s3cret=2", "--cookie", "theme=dark"]
+    done = run_cat(server.url, *options, "--max", "1")
+
+    headers = server.requests[0].headers
+    assert ("s3cret-1", "session=s3cret=2; theme=dark") == (headers["x-shop"], headers["cookie"])
+    assert "resume with the same headers and cookies with: kafkasse cat" in done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_does_not_send_headers_to_another_server(serve: Callable[..., Server]) -> None:
+    """The target of a redirect receives neither headers nor cookies."""
+    other = serve(stream(event(1), "hold"))
+    redirect = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n"
+    server = serve(Response(redirect.encode()))
+
+    run_cat(server.url, "-H", "X-Shop: 1", "--cookie", "a=b", "--max", "1")
+
+    assert not {"x-shop", "cookie"} & other.requests[0].headers.keys()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["-H", "s3cret"], ["-H", ": s3cret"], ["-H", "A: s3cret\nB: c"], ["--cookie", "s3cret"], ["--where", "é=s3cret"]],
+)
+def test_rejects_an_invalid_header(option: list[str]) -> None:
+    """The message has the form, but not the value, which may be a secret."""
+    done = run_cat("http://127.0.0.1/t", *option)
+
+    assert 2 == done.returncode
+    assert "the form is " in done.stderr
+    assert "s3cret" not in done.stderr
+
+
+def test_filters_become_parameters(serve: Callable[..., Server]) -> None:
+    """The command to resume contains the filters, too."""
+    server = serve(stream(event(0), end="hold"))
+
+    filters = ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"]
+    done = run_cat(server.url, *filters, "--max", "1")
+
+    assert "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1" == server.requests[0].line
+    assert shlex.join(filters) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "member"),
+    [
+        ('{"area":25.00,"id":9007199254740993}', '{"area":25.00,"id":9007199254740993}'),
+        ('{"a":\ndata: 1}', '{"a": 1}'),
+        ("not JSON", '"not JSON"'),
+    ],
+)
+def test_json_output_contains_the_data_as_json(serve: Callable[..., Server], data: str, member: str) -> None:
+    """JSON is copied with its digits, on one line. Other text becomes a string."""
+    server = serve(stream(f"id: 7\ndata: {data}\n\n".encode(), end="hold"))
+
+    done = run_cat(server.url, "--max", "1", "-o", "json")
+
+    assert f'{{"type":"message","id":"7","data":{member}}}\n' == done.stdout
+
+
+def test_reads_several_streams(serve: Callable[..., Server]) -> None:
+    """Events are printed as they arrive, with their URL in JSON. Each stream resumes after its own last event."""
+    first = serve(stream(RETRY_SOON + event(0)), stream(event(1), end="hold"))
+    second = serve(stream(event(5), end="hold"))
+
+    done = run_cat(first.url, second.url, "--max", "3", "-o", "json", PYTHONUTF8="1")
+
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(0, first.url), (1, first.url), (5, second.url)] == sorted((each["data"], each["url"]) for each in events)
+    assert ID % 1 == first.requests[1].headers["last-event-id"]
+    for url, last_id in ((first.url, ID % 2), (second.url, ID % 6)):
+        assert "resume with: " + shlex.join(["kafkasse", "cat", url, "--last-event-id", last_id]) in done.stderr
+
+
+def test_ends_if_one_of_several_streams_fails(serve: Callable[..., Server]) -> None:
+    """A permanent error of one stream ends the command."""
+    first = serve(stream(event(0), end="hold"))
+    second = serve(rejection("404 Not Found", {"detail": "There is no topic x."}))
+
+    done = run_cat(first.url, second.url, PYTHONUTF8="1")
+
+    assert 1 == done.returncode
+    assert done.stderr.endswith(f"kafkasse cat: {second.url} answered 404: There is no topic x.\n")
+
+
+def test_a_position_file_continues_where_the_last_run_stopped(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """The second run resumes after the last printed event. --since applies only to a stream without a position."""
+    file = tmp_path / "position.json"
+    server = serve(stream(event(0) + event(1)), stream(event(1), end="hold"))
+
+    first = run_cat(server.url, "--position-file", str(file), "--max", "1", "--since", "2026-01-31")
+    second = run_cat(server.url, "--position-file", str(file), "--max", "1", "--since", "2026-01-31")
+
+    assert ("0\n", "1\n") == (first.stdout, second.stdout)
+    assert "since=2026-01-31" in server.requests[0].line
+    assert ("GET /t HTTP/1.1", ID % 1) == (server.requests[1].line, server.requests[1].headers["last-event-id"])
+    assert {server.url: ID % 2} == json.loads(file.read_text())
+    assert f"--position-file {file}" in second.stderr
+
+
+def test_a_position_file_keeps_the_positions_of_other_streams(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """Several runs with different URLs can share a file. An error also stores the position."""
+    file = tmp_path / "position.json"
+    file.write_text('{"http://other/": "9"}')
+    server = serve(stream(event(0) + b'event: error\ndata: {"status":410}\n\n', end="hold"))
+
+    done = run_cat(server.url, "--position-file", str(file))
+
+    assert 1 == done.returncode
+    assert {"http://other/": "9", server.url: ID % 1} == json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "not JSON"])
+def test_rejects_another_file_as_position_file(tmp_path: Path, text: str) -> None:
+    """The file is not overwritten."""
+    file = tmp_path / "notes.txt"
+    file.write_text(text)
+
+    done = run_cat("http://127.0.0.1:1/t", "--position-file", str(file))
+
+    assert (1, text) == (done.returncode, file.read_text())
+    assert f"{file} is not a position file" in done.stderr
+
+
+def test_stores_the_position_after_ctrl_c(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """The next run neither repeats nor omits an event that was printed before Ctrl-C."""
+    file = tmp_path / "position.json"
+    server = serve(stream(event(0) + event(1), end="hold"))
+
+    with running(server.url, "--position-file", str(file)) as process:
+        assert process.stdout is not None
+        assert ["0\n", "1\n"] == [process.stdout.readline() for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        process.wait(TIMEOUT_S)
+
+    assert 130 == process.returncode
+    assert json.loads(file.read_text())[server.url] in (ID % 1, ID % 2)  # see test_ctrl_c_shows_how_to_resume
+
+
+@pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_gets_pretty_output_in_color(
+    serve: Callable[..., Server], variables: dict[str, str], colored: bool
+) -> None:
+    """On a terminal, the default is indented and colored. NO_COLOR switches the colors off."""
+    server = serve(stream(b'id: 1\ndata: {"a":1}\n\n', end="hold"))
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "wb") as terminal:
+        done = subprocess.run(
+            command(server.url, "--max", "1"),
+            stdout=terminal, stderr=subprocess.PIPE, timeout=TIMEOUT_S, env=environment(**variables),
+        )  # fmt: skip
+        shown = screen.read(1000).decode().replace("\r\n", "\n")
+
+    assert 0 == done.returncode
+    assert 'message  1\n{\n  "a": 1\n}\n' == re.sub("\x1b\\[[0-9]*m", "", shown)
+    assert colored == ("\x1b[" in shown)
+
+
 def test_reports_a_gap_on_stderr(serve: Callable[..., Server]) -> None:
     """A gap is not data, so it is not printed to stdout."""
     gap = b'event: gap\nid: 9\ndata: {"partition":0,"from":1,"to":9}\n\n'
     server = serve(stream(gap + event(9), end="hold"))
 
-    done = run_cat(server.url, "--count", "1")
+    done = run_cat(server.url, "--max", "1")
 
     assert "9\n" == done.stdout
     assert 'records are missing: {"partition":0,"from":1,"to":9}\n' in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("format_name", "line"),
-    [("data", "é"), ("id", "7"), ("event", '{"type":"delete","data":"é","id":"7"}')],
+    ("output", "line"),
+    [("raw", "é"), ("id", "7"), ("json", '{"type":"delete","id":"7","data":"é"}'), ("pretty", "delete  7\né")],
 )
-def test_prints_the_chosen_format(serve: Callable[..., Server], format_name: str, line: str) -> None:
-    """--format chooses between the data, the ID and the whole event."""
+def test_prints_the_chosen_format(serve: Callable[..., Server], output: str, line: str) -> None:
+    """--output chooses between the data, the ID, the whole event, and text for people."""
     server = serve(stream("id: 7\nevent: delete\ndata: é\n\n".encode(), end="hold"))
 
-    assert line + "\n" == run_cat(server.url, "--count", "1", "--format", format_name).stdout
+    assert line + "\n" == run_cat(server.url, "--max", "1", "--output", output).stdout
 
 
 def test_ctrl_c_shows_how_to_resume(serve: Callable[..., Server]) -> None:
@@ -431,7 +595,7 @@ def test_ctrl_c_shows_how_to_resume(serve: Callable[..., Server]) -> None:
         process.send_signal(signal.SIGINT)
         last = process.stderr.read().splitlines()[-1]
 
-    assert 0 == process.returncode
+    assert 130 == process.returncode
     # The signal may arrive after the event was printed and before its ID was stored. Then the event is repeated.
     expected = [
         "resume with: " + shlex.join(["kafkasse", "cat", server.url, "--last-event-id", ID % n]) for n in (1, 2)
@@ -497,24 +661,25 @@ def test_rejects_an_invalid_url(url: str) -> None:
 
 
 def test_rejects_two_start_positions() -> None:
-    """--last-event-id and --since contradict each other."""
-    done = run_cat("http://127.0.0.1/t", "--last-event-id", "1", "--since", "2026-01-31T12:00:00Z")
+    """--last-event-id contradicts --since and --position-file, and is the position of a single stream."""
+    for more in (["--since", "2026-01-31T12:00:00Z"], ["--position-file", "x"], ["http://127.0.0.1/u"]):
+        done = run_cat("http://127.0.0.1/t", "--last-event-id", "1", *more)
 
-    assert 2 == done.returncode
-    assert "--last-event-id and --since cannot be used together." in done.stderr
+        assert 2 == done.returncode
+        assert "--last-event-id needs a single URL, and neither --since nor --position-file." in done.stderr
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x"])
 def test_rejects_an_invalid_count(count: str) -> None:
-    """--count is a number of at least 1."""
-    assert 2 == run_cat("http://127.0.0.1/t", f"--count={count}").returncode
+    """--max is a number of at least 1."""
+    assert 2 == run_cat("http://127.0.0.1/t", f"--max={count}").returncode
 
 
 def test_uses_the_proxy_of_the_environment(serve: Callable[..., Server]) -> None:
     """The request goes to `http_proxy`, with the complete URL in its first line."""
     proxy = serve(stream(event(0), end="hold"))
 
-    done = run_cat("http://stream.invalid/t", "--count", "1", http_proxy=proxy.url)
+    done = run_cat("http://stream.invalid/t", "--max", "1", http_proxy=proxy.url)
 
     assert "0\n" == done.stdout
     assert "GET http://stream.invalid/t HTTP/1.1" == proxy.requests[0].line
@@ -525,7 +690,7 @@ def test_follows_a_redirect(serve: Callable[..., Server]) -> None:
     target = serve(stream(event(0), end="hold"))
     server = serve(Response(f"HTTP/1.1 307 Moved\r\nlocation: {target.url}\r\ncontent-length: 0\r\n\r\n".encode()))
 
-    assert "0\n" == run_cat(server.url, "--count", "1", "--last-event-id", "5").stdout
+    assert "0\n" == run_cat(server.url, "--max", "1", "--last-event-id", "5").stdout
     assert "5" == target.requests[0].headers["last-event-id"]
 
 
@@ -555,7 +720,7 @@ def test_verifies_the_certificate(serve: Callable[..., Server], certificate: Pat
     server = serve(stream(event(0), end="hold"), tls=context)
     url = server.url.replace("127.0.0.1", "localhost")
 
-    done = run_cat(url, "--count", "1", **({"SSL_CERT_FILE": str(certificate)} if trusted else {}))
+    done = run_cat(url, "--max", "1", **({"SSL_CERT_FILE": str(certificate)} if trusted else {}))
 
     assert ("0\n", 0) == (done.stdout, done.returncode) if trusted else ("", 1) == (done.stdout, done.returncode)
     assert trusted or re.fullmatch(
@@ -610,17 +775,17 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 )
 def test_parses_retry_after(value: str, seconds: float | None) -> None:
     """Retry-After is a number of seconds or a date. Any other value is ignored."""
-    assert seconds == cat._retry_after_s(value, NOW)
+    assert seconds == event_source._retry_after_s(value, NOW)
 
 
 @given(st.integers(0, 10**6), st.floats(0, 10**12), st.floats(-(10**12), 10**12))
 def test_the_wait_has_limits(failures: int, retry_s: float, retry_after_s: float) -> None:
     """The wait is at least as long as the server requested, and at most one and a half times the limit."""
-    wait_s = cat._wait_s(failures, retry_s, retry_after_s)
+    wait_s = event_source._wait_s(failures, retry_s, retry_after_s)
 
-    assert min(cat.MAX_RETRY_S, max(retry_s, retry_after_s)) <= wait_s <= 1.5 * cat.MAX_RETRY_S
+    assert min(event_source.MAX_RETRY_S, max(retry_s, retry_after_s)) <= wait_s <= 1.5 * event_source.MAX_RETRY_S
 
 
 def test_backs_off_exponentially() -> None:
     """Despite the random part, the wait after the third failure is longer than after the first."""
-    assert cat._wait_s(0, 1, 0) < cat._wait_s(2, 1, 0) < cat._wait_s(4, 1, 0)
+    assert event_source._wait_s(0, 1, 0) < event_source._wait_s(2, 1, 0) < event_source._wait_s(4, 1, 0)

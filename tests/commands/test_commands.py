@@ -73,7 +73,7 @@ def test_the_examples_in_the_help_are_valid(run: Run, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("args", "suggestion"),
-    [(["srve"], "'serve'"), (["cat", "--cuont", "1"], "'--count'"), (["pipeline", "rnu"], "'run'")],
+    [(["srve"], "'serve'"), (["cat", "--outptu", "json"], "'--output'"), (["pipeline", "rnu"], "'run'")],
 )
 def test_suggests_the_right_spelling(run: Run, args: list[str], suggestion: str) -> None:
     """A mistyped command or option is a usage error with a suggestion."""
@@ -155,7 +155,7 @@ def test_lists_every_command() -> None:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("kafkasse de", "demo"), ("kafkasse cat --last", "--last-event-id"), ("kafkasse cat --format i", "id")],
+    [("kafkasse de", "demo"), ("kafkasse cat --last", "--last-event-id"), ("kafkasse cat --output i", "id")],
 )
 @pytest.mark.processes
 def test_completes_commands_and_options(words: str, expected: str) -> None:

@@ -115,7 +115,7 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Pa
 
         demo.process.send_signal(signal.SIGINT)
 
-        assert 0 == demo.process.wait(60)
+        assert 130 == demo.process.wait(60)
         wait_for_exit(started)
     assert [] == list(tmp_path.iterdir())
 

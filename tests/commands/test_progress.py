@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from kafkasse.progress import MAX_LOG_LINES, Progress
+import kafkasse.progress
+from kafkasse.progress import MAX_LOG_LINES, Progress, waiting
+from tests.support.waiting import wait_until
 
 
 class Terminal(io.StringIO):
@@ -43,3 +45,42 @@ def test_writes_few_lines_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert "loading a file: 10%, 20 of 200" == lines[0]
     assert "loading a file: 100%, 200 of 200" == lines[-1]
     assert MAX_LOG_LINES == len(lines)
+
+
+class TestWaiting:
+    """What `waiting` shows while something takes long."""
+
+    @pytest.fixture(autouse=True)
+    def _impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
+
+    def test_counts_the_seconds_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The line is redrawn in place, and removed at the end."""
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+
+        with waiting("connecting"):
+            wait_until(lambda: terminal.getvalue().count("connecting ... 0 s") > 1)
+
+        assert terminal.getvalue().endswith("\r\x1b[K")
+
+    def test_writes_one_line_to_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A log gets no animation."""
+        log = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", log)
+
+        with waiting("connecting"):
+            wait_until(log.getvalue)
+
+        assert "connecting ...\n" == log.getvalue()
+
+    def test_writes_nothing_about_short_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Work that ends before the first second has passed is not mentioned."""
+        monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 3600)
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+
+        with waiting("connecting"):
+            pass
+
+        assert "" == terminal.getvalue()

@@ -57,8 +57,9 @@ def startup_error(serve: Callable[..., int], capsys: pytest.CaptureFixture[str])
     return startup_error
 
 
-def test_serves_topics(broker: EmbeddedBroker) -> None:
-    """The server connects to --bootstrap-servers, listens on --bind and stops on SIGTERM with exit code 0."""
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_serves_topics(broker: EmbeddedBroker, end: signal.Signals, code: int) -> None:
+    """The server uses --bootstrap-servers and --bind. Its exit code is 0 after SIGTERM and 130 after Ctrl-C."""
     command = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
     with subprocess.Popen(
         [sys.executable, "-m", "kafkasse", *command],
@@ -75,9 +76,9 @@ def test_serves_topics(broker: EmbeddedBroker) -> None:
             log += line
 
         assert 404 == fetch(int(listening[1]), "/missing").status
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(end)
         process.communicate(timeout=TIMEOUT_S)
-    assert 0 == process.returncode
+    assert code == process.returncode
 
 
 def test_passes_the_options_to_gunicorn(serve: Callable[..., int], tmp_path: Path) -> None:
