@@ -50,7 +50,7 @@ def _blueprint(config: Config, log: Log | None, name: str, *, catalog: bool, con
     if log is None and is_module_patched("socket"):
         import kafkasse.kafka.log  # noqa: F401 - takes 0.15 s; in the first request, it would block the event loop
 
-    if config.kafka.archive or config.kafka.archives:
+    if config.feed.archive or config.feed.archives:
         check_packages()
 
     def open_log(cluster: str) -> Log:

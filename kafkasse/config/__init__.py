@@ -123,7 +123,7 @@ class Config:
 
     def archive(self, cluster: str = "") -> str:
         """Return the directory of the archive of a cluster, or "" if there is none."""
-        return self.kafka.archives.get(cluster, "") if cluster else self.kafka.archive
+        return self.feed.archives.get(cluster, "") if cluster else self.feed.archive
 
     def schema_registry(self, cluster: str = "") -> SchemaRegistrySettings | None:
         """Return the settings of the schema registry of a cluster, or None if there is none."""

@@ -20,15 +20,13 @@ class KafkaSettings:
     topic_prefix: str
     isolation_level: str
     client_rack: str
-    archive: str
-    archives: Mapping[str, str]
     max_fetch_bytes: int
     max_decompressed_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSettings:
-    """Read by kafkasse.feed."""
+    """Read by kafkasse.feed. kafkasse.app reads `archive` and `archives`."""
 
     kafka_timeout_s: float
     heartbeat_s: float
@@ -40,6 +38,8 @@ class FeedSettings:
     max_total_ring_bytes: int
     max_catch_ups: int
     max_snapshot_bytes: int
+    archive: str
+    archives: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
