@@ -27,6 +27,7 @@ from kafkasse.web.pages import HEADERS
 from kafkasse.web.pages import NAME as DEMO
 
 FILES = Path(__file__).parent / "console"
+CLIENT = Path(__file__).parents[1] / "javascript/kafkasse.js"
 PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"
 
@@ -66,7 +67,8 @@ class Console:
 
     def file(self) -> Response:
         """Return a script or a style."""
-        return _as_file(send_from_directory(FILES / "assets", (request.view_args or {})["file"]))
+        name = (request.view_args or {})["file"]
+        return _as_file(send_from_directory(CLIENT.parent if name == CLIENT.name else FILES / "assets", name))
 
     def features(self) -> Response:
         """Return what this server offers to the visitor: tickets, the endpoints for operators, and the demo's page."""

@@ -41,10 +41,14 @@ export function tabs(list, select) {
 }
 
 export const number = new Intl.NumberFormat();
-export const bytes = (count) => {
-  const unit = [[1e9, "gigabyte"], [1e6, "megabyte"], [1e3, "kilobyte"], [1, "byte"]].find(([size]) => count >= size || size === 1);
-  return new Intl.NumberFormat(undefined, { style: "unit", unit: unit[1], maximumSignificantDigits: 3 }).format(count / unit[0]);
-};
+const significant = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
+
+/** Return a number of bytes as a short text, such as "2.43 kB". */
+export function bytes(count) {
+  const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]].find(([each]) => count >= each || each === 1);
+  return `${significant.format(count / size)}\u00a0${unit}`;
+}
+
 /** Return a time span in seconds as a short text, such as "1.5 s" or "2 h". */
 export function duration(seconds) {
   if (seconds < 1) return `${Math.round(Math.max(0, seconds) * 1000)} ms`;

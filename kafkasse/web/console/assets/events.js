@@ -3,6 +3,7 @@
 // An event keeps its frame, the text that the server sent, and nothing else. Its parts are read when they are displayed, so
 // that a thousand events per second cost little.
 
+const MAX_PREVIEW_CHARS = 300;
 const MAX_PARSED_CHARS = 200_000; // of an event whose data is parsed for the list
 
 /** Return the complete frames at the start of a text, and the rest. kafkasse ends lines with LF only. */
@@ -12,7 +13,7 @@ export function splitFrames(text, isJsonLines) {
 }
 
 export class StreamEvent {
-  #data;
+  #preview;
   #facts;
 
   /**
@@ -45,16 +46,17 @@ export class StreamEvent {
     return this.#facts;
   }
 
-  get retryMs() {
-    const found = this.isJsonLines ? null : /^retry: (\d+)$/m.exec(this.frame.slice(0, 200));
-    return found ? Number(found[1]) : null;
-  }
-
-  /** A single line for the list. */
+  /** A single line for the list: the value of the record. */
   get preview() {
-    this.#data ??= this.data.slice(0, 400).replaceAll(/\s+/g, " ");
-    return this.#data;
+    this.#preview ??= valueIn(this.data).slice(0, MAX_PREVIEW_CHARS).replaceAll(/\s+/g, " ");
+    return this.#preview;
   }
+}
+
+/** Return the start of the value in the formats envelope and cloudevents, and all other data as it is. */
+function valueIn(data) {
+  const start = /^\{"(?:topic|specversion)":/.test(data) ? data.search(/"(?:value|data|data_base64)":/) : -1;
+  return start < 0 ? data : data.slice(data.indexOf(":", start) + 1, -1);
 }
 
 function typeOfLine(line) {

@@ -4,11 +4,11 @@ import { Chart } from "./chart.js";
 import { bytes, create, duration, element, number, setText, tabs } from "./dom.js";
 import { EventList } from "./event_list.js";
 import { exported, pretty } from "./events.js";
-import { FetchStream } from "./fetch_stream.js";
 import { Query } from "./query.js";
-import { Problem, request, requestJson, root } from "./session.js";
+import { credentials, Problem, requestJson, root } from "./session.js";
 import { snippets } from "./snippets.js";
 import { EventBuffer, Store } from "./store.js";
+import { WireStream } from "./wire_stream.js";
 
 const CHECK_DELAY_MS = 300; // after the last change, before the server checks the query
 const SEARCH_DELAY_MS = 200;
@@ -49,7 +49,7 @@ export class Explorer {
       this.#read();
     });
     on("stop", "click", () => this.stop());
-    on("retry", "click", () => this.#stream?.start());
+    on("retry", "click", () => this.#stream?.retry());
     on("pause", "click", () => this.#pause(!this.#isPaused));
     on("follow", "click", () => this.#list.follow(!this.#list.follows));
     on("clear", "click", () => this.clear());
@@ -65,7 +65,6 @@ export class Explorer {
     this.#connectCode();
     setInterval(() => this.#tick(), 1000);
     document.addEventListener("visibilitychange", () => this.#onVisibility());
-    window.addEventListener("online", () => this.#state.seconds && this.#stream?.start());
     // A page with an open connection cannot enter the back/forward cache.
     window.addEventListener("pagehide", () => this.#suspend());
     window.addEventListener("pageshow", () => this.#continue());
@@ -132,36 +131,31 @@ export class Explorer {
     const { path, search, usesTicket, accept, isJsonLines } = this.#query;
     const open = async (id, signal) => {
       const own = new URLSearchParams(search);
-      if (id) own.delete("timestamp");
-      if (id) own.delete("since");
-      const headers = { Accept: accept, ...(id ? { "Last-Event-ID": id } : {}) };
-      if (!usesTicket) return request(address(path, own), { headers, signal });
-      return this.#openWithTicket(path, own, headers, signal);
+      for (const name of id ? ["timestamp", "since"] : []) own.delete(name);
+      const options = { signal, cache: "no-store", headers: { Accept: accept, ...(id ? { "Last-Event-ID": id } : {}) } };
+      if (!usesTicket) Object.assign(options.headers, credentials());
+      else {
+        // Exchange the token for a ticket, which opens the stream once, instead of sending the token with the request.
+        const ticketUrl = new URL(`-/ticket?${new URLSearchParams({ path })}`, root);
+        const issued = await fetch(ticketUrl, { method: "POST", signal, headers: credentials() });
+        if (!issued.ok) return issued;
+        own.set("ticket", (await issued.json()).ticket);
+      }
+      return fetch(new URL(address(path, own), root), options);
     };
-    const handlers = { events: (events) => this.#receive(events), state: (state) => this.#setState(state) };
-    this.#stream = new FetchStream(open, isJsonLines, handlers, lastEventId);
+    const handlers = { event: (event) => this.#receive(event), state: (state) => this.#setState(state) };
+    this.#stream = new WireStream(open, isJsonLines, handlers, lastEventId);
     this.#stream.start();
   }
 
-  /** Exchange the token for a ticket, which opens the stream once, and send no token with the request for the stream. */
-  async #openWithTicket(path, search, headers, signal) {
-    const issued = await request(`-/ticket?${new URLSearchParams({ path })}`, { method: "POST", signal });
-    search.set("ticket", (await issued.json()).ticket);
-    const response = await fetch(new URL(address(path, search), root), { headers, signal, cache: "no-store" });
-    if (!response.ok) throw new Problem(response.status, `The server responded with status ${response.status}.`);
-    return response;
-  }
-
-  #receive(events) {
-    for (const event of events) {
-      if (event.type === "position") continue;
-      this.#received += 1;
-      this.#newest = event;
-      const counted = COUNTED[event.type];
-      if (counted) this.#counts[counted] += 1;
-      if (this.#isPaused) this.#pending.push(event);
-      else this.#store.add(event);
-    }
+  #receive(event) {
+    if (event.type === "position" || event.type === null) return;
+    this.#received += 1;
+    this.#newest = event;
+    const counted = COUNTED[event.type];
+    if (counted) this.#counts[counted] += 1;
+    if (this.#isPaused) this.#pending.push(event);
+    else this.#store.add(event);
     if (this.#isPaused && this.#pending.isFull && !this.#isFull) {
       this.#isFull = true;
       this.#stream.close();
@@ -209,10 +203,15 @@ export class Explorer {
     element("connection").dataset.state = state.name;
     setText(element("state"), STATE_LABELS[state.name]);
     setText(element("reason"), state.reason ?? "");
-    setText(element("countdown"), state.seconds ? `Retrying in ${state.seconds} s` : "");
-    element("retry").hidden = !state.seconds && state.name !== "stopped";
+    this.#showCountdown();
+    element("retry").hidden = !state.retryAt && state.name !== "stopped";
     element("stop").hidden = this.#stream === null || state.name === "stopped";
     setText(element("read"), this.#stream === null ? "Read" : "Read again");
+  }
+
+  #showCountdown() {
+    const seconds = this.#state.retryAt ? Math.max(1, Math.ceil((this.#state.retryAt - Date.now()) / 1000)) : 0;
+    setText(element("countdown"), seconds ? `Retrying in ${seconds} s` : "");
   }
 
   // The query.
@@ -285,6 +284,7 @@ export class Explorer {
   }
 
   #tick() {
+    this.#showCountdown();
     if (this.#stream === null && this.#received === 0) return;
     const timestamp = this.#newest?.facts.timestamp;
     const lagS = Number.isFinite(timestamp) ? Math.max(0, Date.now() - timestamp) / 1000 : null;
@@ -318,7 +318,7 @@ export class Explorer {
     this.#shown = event;
     element("details").hidden = false;
     setText(element("details-title"), `Event ${event.n}: ${event.type}`);
-    element("facts").replaceChildren(...factsOf(event).flatMap(([name, text]) => [create("dt", {}, name), create("dd", {}, String(text))]));
+    element("facts").replaceChildren(...factsOf(event).flatMap(([name, text]) => [create("dt", {}, name), fact(String(text))]));
     this.#showContent();
     element("resume").hidden = event.id === "";
     setText(element("resume-note"), event.id ? "" : "This event has no ID, so no stream can resume from it.");
@@ -379,6 +379,11 @@ export class Explorer {
 function address(path, search) {
   const query = search.toString();
   return `.${path}${query ? `?${query}` : ""}`;
+}
+
+/** A long text scrolls, and the keyboard can scroll only an element that can have the focus. */
+function fact(text) {
+  return create("dd", text.length > 40 ? { tabIndex: 0 } : {}, text);
 }
 
 function factsOf(event) {

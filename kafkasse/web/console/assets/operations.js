@@ -1,9 +1,9 @@
 // The view for operators: the state of the server, from its endpoints for operators. It refreshes every few seconds.
 
 import { bytes, create, duration, element, number, setText } from "./dom.js";
-import { FetchStream } from "./fetch_stream.js";
 import { parseMetrics, quantile, sum } from "./metrics.js";
-import { Problem, request, requestJson } from "./session.js";
+import { credentials, Problem, request, requestJson, root } from "./session.js";
+import { WireStream } from "./wire_stream.js";
 
 const INTERVAL_MS = 2000;
 const MAX_STREAMS = 200; // shown; a server may have 100,000
@@ -134,28 +134,29 @@ export class Operations {
     const route = this.#catalog().find((stream) => stream.topics.length === 1 && stream.topics[0].endsWith(PIPELINES_TOPIC));
     element("pipelines-part").hidden = route === undefined;
     if (route === undefined || this.#stream !== null) return;
-    const open = (id, signal) => request(`.${route.path}${id ? "" : "?timestamp=0"}`, { signal, headers: id ? { "Last-Event-ID": id } : {} });
-    this.#stream = new FetchStream(open, false, {
-      events: (events) => this.#receive(events),
+    const open = (id, signal) => {
+      const headers = { ...credentials(), ...(id ? { "Last-Event-ID": id } : {}) };
+      return fetch(new URL(`.${route.path}${id ? "" : "?timestamp=0"}`, root), { signal, headers, cache: "no-store" });
+    };
+    this.#stream = new WireStream(open, false, {
+      event: (event) => this.#receive(event),
       state: ({ name, reason }) => setText(element("pipelines-note"), name === "live" ? "" : (reason ?? "")),
     });
     this.#stream.start();
   }
 
-  #receive(events) {
-    for (const event of events) {
-      if (event.type !== "message" && event.type !== "delete") continue;
-      let record = null;
-      try {
-        record = JSON.parse(event.data);
-      } catch {
-        continue;
-      }
-      const name = record?.pipeline ?? record?.name ?? record?._kafka?.key ?? record?.key;
-      if (typeof name !== "string") continue;
-      if (event.type === "delete") this.#pipelines.delete(name);
-      else this.#pipelines.set(name, record);
+  #receive(event) {
+    if (event.type !== "message" && event.type !== "delete") return;
+    let record = null;
+    try {
+      record = JSON.parse(event.data);
+    } catch {
+      return;
     }
+    const name = record?.pipeline ?? record?.name ?? record?._kafka?.key ?? record?.key;
+    if (typeof name !== "string") return;
+    if (event.type === "delete") this.#pipelines.delete(name);
+    else this.#pipelines.set(name, record);
     const records = [...this.#pipelines].sort(([a], [b]) => (a < b ? -1 : 1));
     const columns = [...new Set(records.flatMap(([, record]) => Object.keys(record)))].filter((name) => !["name", "pipeline", "_kafka"].includes(name)).slice(0, 12);
     table(element("pipelines"), ["Pipeline", ...columns.map((name) => name.replaceAll("_", " "))], records.map(([name, record]) => [name, ...columns.map((column) => shown(record[column]))]));

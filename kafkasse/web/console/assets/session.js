@@ -45,16 +45,14 @@ export async function requestJson(path, options = {}) {
 }
 
 export class Problem extends Error {
-  constructor(status, message, retryAfter = null) {
+  constructor(status, message) {
     super(message);
     this.status = status;
-    this.retryAfter = retryAfter;
   }
 }
 
 async function problemOf(response) {
   const { detail, title } = await response.json().catch(() => ({}));
   const reason = [detail, title].find((text) => typeof text === "string" && text !== "");
-  const retryAfter = response.headers.get("Retry-After");
-  return new Problem(response.status, reason ?? `The server responded with status ${response.status}.`, retryAfter);
+  return new Problem(response.status, reason ?? `The server responded with status ${response.status}.`);
 }

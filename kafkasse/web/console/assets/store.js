@@ -109,5 +109,6 @@ export class Store {
   clear() {
     this.#all.clear();
     this.#found.clear();
+    this.#count = 0;
   }
 }

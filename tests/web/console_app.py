@@ -1,0 +1,86 @@
+"""An app with a console whose topics are in memory. A test writes to them with POST /test."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gevent
+from flask import Flask, Response, request
+
+from kafkasse import Visitor
+from kafkasse.app import create_app
+from kafkasse.config import Config
+from kafkasse.memory_log import MemoryLog
+
+TOKEN = "let-me-in"  # noqa: S105 - of a test
+MARKUP = "<img src=x onerror=\"document.title='caught'\">"
+ROUTES: dict[str, Any] = {
+    "orders": {
+        "path": "/orders",
+        "topics": ["orders"],
+        "access": "public",
+        "description": f"All orders. {MARKUP}",
+        "client_filters": ["key", "header.*", "field.n", "filter"],
+    },
+    "values": {"path": "/values", "topics": ["orders"], "access": "public", "format": "value", "start": "earliest"},
+    "mine": {
+        "path": "/mine/{customer}",
+        "topics": ["orders"],
+        "access": ["staff"],
+        "where": {"key": "{customer}"},
+        "start": "earliest",
+    },
+}
+
+
+def _staff(request: Any) -> Visitor | None:
+    return Visitor("ann", {"sub": "ann"}) if request.headers.get("Authorization") == f"Bearer {TOKEN}" else None
+
+
+def create() -> Flask:
+    """Create the app. A guard accepts TOKEN, also for the endpoints for operators."""
+    log = MemoryLog()
+    log.create("orders")
+    app = create_app(
+        Config(
+            routes=ROUTES,
+            guards={"staff": _staff},
+            operations_access=["staff"],
+            tickets=True,
+            heartbeat_s=0.2,
+            retry_ms=50,
+            metadata_refresh_s=0.2,
+        ),
+        log,
+    )
+
+    def write(first: int, count: int, per_s: float) -> None:
+        for n in range(first, first + count):
+            log.append("orders", json.dumps({"n": n, "text": "x" * 900}).encode(), key=b"k%d" % (n % 3))
+            if per_s and n % 20 == 0:
+                gevent.sleep(20 / per_s)
+
+    def change() -> Response:
+        for name, argument in request.get_json().items():
+            if name == "append":
+                write(*argument, per_s=0)
+            elif name == "append_slowly":
+                gevent.spawn(write, *argument)
+            elif name == "value":
+                log.append("orders", argument.encode(), key=b"k", headers=[("type", b"paid")])
+            elif name == "tombstone":
+                log.append("orders", None, key=argument.encode())
+            elif name == "drop_before":
+                log.drop_before("orders", argument)
+            elif name == "delete":
+                log.delete("orders")
+            elif name == "recreate":
+                if log.describe(["orders"]):
+                    log.delete("orders")
+                log.create("orders")
+                app.extensions["kafkasse"]["kafkasse"]._feeds.clear()  # they know the old topic
+        return Response(status=204)
+
+    app.add_url_rule("/test", view_func=change, methods=["POST"])
+    return app
