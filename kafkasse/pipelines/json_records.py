@@ -1,8 +1,7 @@
-"""Parse Kafka records whose values are JSON objects, and count the bad records.
+"""Parse Kafka records whose values are JSON objects.
 
-A bad record must not stop the pipeline, and it must not disappear without a trace. So the query skips it, and reports its
-partition and offset, where Kafka still holds it. The counts come from Spark's `observe`: they need no second pass, and
-they are exact for every committed batch. This module does not depend on any topic or pipeline.
+A bad record must not stop the pipeline, and it must not disappear. So it becomes a dead letter, see dead_letters.py. This
+module does not depend on any topic or pipeline.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-BAD_RECORDS = "bad_records"  # the name of the observation
-MAX_EXAMPLES = 5  # per batch and query
+from kafkasse.pipelines import dead_letters
 
 TEXT, WHOLE_NUMBER = "text", "a whole number"
 _VARIANT_TYPES = {TEXT: "STRING", WHOLE_NUMBER: "BIGINT"}  # the type names of schema_of_variant
@@ -33,26 +30,22 @@ def json_objects(records: DataFrame, fields: Mapping[str, str], key: str) -> Dat
             tombstone contains nothing but its key.
 
     Returns:
-        `key` and one column for each field. In the row of a tombstone (null value), all columns but `key` are null. Bad
-        records are left out; the observation BAD_RECORDS counts them, see bad_records_message().
+        `key`, one column for each field, `partition` and `offset`. In the row of a tombstone (null value), all fields are
+        null. Bad records are left out, and become dead letters.
     """
-    problem = F.col("problem")
-    example = F.when(problem.isNotNull(), F.struct("partition", "offset", "problem"))
-    observed = validate(records, fields, key).observe(
-        BAD_RECORDS,
-        F.count(problem).alias("records"),
-        F.max_by(example, F.when(problem.isNotNull(), F.col("offset")), MAX_EXAMPLES).alias("examples"),
-    )
-    return observed.where(problem.isNull()).select("key", *fields)
+    return dead_letters.reject(validate(records, fields, key))
 
 
 def validate(records: DataFrame, fields: Mapping[str, str], key: str) -> DataFrame:
-    """Parse all records as json_objects() does: `key`, the fields, `partition`, `offset`, and `problem` as text or null."""
+    """Parse all records as json_objects() does: `key`, the fields, `partition`, `offset`, the original `record`, and
+    `problem`, which is text or null."""
     value = F.col("value").cast("string")
     json = F.try_parse_json(F.try_validate_utf8(value)).alias("json")
-    parsed = records.select(F.col("key").cast("string").alias("key"), "value", "partition", "offset", json)
+    parsed = records.select(
+        F.col("key").cast("string").alias("key"), "value", "partition", "offset", json, F.struct("*").alias("record")
+    )
     read = (_field(name, _SQL_TYPES[type_]).alias(name) for name, type_ in fields.items())
-    return parsed.select("key", *read, "partition", "offset", _problem(value, fields, key).alias("problem"))
+    return parsed.select("key", *read, "partition", "offset", "record", _problem(value, fields, key).alias("problem"))
 
 
 def _field(name: str, sql_type: str) -> Column:
@@ -71,15 +64,3 @@ def _problem(value: Column, fields: Mapping[str, str], key: str) -> Column:
         has_type = F.schema_of_variant(_field(name, "variant")) == _VARIANT_TYPES[type_]
         problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is not {type_}")
     return problem.when(_field(key, "string") != F.col("key"), f"its {key} differs from its key")
-
-
-def bad_records_message(progress: StreamingQueryProgress) -> str | None:
-    """Return a log line about the bad records of this batch, or None if there were none."""
-    observed = progress.observedMetrics.get(BAD_RECORDS)
-    if observed is None or not observed.records:
-        return None
-    examples = "; ".join(
-        f"partition {each['partition']} offset {each['offset']}: {each['problem']}" for each in observed.examples
-    )
-    more = f" and {observed.records - len(observed.examples)} more" if observed.records > MAX_EXAMPLES else ""
-    return f"skipped {observed.records} of {progress.numInputRows} records ({examples}{more})"

@@ -31,13 +31,18 @@ def rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -> Dat
         CommandError: the query does not return what its sinks need.
     """
     sinks = [
-        _records(pipeline, _results(pipeline, read())[name]).withColumn("topic", F.lit(sink.topic))
+        _records(pipeline, results(pipeline, read())[name]).withColumn("topic", F.lit(sink.topic))
         for name, sink in pipeline.sinks.items()
     ]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sinks)
 
 
-def _results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mapping[str, object]:
+def results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mapping[str, object]:
+    """Call the query. Returns what it returns for each sink, by the sink's name.
+
+    Raises:
+        CommandError: the query does not return one result for each sink.
+    """
     found: Any = (
         pipeline.query(**sources) if isinstance(pipeline.source, Mapping) else pipeline.query(*sources.values())
     )

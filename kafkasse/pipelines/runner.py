@@ -1,4 +1,4 @@
-"""Run a pipeline's query: start it, wait until it runs, report bad records, and end it after a commit."""
+"""Run a pipeline's query: start it, wait until it runs, and end it after a commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, json_records, result, topics
+from kafkasse.pipelines import failures, start, topics
 from kafkasse.pipelines.pipeline import Mode, Pipeline
 from kafkasse.pipelines.session import is_local
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests
@@ -44,12 +44,8 @@ def running_query(
         CommandError: a topic does not exist, or Kafka does not respond.
     """
     checkpoint = checkpoint_path(spark, pipeline, kafka, checkpoints)
-    rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
-    query = topics.write(rows, kafka, pipeline, checkpoint)
-    try:
+    with start.started(spark, pipeline, kafka, checkpoint) as query:
         yield query
-    finally:
-        query.stop()
 
 
 def checkpoint_path(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
@@ -121,7 +117,7 @@ def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
 
 
 def monitor(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:
-    """Report the bad records of each batch, until a stop request arrives or a query of mode `once` has ended.
+    """Wait until a stop request arrives or a query of mode `once` has ended.
 
     Returns:
         Whether a stop request arrived.
@@ -129,15 +125,9 @@ def monitor(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRe
     Raises:
         CommandError, Interrupted: the query failed, or it ended without a stop request.
     """
-    reported = None
     active = True
     while active:
-        active = query.isActive  # read first, so that the last batch is reported too
-        progress = query.lastProgress  # polled more often than batches end, so that no batch is missed
-        if progress and progress.batchId != reported:
-            reported = progress.batchId
-            if message := json_records.bad_records_message(progress):
-                logger.warning("%s", message)
+        active = query.isActive
         if active and stop.wait(POLL_INTERVAL_S):
             return True
     if query.exception() is not None or mode != "once":

@@ -112,6 +112,7 @@ def _class_names(exception: Any) -> set[str]:
 def read(spark: SparkSession, kafka: dict[str, str], source: Source) -> DataFrame:
     """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
     reader = spark.readStream.format("kafka").options(**_connector(READ_COMMITTED | kafka))
+    reader = reader.option("includeHeaders", "true")
     return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()
 
 
@@ -149,10 +150,11 @@ def _interval_s(sources: Iterable[Source]) -> float:
 
 
 def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
-    """Start the query that writes each row (`topic`, `key`, `value`) as soon as it is computed.
+    """Start the query that writes each row (`topic`, `key`, `value`, `headers`) as soon as it is computed.
 
     Delivery is at least once: a query that resumes from its checkpoint reads the records after the last commit again and
-    writes their results again. So each value must be a complete result: an incremental change would be applied twice.
+    writes their results again, except those that written.py drops. So each value must be a complete result: an incremental
+    change would be applied twice.
     """
     writer = rows.writeStream.format("kafka").options(**_connector(kafka)).option("checkpointLocation", checkpoint)
     return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline)).start()

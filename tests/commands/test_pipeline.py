@@ -84,7 +84,7 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path) -> None:
         )  # returns when the JVM, which inherited the pipes, has ended too
 
     assert "kafkasse pipeline: ready\n" == ready
-    assert "skipped 1 of 3 records" in warning["message"]
+    assert f"dead letters: 1 in {topics.sink}.dead-letters" in warning["message"]
     assert "its value is not JSON" in warning["message"]
     assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
     assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))

@@ -43,7 +43,11 @@ def test_accepts_an_object_with_the_fields(spark: SparkSession) -> None:
         b'{"code":"FR","size":-9223372036854775808}',
     ]
 
-    rows = json_objects(kafka_rows(spark, [(b"FR", value) for value in values]), FIELDS, "code").collect()
+    rows = (
+        json_objects(kafka_rows(spark, [(b"FR", value) for value in values]), FIELDS, "code")
+        .select("key", *FIELDS)
+        .collect()
+    )
 
     assert [("FR", "FR", json.loads(value)["size"]) for value in values] == [tuple(row) for row in rows]
 
@@ -66,6 +70,6 @@ def test_returns_only_the_valid_records(spark: SparkSession) -> None:
     """json_objects() leaves bad records out and keeps tombstones."""
     records = [(b"FR", b"{"), (b"FR", b'{"code":"FR","size":5}'), (b"FR", None)]
 
-    rows = json_objects(kafka_rows(spark, records), FIELDS, "code").collect()
+    rows = json_objects(kafka_rows(spark, records), FIELDS, "code").select("key", *FIELDS).collect()
 
     assert [("FR", "FR", 5), ("FR", None, None)] == [tuple(row) for row in rows]

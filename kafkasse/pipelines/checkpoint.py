@@ -1,0 +1,56 @@
+"""The checkpoint of a pipeline: its manifest, and which checkpoint is in use after a rebuild."""
+
+from __future__ import annotations
+
+import time
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import kafkasse
+from kafkasse.pipelines import written
+from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.manifest import FILE, Manifest, plain_settings
+from kafkasse.pipelines.pipeline import Pipeline
+
+POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
+
+
+def current(files: Files, first: str) -> str:
+    """Return the checkpoint in use, given the first checkpoint of a pipeline."""
+    return files.read(f"{first}/{POINTER}") or first
+
+
+def open_manifest(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str) -> Manifest:
+    """Check that the pipeline can continue with a checkpoint, and write the manifest.
+
+    Raises:
+        CommandError: the state does not fit the pipeline.
+    """
+    files = Files(spark)
+    text = files.read(f"{checkpoint}/{FILE}")
+    if text is None:
+        sinks = [sink.topic for sink in pipeline.sinks.values()]
+        manifest = new_manifest(pipeline, written.next_generation(spark, kafka, sinks))
+    else:
+        manifest = Manifest.parse(text, checkpoint)
+        manifest.check(pipeline, checkpoint)
+        manifest = manifest.updated(pipeline, kafkasse.__version__, pyspark.__version__)
+    if manifest.text() != text:
+        files.write(f"{checkpoint}/{FILE}", manifest.text())
+    return manifest
+
+
+def new_manifest(pipeline: Pipeline, generation: int) -> Manifest:
+    """Return the manifest of a new checkpoint."""
+    now_ms = time.time_ns() // 1_000_000
+    versions = kafkasse.__version__, pyspark.__version__
+    return Manifest(pipeline.name, plain_settings(pipeline), generation, now_ms, *versions)
+
+
+def written_since_ms(spark: SparkSession, checkpoint: str, manifest: Manifest) -> int | None:
+    """Return the time of the last commit, or of the first start if there was none. None: the checkpoint is new."""
+    files = Files(spark)
+    if not files.names(f"{checkpoint}/offsets"):
+        return None
+    return files.changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms

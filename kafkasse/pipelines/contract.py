@@ -1,0 +1,158 @@
+"""The contract of the records that a pipeline writes: their headers, and the checks before they are written to Kafka.
+
+A record that Kafka would reject must not stop the pipeline: it becomes a dead letter, and the sink keeps the previous record
+of the key. This module does not connect to Kafka; the caller passes in the limits of the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafkasse.pipelines.pipeline import Pipeline
+
+PIPELINE, VERSION, SOURCE = "kafkasse-pipeline", "kafkasse-version", "kafkasse-source"  # the headers of each record
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+# The headers with which a dead letter ends, in this order. A header without a value does not apply.
+DEAD_LETTER_HEADERS = tuple(
+    f"kafkasse-dead-letter-{name}" for name in ("reason", "topic", "partition", "offset", "timestamp", "omitted")
+)
+NO_KEY = "it has no key"
+# Versions of the first generation are those of the query. A rebuild starts a new generation, whose records are all newer.
+GENERATION = 2**48
+RECORD_OVERHEAD_BYTES = 128  # of a record and of its batch
+FIELD_OVERHEAD_BYTES = 5  # the length of a key, a value, or the name or the value of a header
+
+
+def records(
+    rows: DataFrame, pipeline: Pipeline, dead_letters: str, max_bytes: Mapping[str, int], generation: int = 0
+) -> DataFrame:
+    """Return the rows for Spark's Kafka sink: `topic`, `key`, `value` and `headers`.
+
+    Args:
+        rows: the rows of result.rows().
+        pipeline: its name and version are in the header kafkasse-pipeline.
+        dead_letters: the topic for rows without a key and for rows that are too large.
+        max_bytes: the size of the largest record that Kafka accepts, for each topic.
+        generation: how often the sink was rebuilt.
+    """
+    named = F.lit(f"{pipeline.name}/{pipeline.version}")
+    own = [_header(PIPELINE, named)]
+    if "version" in rows.columns:
+        own.append(_header(VERSION, F.col("version") + F.lit(generation * GENERATION)))
+    if "position" in rows.columns:
+        own.append(_header(SOURCE, F.to_json("position")))
+    user = F.coalesce(F.col("headers").cast(HEADERS_TYPE), no_headers()) if "headers" in rows.columns else no_headers()
+    headers = F.concat(user, F.filter(F.array(*own), lambda each: each["value"].isNotNull()))
+    complete = rows.select(
+        "topic", F.col("key").cast("binary"), F.col("value").cast("binary"), headers.alias("headers")
+    )
+    problem = F.when(F.col("key").isNull(), F.lit(NO_KEY)).when(
+        size("key", "value", "headers") > limit(max_bytes), too_large(size("key", "value", "headers"), limit(max_bytes))
+    )
+    checked = complete.withColumn("problem", problem).observe(
+        "rejected_results", F.count("problem").alias("records"), F.max("problem").alias("example")
+    )
+    bad = F.col("problem").isNotNull()
+    letter_headers = F.concat("headers", dead_letter_headers(F.col("problem"), F.col("topic")))
+    letter = checked.select(
+        F.when(bad, F.lit(dead_letters)).otherwise(F.col("topic")).alias("topic"),
+        "key",
+        "value",
+        F.when(bad, letter_headers).otherwise(F.col("headers")).alias("headers"),
+        bad.alias("bad"),
+    )
+    return fit(letter, max_bytes[dead_letters])
+
+
+def fit(letters: DataFrame, max_bytes: int) -> DataFrame:
+    """Omit the value, the key or the other headers of dead letters that Kafka would not accept.
+
+    Args:
+        letters: `topic`, `key`, `value`, `headers` and `bad`, whether the row is a dead letter.
+        max_bytes: the size of the largest dead letter.
+    """
+    for omitted in ("value", "key", "headers"):
+        is_too_large = F.col("bad") & (size("key", "value", "headers") > F.lit(max_bytes))
+        shorter = F.when(is_too_large, _with_omission(omitted)).otherwise(F.col("headers"))
+        letters = letters.select(
+            "topic",
+            *(
+                (F.when(~is_too_large, F.col(name)) if name == omitted else F.col(name)).alias(name)
+                for name in ("key", "value")
+            ),
+            shorter.alias("headers"),
+            "bad",
+        )
+    return letters.drop("bad")
+
+
+def _with_omission(omitted: str) -> Column:
+    """Return the headers of a dead letter, of which a part is omitted."""
+    own = len(DEAD_LETTER_HEADERS)
+    kept = F.slice("headers", F.lit(1), F.size("headers") - 1)
+    if omitted == "headers":
+        kept = F.slice("headers", F.size("headers") - (own - 1), F.lit(own - 1))
+    return F.concat(kept, F.array(_header(DEAD_LETTER_HEADERS[-1], F.lit(omitted))))
+
+
+def dead_letter_headers(
+    reason: Column,
+    topic: Column,
+    partition: Column | None = None,
+    offset: Column | None = None,
+    at: Column | None = None,
+) -> Column:
+    """Return the headers with which a dead letter ends: why it is bad, and where the record is or should have been."""
+    at_ms = F.unix_millis(at) if at is not None else None
+    values: list[Any] = [F.substring(reason, 1, 1000), topic, partition, offset, at_ms, None]
+    named = zip(DEAD_LETTER_HEADERS, values, strict=True)
+    return F.array(*(_header(name, F.lit(None) if value is None else value) for name, value in named))
+
+
+def no_headers() -> Column:
+    """Return an empty list of headers."""
+    return F.array().cast(HEADERS_TYPE)
+
+
+def limit(max_bytes: Mapping[str, int]) -> Column:
+    """Return the size of the largest record of the row's topic."""
+    one, *others = max_bytes.items()
+    chosen = reduce(
+        lambda found, each: found.when(F.col("topic") == each[0], each[1]), others, F.when(_is(one[0]), one[1])
+    )
+    return chosen.otherwise(min(max_bytes.values()))
+
+
+def _is(topic: str) -> Column:
+    return F.col("topic") == topic
+
+
+def size(key: str, value: str, headers: str) -> Column:
+    """Return an upper bound of the size that a record has in Kafka, in bytes, uncompressed."""
+    one = F.lit(2 * FIELD_OVERHEAD_BYTES)
+    of_headers = F.aggregate(
+        headers,
+        F.lit(0),
+        lambda total, each: (
+            total
+            + one
+            + F.coalesce(F.octet_length(each["key"]), F.lit(0))
+            + F.coalesce(F.octet_length(each["value"]), F.lit(0))
+        ),
+    )
+    parts = [F.coalesce(F.octet_length(name), F.lit(0)) for name in (key, value)]
+    return F.lit(RECORD_OVERHEAD_BYTES + 2 * FIELD_OVERHEAD_BYTES) + parts[0] + parts[1] + of_headers
+
+
+def too_large(size: Column, maximum: Column) -> Column:
+    """Return the reason of a record that is too large."""
+    return F.concat(F.lit("it has about "), size, F.lit(" bytes, but Kafka accepts "), maximum)
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))

@@ -1,0 +1,168 @@
+"""Dead letters: the records that a query cannot process, in a topic of their own, with their original bytes and the reason.
+
+    query ─▶ reject() ─▶ good rows ─▶ the query's result ─▶ sinks
+                 └─────▶ bad rows ──▶ a query of its own ──▶ dead letters
+
+The second query reads the sources on its own and has its own checkpoint, because real-time mode allows one sink for each
+query and no union after a stateful operator. So bad records never delay good ones. It runs every INTERVAL_S seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import reduce
+from threading import Event, Thread
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafkasse.pipelines import contract, result, topics
+from kafkasse.pipelines.pipeline import Pipeline
+
+INTERVAL_S = 5.0
+POLL_INTERVAL_S = 1.0
+MAX_BACKOFF_S = 60.0
+STOP_TIMEOUT_S = 30.0
+OBSERVED = "dead_letters"  # the name of the observation: `records`, and `example`
+
+logger = logging.getLogger("kafkasse.pipeline")
+
+_collected: ContextVar[list[DataFrame] | None] = ContextVar("collected", default=None)
+
+
+def reject(rows: DataFrame, problem: str = "problem", record: str = "record") -> DataFrame:
+    """Return the rows without a problem. The records of the others become dead letters.
+
+    Args:
+        rows: parsed records.
+        problem: a text column with the reason why a record is bad, or null. It is dropped.
+        record: a struct column with all columns of the record in Spark's Kafka source. It is dropped.
+    """
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(rows.where(F.col(problem).isNotNull()).select(f"{record}.*", F.col(problem).alias("problem")))
+    return rows.where(F.col(problem).isNull()).drop(problem, record)
+
+
+def bad_records(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame | None:
+    """Return the records that the pipeline's query rejects, with their `problem`. None: it does not check any record."""
+    token = _collected.set([])
+    try:
+        result.results(pipeline, sources)
+        found = _collected.get() or []
+    finally:
+        _collected.reset(token)
+    return reduce(DataFrame.unionByName, found) if found else None
+
+
+def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
+    """Return the dead letters of bad records, for Spark's Kafka sink.
+
+    Args:
+        bad: the rows of bad_records().
+        topic: the topic for dead letters.
+        max_bytes: the size of its largest record.
+    """
+    example = F.concat_ws(
+        " ", "topic", F.lit("partition"), "partition", F.lit("offset"), "offset", F.lit(":"), "problem"
+    )
+    observed = bad.observe(OBSERVED, F.count(F.lit(1)).alias("records"), F.max(example).alias("example"))
+    headers = F.concat(
+        F.coalesce(F.col("headers"), contract.no_headers()),
+        contract.dead_letter_headers(
+            F.col("problem"), F.col("topic"), F.col("partition"), F.col("offset"), F.col("timestamp")
+        ),
+    )
+    rows = observed.select(
+        F.lit(topic).alias("topic"), "key", "value", headers.alias("headers"), F.lit(True).alias("bad")
+    )
+    return contract.fit(rows, max_bytes)
+
+
+@contextmanager
+def running(
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, topic: str, max_bytes: int
+) -> Iterator[None]:
+    """Write the dead letters of the pipeline until the block ends. In mode `once`, wait until all are written.
+
+    Args:
+        spark, pipeline, kafka: see runner.running_query().
+        checkpoint: the checkpoint of the pipeline.
+        topic: the topic for dead letters.
+        max_bytes: the size of its largest record.
+    """
+    bad = bad_records(pipeline, topics.read_all(spark, kafka, pipeline))
+    if bad is None:
+        yield
+        return
+    writer = _Writer(letters(bad, topic, max_bytes), topic, kafka, checkpoint, is_once=pipeline.mode == "once")
+    thread = Thread(target=writer.run, name="dead letters", daemon=True)
+    thread.start()
+    try:
+        yield
+        if pipeline.mode == "once":
+            thread.join()
+    finally:
+        writer.stopped.set()
+        thread.join(STOP_TIMEOUT_S)
+
+
+class _Writer:
+    """Runs the query that writes dead letters, and starts it again after a failure."""
+
+    def __init__(self, rows: DataFrame, topic: str, kafka: Mapping[str, str], checkpoint: str, is_once: bool) -> None:
+        self.stopped = Event()
+        self._topic = topic
+        self._is_once = is_once
+        options = {f"kafka.{name}": value for name, value in kafka.items()}
+        self._writer = (
+            rows.writeStream.format("kafka")
+            .options(**options)
+            .option("checkpointLocation", f"{checkpoint}/dead-letters")
+            .outputMode("append")
+        )
+
+    def run(self) -> None:
+        backoff_s = POLL_INTERVAL_S
+        while not self.stopped.is_set():
+            try:
+                if self._run_once():
+                    return
+            except Exception as error:  # noqa: BLE001 - Spark raises many types, and the pipeline must not stop
+                first = (str(error).splitlines() or [type(error).__name__])[0]
+                logger.warning("dead letters are delayed, because their query ended: %s", first[:300])
+            self.stopped.wait(backoff_s)
+            backoff_s = min(MAX_BACKOFF_S, backoff_s * 2)
+
+    def _run_once(self) -> bool:
+        """Run the query. Returns False if it failed."""
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if self._is_once else {"processingTime": f"{INTERVAL_S} seconds"}
+        )
+        query = self._writer.trigger(**trigger).start()
+        reported = -1
+        try:
+            while query.isActive and not self.stopped.is_set():
+                reported = self._report(query, reported)
+                self.stopped.wait(POLL_INTERVAL_S)
+            self._report(query, reported)
+            if (error := query.exception()) is not None:
+                raise error
+            return self._is_once or self.stopped.is_set()
+        finally:
+            query.stop()
+
+    def _report(self, query: StreamingQuery, reported: int) -> int:
+        for progress in query.recentProgress:
+            if progress.batchId <= reported:
+                continue
+            reported = progress.batchId
+            observed = progress.observedMetrics.get(OBSERVED)
+            if observed is not None and observed.records:
+                logger.warning("dead letters: %d in %s, such as %s", observed.records, self._topic, observed.example)
+        return reported

@@ -1,0 +1,65 @@
+"""Small files next to a checkpoint. They can be on any file system that Spark can access, such as hdfs:// or s3a://."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class Files:
+    """Reads and writes small files with Hadoop's FileSystem.
+
+    Args:
+        spark: its Hadoop configuration defines the file systems and their credentials.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+        self._configuration = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined,unused-ignore]
+
+    def read(self, path: str) -> str | None:
+        """Return the content of a file, or None if the file does not exist."""
+        system, file = self._open(path)
+        if not system.exists(file):
+            return None
+        stream = system.open(file)
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file, and replace an existing one."""
+        system, file = self._open(path)
+        stream = system.create(file, True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
+        system, file = self._open(path)
+        return bool(system.exists(file))
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a directory with its content. Nothing happens if it does not exist."""
+        system, file = self._open(path)
+        system.delete(file, True)
+
+    def changed_at_ms(self, directory: str) -> int | None:
+        """Return when the newest file of a directory was changed, in milliseconds since the epoch. None: there is none."""
+        system, path = self._open(directory)
+        if not system.exists(path):
+            return None
+        return max((int(status.getModificationTime()) for status in system.listStatus(path)), default=None)
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names of the files and directories in a directory."""
+        system, path = self._open(directory)
+        return [str(each.getPath().getName()) for each in system.listStatus(path)] if system.exists(path) else []
+
+    def _open(self, path: str) -> tuple[Any, Any]:
+        found = self._jvm.org.apache.hadoop.fs.Path(path)
+        return found.getFileSystem(self._configuration), found

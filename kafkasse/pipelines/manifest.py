@@ -1,0 +1,101 @@
+"""The manifest of a checkpoint: which pipeline wrote it, with which settings. No I/O: the caller passes in the content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.pipeline import Pipeline
+
+FILE = "kafkasse.json"  # in the directory of the checkpoint
+FIELDS = "fields"  # the name of a query's setting to which entries can be added
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint was written with.
+
+    Args:
+        pipeline: the name of the pipeline.
+        settings: the settings on which the state depends; see Pipeline.settings.
+        generation: how often the sinks were rebuilt; see contract.records().
+        created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
+        kafkasse: the version of kafkasse.
+        spark: the version of Spark.
+    """
+
+    pipeline: str
+    settings: dict[str, Any]
+    generation: int
+    created_at_ms: int
+    kafkasse: str
+    spark: str
+
+    @classmethod
+    def parse(cls, text: str, checkpoint: str) -> Manifest:
+        """Parse the content of the file.
+
+        Raises:
+            CommandError: the content is not a manifest.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise CommandError(
+                f"{checkpoint}/{FILE} is not a manifest ({error}); restore the file, or use another --checkpoint"
+            ) from error
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False)
+
+    def updated(self, pipeline: Pipeline, kafkasse: str, spark: str) -> Manifest:
+        """Return the manifest of a checkpoint that a compatible pipeline continues."""
+        return replace(self, settings=plain_settings(pipeline), kafkasse=kafkasse, spark=spark)
+
+    def check(self, pipeline: Pipeline, checkpoint: str) -> None:
+        """Check that a pipeline can continue with the checkpoint.
+
+        Raises:
+            CommandError: the state does not fit. The message names the difference and the possible solutions.
+        """
+        if found := list(differences(self.settings, plain_settings(pipeline))):
+            raise CommandError(
+                f"the pipeline {pipeline.name} cannot continue with the checkpoint {checkpoint}: {'; '.join(found)}. "
+                "Run it with --rebuild to compute all results again beside the running version and then switch over, or "
+                "undo the change, or use another --checkpoint, which writes all results again, from the oldest to the newest"
+            )
+
+
+def plain_settings(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the settings of a pipeline as they are after a round trip through JSON.
+
+    Raises:
+        CommandError: a setting of the query cannot be expressed in JSON.
+    """
+    try:
+        settings: dict[str, Any] = json.loads(json.dumps(pipeline.settings))
+    except (TypeError, ValueError) as error:
+        raise CommandError(
+            f"the pipeline {pipeline.name}: the settings of its query must be plain data such as numbers, texts, lists and "
+            f"dicts, so that its checkpoint can contain them ({error})"
+        ) from error
+    return settings
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the incompatible differences of two settings. Adding a field to `fields` is compatible."""
+    for name in [*before, *(name for name in after if name not in before)]:
+        old, new = before.get(name), after.get(name)
+        at = f"{path}.{name}" if path else name
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            added_allowed = name == FIELDS or path.endswith(FIELDS)
+            yield from differences(old, {each: new[each] for each in new if each in old} if added_allowed else new, at)
+        elif isinstance(old, list) and isinstance(new, list) and name == FIELDS:
+            if removed := [each for each in old if each not in new]:
+                yield f"{at} no longer contains {', '.join(map(str, removed))}"
+        elif old != new:
+            yield f"{at} was {json.dumps(old)} and is {json.dumps(new)} now"

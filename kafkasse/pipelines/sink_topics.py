@@ -1,0 +1,102 @@
+"""What Kafka knows about the topics that a pipeline writes: the size of their records, and their newest records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.sql import SparkSession
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.topics import SHORT_TIMEOUTS
+
+DEFAULT_MAX_BYTES = 1_048_588  # of a topic, unless its broker has another default
+DEFAULT_BUFFER_BYTES = 33_554_432  # the producer's buffer.memory
+LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
+
+
+def dead_letters_of(pipeline: Pipeline) -> str:
+    """Return the topic for the dead letters of a pipeline: `<topic of the first sink>.dead-letters` by default."""
+    return pipeline.dead_letters or f"{next(iter(pipeline.sinks.values())).topic}.dead-letters"
+
+
+class SinkTopics:
+    """Asks Kafka about topics.
+
+    Args:
+        spark: the session whose JVM contains Kafka's client.
+        kafka: settings of the Kafka clients, including `bootstrap.servers`.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
+        self._jvm: Any = spark._jvm
+        self._kafka = dict(kafka)
+
+    @contextmanager
+    def _admin(self) -> Iterator[Any]:
+        properties = self._jvm.java.util.Properties()
+        for name, value in (self._kafka | SHORT_TIMEOUTS).items():
+            properties.setProperty(name, value)
+        admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the size of the largest record that Kafka accepts, for each topic.
+
+        This is the smallest of the topic's `max.message.bytes` and the producer's `max.request.size` and `buffer.memory`.
+        """
+        own = int(self._kafka.get("buffer.memory", DEFAULT_BUFFER_BYTES))
+        if "max.request.size" in self._kafka:
+            own = min(own, int(self._kafka["max.request.size"]))
+        type_ = self._jvm.org.apache.kafka.common.config.ConfigResource.Type.TOPIC
+        with self._admin() as admin:
+            return {topic: min(own, self._max_message_bytes(admin, type_, topic)) for topic in topics}
+
+    def _max_message_bytes(self, admin: Any, type_: Any, topic: str) -> int:
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource(type_, topic)
+        try:
+            config = admin.describeConfigs([resource]).values()[resource].get()
+        except Py4JJavaError:  # the user may not read the settings of topics
+            return DEFAULT_MAX_BYTES
+        return int(config.get("max.message.bytes").value())
+
+    def create_dead_letters(self, topic: str, max_bytes: int) -> None:
+        """Create the topic of dead letters if it does not exist, for records of up to `max_bytes` bytes.
+
+        Raises:
+            CommandError: the topic does not exist and cannot be created.
+        """
+        optional = self._jvm.java.util.Optional.empty()
+        created = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, optional, optional).configs(
+            {"max.message.bytes": str(max_bytes + LETTER_OVERHEAD_BYTES)}
+        )
+        with self._admin() as admin:
+            if topic in set(admin.listTopics().names().get()):
+                return
+            try:
+                admin.createTopics([created]).all().get()
+            except Py4JJavaError as error:
+                cause = error.java_exception.getCause()
+                if cause.getClass().getSimpleName() != "TopicExistsException":
+                    raise CommandError(
+                        f"the topic {topic} for dead letters does not exist and cannot be created ({cause.getMessage()});"
+                        " create it, or set dead_letters= of the pipeline to another topic"
+                    ) from error
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return the first offset and the end of each partition of a topic."""
+        kafka = self._jvm.org.apache.kafka
+        with self._admin() as admin:
+            described = admin.describeTopics([topic]).topicNameValues()[topic].get()
+            partitions = [kafka.common.TopicPartition(topic, each.partition()) for each in described.partitions()]
+            first, end = (
+                admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
+                for spec in (kafka.clients.admin.OffsetSpec.earliest(), kafka.clients.admin.OffsetSpec.latest())
+            )
+            return {each.partition(): (first[each].offset(), end[each].offset()) for each in partitions}

@@ -1,0 +1,83 @@
+"""The versions that the sinks of a pipeline contain already. A pipeline that resumes does not write older ones again.
+
+A pipeline that ended between two commits computes the results since the last commit again. In real-time mode, the rows of
+different partitions may be read in another order, so these results may be older than those that the sinks contain. They are
+dropped before they are written. Therefore, the sinks never move back in time, and compaction keeps the newest results.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafkasse.pipelines.contract import GENERATION, VERSION
+from kafkasse.pipelines.sink_topics import SinkTopics
+
+MAX_CLOCK_DIFFERENCE_MS = 60_000  # between the file system of the checkpoint and the machines that write to Kafka
+TAIL_RECORDS = 100
+
+
+def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms: int) -> DataFrame | None:
+    """Return the highest version of each key that was written since a time, or None if there is none.
+
+    Args:
+        spark: the session.
+        kafka: settings of the Kafka clients.
+        topics: the topics of the sinks.
+        time_ms: in milliseconds since the epoch.
+
+    Returns:
+        Rows of `written_topic`, `written_key` and `written_version`.
+    """
+    start = {
+        "startingTimestamp": str(time_ms - MAX_CLOCK_DIFFERENCE_MS),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    versions = _versions(spark, kafka, ",".join(topics), start)
+    newest = versions.groupBy("topic", "key").agg(F.max("version").alias("version")).collect()
+    if not newest:
+        return None
+    rows = [(row.topic, bytes(row.key), row.version) for row in newest]
+    return spark.createDataFrame(rows, "written_topic string, written_key binary, written_version bigint")
+
+
+def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str]) -> int:
+    """Return the generation of a new checkpoint: one more than that of the newest records of the sinks."""
+    found = -1
+    for topic in topics:
+        offsets = SinkTopics(spark, kafka).offsets(topic)
+        if all(first == end for first, end in offsets.values()):
+            continue
+        starts = {str(partition): max(first, end - TAIL_RECORDS) for partition, (first, end) in offsets.items()}
+        versions = _versions(spark, kafka, topic, {"startingOffsets": json.dumps({topic: starts})})
+        [(newest,)] = versions.agg(F.max("version")).collect()
+        found = max(found, -1 if newest is None else newest // GENERATION)
+    return found + 1
+
+
+def _versions(spark: SparkSession, kafka: dict[str, str], topics: str, start: dict[str, str]) -> DataFrame:
+    options = {f"kafka.{name}": value for name, value in kafka.items()}
+    reader = spark.read.format("kafka").options(**options, **start).option("includeHeaders", "true")
+    header = F.filter("headers", lambda each: each["key"] == VERSION)
+    version = F.element_at(header, -1)["value"].cast("string").try_cast("bigint")
+    records = reader.option("subscribe", topics).load().where("key IS NOT NULL AND headers IS NOT NULL")
+    return (
+        records.where(F.size(header) > 0).select("topic", "key", version.alias("version")).where("version IS NOT NULL")
+    )
+
+
+def only_newer(rows: DataFrame, written: DataFrame, generation: int) -> DataFrame:
+    """Return the rows that are newer than the written record of their key.
+
+    Args:
+        rows: `topic`, `key`, `value` and `version`.
+        written: the result of since().
+        generation: of the rows; see contract.records().
+    """
+    same_key = (F.col("topic") == F.col("written_topic")) & (F.col("key").cast("binary") == F.col("written_key"))
+    joined = rows.join(F.broadcast(written), same_key, "left")
+    version = F.col("version") + F.lit(generation * GENERATION)
+    is_newer = F.col("written_version").isNull() | F.col("version").isNull() | (version > F.col("written_version"))
+    return joined.where(is_newer).drop(*written.columns)

@@ -1,0 +1,132 @@
+"""The records that a pipeline writes: headers, size, keys and dead letters, with Spark and a broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.runner import running_query
+from tests.pipelines.countries import country, fields, top
+from tests.pipelines.topics import Topics
+
+READ_TIMEOUT_S = 60.0
+REASON = "kafkasse-dead-letter-reason"
+
+
+@pytest.fixture
+def pipeline(topics: Topics) -> Pipeline:
+    """The Top 3 pipeline with this test's topics."""
+    return replace(TOPN, source=topics.source, sink=topics.sink)
+
+
+def read(topics: Topics, topic: str, count: int) -> list[Any]:
+    """Return the first records of a topic as soon as it contains `count` of them."""
+    consumer = KafkaConsumer(bootstrap_servers=topics.cluster.bootstrap_servers, auto_offset_reset="earliest")
+    records: list[Any] = []
+    deadline_s = time.monotonic() + READ_TIMEOUT_S
+    while time.monotonic() < deadline_s and len(records) < count:
+        if not consumer.assignment():
+            partitions = consumer.partitions_for_topic(topic) or ()
+            consumer.assign([TopicPartition(topic, each) for each in partitions])
+            time.sleep(0.1)
+            continue
+        records += [each for polled in consumer.poll(500).values() for each in polled]
+    consumer.close()
+    assert len(records) >= count, records
+    return records
+
+
+def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:
+    """A legal country whose record is large."""
+    return code.encode(), json.dumps(fields(code, size) | {"name": "x" * name_bytes}).encode()
+
+
+def test_a_result_that_kafka_would_reject_becomes_a_dead_letter(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Two legal records have a Top 3 that is too large. The pipeline continues, and the sink keeps the result before it."""
+    topics.send(large_country("FR", 5, 900_000))
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(bool)
+        topics.send(large_country("DE", 4, 900_000))
+        [letter] = read(topics, f"{topics.sink}.dead-letters", 1)
+        topics.send(country("DE", 4))
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "DE"])
+
+    headers = dict(letter.headers)
+    assert (b"Europe", None) == (letter.key, letter.value)
+    assert b"bytes, but Kafka accepts" in headers[REASON]
+    assert topics.sink.encode() == headers["kafkasse-dead-letter-topic"]
+    assert b"value" == headers["kafkasse-dead-letter-omitted"]
+
+
+def copy(records: DataFrame) -> DataFrame:
+    """A query that changes nothing, except that a value can ask for a null key."""
+    key = F.when(F.col("value") != b"no key", F.col("key"))
+    position = F.create_map("partition", "offset")
+    return records.select(key.alias("key"), "value", (F.col("offset") + 1).alias("version"), position.alias("position"))
+
+
+def test_each_record_has_the_headers_of_the_contract(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """They contain the pipeline and its version, the version of the key, and the position in the source."""
+    topics.send((b"a", b"1"), (b"a", b"2"))
+
+    with running_query(
+        spark, Pipeline("copy", topics.source, copy, topics.sink, version=7), topics.kafka, str(tmp_path)
+    ):
+        records = read(topics, topics.sink, 2)
+
+    partition = ord("a") % 3
+    expected = [
+        {
+            "kafkasse-pipeline": b"copy/7",
+            "kafkasse-version": str(offset + 1).encode(),
+            "kafkasse-source": b'{"%d":%d}' % (partition, offset),
+        }
+        for offset in (0, 1)
+    ]
+    assert expected == [dict(record.headers) for record in records]
+
+
+def test_a_row_without_a_key_becomes_a_dead_letter(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """A compacted topic would reject the record, and the pipeline would stop."""
+    topics.send((b"a", b"no key"), (b"a", b"2"))
+
+    with running_query(spark, Pipeline("copy", topics.source, copy, topics.sink), topics.kafka, str(tmp_path)):
+        [record] = read(topics, topics.sink, 1)
+        [letter] = read(topics, f"{topics.sink}.dead-letters", 1)
+
+    assert b"2" == record.value
+    assert (None, b"no key", b"it has no key") == (letter.key, letter.value, dict(letter.headers)[REASON])
+
+
+def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """The dead letter has the key, the value and the headers of the record, and says where it is and why it is bad."""
+    bad = [(b"FR", b"{\xff"), (None, b"[]"), *((b"FR", b"%d" % n) for n in range(10))]
+    for key, value in bad:
+        topics.cluster.send(topics.source, value, key=key, partition=1, headers=[("trace", b"\x00")])
+    topics.send(country("DE", 4))
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        topics.read(lambda latest: top(latest["Europe"]) == ["DE"])
+        letters = read(topics, f"{topics.sink}.dead-letters", len(bad))
+
+    assert bad == [(letter.key, letter.value) for letter in letters]
+    assert {("trace", b"\x00")} == {letter.headers[0] for letter in letters}
+    headers = dict(letters[1].headers)
+    where = [headers[f"kafkasse-dead-letter-{name}"] for name in ("topic", "partition", "offset", "reason")]
+    assert [topics.source.encode(), b"1", b"1", b"it has no key"] == where
+    assert int(headers["kafkasse-dead-letter-timestamp"]) > 0
