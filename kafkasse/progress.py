@@ -67,9 +67,12 @@ class Progress:
 
 @contextmanager
 def waiting(label: str) -> Iterator[None]:
-    """Show the label while the block runs, if it takes longer than a second. A terminal also shows the seconds."""
+    """Show the label and the seconds on a terminal while the block runs, if it takes longer than a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
     finished = threading.Event()
-    thread = threading.Thread(target=_show_waiting, args=(label, finished), daemon=True)
+    thread = threading.Thread(target=_show_seconds, args=(label, finished), daemon=True)
     thread.start()
     try:
         yield
@@ -78,18 +81,14 @@ def waiting(label: str) -> Iterator[None]:
         thread.join()
 
 
-def _show_waiting(label: str, finished: threading.Event) -> None:
+def _show_seconds(label: str, finished: threading.Event) -> None:
     started_s = time.monotonic()
-    terminal = sys.stderr.isatty()
+    is_shown = False
     while not finished.wait(SILENCE_S):
-        if not terminal:
-            sys.stderr.write(f"{label} ...\n")
-            sys.stderr.flush()
-            finished.wait()
-            return
+        is_shown = True
         line = f"{label} ... {time.monotonic() - started_s:.0f} s"
         sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()
-    if terminal and time.monotonic() - started_s > SILENCE_S:
+    if is_shown:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -20,7 +20,9 @@ from kafkasse.errors import KafkasseError
 # A module name in this package and the command's line in `kafkasse --help`, in the order in which a newcomer needs them.
 SUMMARIES = {
     "demo": "Try everything: Kafka, Spark and a live web page on this machine.",
+    "init": "Write a commented configuration for your Kafka.",
     "serve": "Stream topics over HTTP.",
+    "topics": "List the topics that exist and those that are served.",
     "check": "Check the configuration and list what would be served.",
     "streams": "List the open streams of a running server, or end one.",
     "config": "Print the effective settings and their sources.",
@@ -83,7 +85,7 @@ def _kafkasse() -> None:
     \b
     Start here:
       kafkasse demo            see everything work, without any configuration
-      kafkasse serve --help    stream the topics of your own Kafka
+      kafkasse init            write a configuration for your own Kafka
       kafkasse COMMAND --help  the options of a command, and an example
     """
 

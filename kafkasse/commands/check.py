@@ -5,10 +5,8 @@ It reads metadata only, with the client that the server uses, so it reports the 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
@@ -16,8 +14,8 @@ import click
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.describe.streams import is_pattern
-from kafkasse.errors import CommandError, KafkasseError
-from kafkasse.kafka.version import check_version
+from kafkasse.errors import CommandError
+from kafkasse.kafka.listing import existing_topics
 from kafkasse.route import Route
 
 EPILOG = """\b
@@ -46,7 +44,8 @@ def command(file: Path | None) -> None:
         if not cluster and not routes:
             continue  # all routes read from other clusters
         try:
-            existing = _topics(config, cluster)
+            existing = existing_topics(config, cluster)
+            click.echo(f"Kafka at {servers(config.kafka_settings(cluster))}")
         except CommandError as error:
             problems.append(f"clusters.{cluster}: {error}" if cluster else str(error))
         else:
@@ -54,46 +53,6 @@ def command(file: Path | None) -> None:
     if problems:
         raise CommandError("\n".join(problems))
     click.echo("The configuration is valid, Kafka answers, and every configured topic exists.")
-
-
-def _topics(config: Config, cluster: str) -> Partitions:
-    """Return the topics of a cluster that start with topic_prefix, without the prefix."""
-    check_version()
-    from kafkasse.kafka.client import Client  # here, because importing kafka-python takes longer than most checks
-    from kafkasse.kafka.errors import translate_errors
-
-    settings = config.kafka_settings(cluster)
-    client = Client(settings, config.kafka.kafka_timeout_s)
-    with closing(client), _reasons(), translate_errors():
-        found = client.metadata(None)
-    click.echo(f"Kafka at {servers(settings)}")
-    prefix = config.topic_prefix(cluster)
-    return {
-        name.removeprefix(prefix): len(each.partitions)
-        for name, each in found.items()
-        if name.startswith(prefix) and not each.error_code
-    }
-
-
-@contextmanager
-def _reasons() -> Iterator[None]:
-    """Raise a CommandError with the reason for a Kafka error. The adapter logs it, because its errors are for clients."""
-    reasons: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]  # no class needed
-    log = logging.getLogger("kafkasse.kafka.errors")
-    kafka_python_log = logging.getLogger("kafka")
-    saved = log.propagate, kafka_python_log.level
-    log.addHandler(handler)
-    log.propagate = False
-    kafka_python_log.setLevel(logging.CRITICAL)  # kafka-python logs dozens of lines about one failure
-    try:
-        yield
-    except KafkasseError as error:
-        raise CommandError(reasons[-1] if reasons else error.detail) from None
-    finally:
-        log.removeHandler(handler)
-        log.propagate, kafka_python_log.level = saved
 
 
 def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]:

@@ -1,0 +1,82 @@
+"""`kafkasse topics`: list the topics that exist, and where a server would stream them. It reads metadata only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from kafkasse.config import Config
+from kafkasse.describe.streams import is_pattern
+from kafkasse.kafka.listing import existing_topics
+from kafkasse.route import Route
+
+EPILOG = """\b
+Examples:
+  kafkasse topics kafkasse.yaml
+  kafkasse topics --bootstrap-servers kafka-1.example:9092
+  kafkasse topics --json
+"""
+
+
+class Row(NamedTuple):
+    """A topic, the number of its partitions (0 if it does not exist), and the paths of its streams."""
+
+    topic: str
+    cluster: str
+    partitions: int
+    paths: list[str]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS).")
+@click.option("--internal", is_flag=True, help="List Kafka's internal topics, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per topic.")
+def command(file: Path | None, bootstrap_servers: str | None, internal: bool, as_json: bool) -> None:
+    """List the topics that exist and the paths at which a server streams them.
+
+    FILE is a YAML file of settings; without it, the file that KAFKASSE_CONFIG names. Environment variables apply as they
+    do for kafkasse serve. Topics that a route names but that do not exist are listed, too.
+    """
+    config = Config.load(
+        os.environ, file, kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None
+    )
+    rows = [
+        row
+        for cluster in ("", *config.kafka.clusters)
+        for row in _rows(config, cluster, existing_topics(config, cluster))
+        if internal or row.paths or not row.topic.startswith("__")
+    ]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row._asdict(), ensure_ascii=False))
+    elif rows:
+        _print_table(rows)
+    else:
+        click.echo("There are no topics, or the Kafka user may not see any.")
+
+
+def _rows(config: Config, cluster: str, existing: Mapping[str, int]) -> Iterator[Row]:
+    routes = [route for route in config.routes if route.cluster == cluster]
+    named = {topic for route in routes for topic in route.topics or route.allowed if not is_pattern(topic)}
+    for topic in sorted({*existing, *named}):
+        paths = [_path(route, topic) for route in routes if route.allows(topic)]
+        yield Row(topic, cluster, existing.get(topic, 0), paths)
+
+
+def _path(route: Route, topic: str) -> str:
+    return route.path.replace("{topics}", topic) if route.topics is None else route.path
+
+
+def _print_table(rows: list[Row]) -> None:
+    topics = [f"{row.topic} ({row.cluster})" if row.cluster else row.topic for row in rows]
+    width = max(len("TOPIC"), *map(len, topics))
+    click.echo(f"{'TOPIC':{width}}  PARTITIONS  STREAMED AT")
+    for topic, row in zip(topics, rows, strict=True):
+        partitions = str(row.partitions) if row.partitions else "missing"
+        click.echo(f"{topic:{width}}  {partitions:10}  {', '.join(row.paths) or '-'}")
