@@ -6,14 +6,11 @@ It works with any SSE server and treats event IDs as opaque. The only part of ka
 
 from __future__ import annotations
 
-import json
-import random
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
 from typing import Any
@@ -22,19 +19,23 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from kafkasse import __version__
+from kafkasse.client.core import (
+    DEFAULT_RETRY_S,
+    MAX_BACKOFF_S,
+    MAX_PROBLEM_BYTES,
+    MAX_SILENCE_S,
+    Retryable,
+    is_retryable,
+    problem_in,
+    retry_after_s,
+    wait_s,
+)
 from kafkasse.errors import CommandError
 from kafkasse.progress import waiting
 from kafkasse.sse import Event, EventTooLarge, Parser
 
-MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
-DEFAULT_RETRY_S = 1.0  # between two connections, until the server sends `retry:`
-MAX_BACKOFF_S = 30.0
-MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, because a wrong value could make us wait for days
-MAX_DOUBLINGS = 10
 MAX_CHUNK_BYTES = 64 * 1024
-MAX_PROBLEM_BYTES = 64 * 1024
 MAX_DETAIL_CHARS = 500
-RETRYABLE_STATUSES = (408, 425, 429)  # the only client errors that may disappear without a change of the request
 
 
 class EventSource:
@@ -74,12 +75,12 @@ class EventSource:
         while not self._stopped:
             try:
                 yield from self._connection()
-                failure = _Retryable("the stream ended")
-            except _Retryable as error:
+                failure = Retryable("the stream ended")
+            except Retryable as error:
                 failure = error
-            wait_s = _wait_s(self._failures, self._retry_s, failure.retry_after_s)
-            self._status(f"{failure}; retrying in {wait_s:.1f} s")
-            time.sleep(wait_s)
+            delay_s = wait_s(self._failures, self._retry_s, failure.retry_after_s)
+            self._status(f"{failure}; retrying in {delay_s:.1f} s")
+            time.sleep(delay_s)
             self._failures += 1
 
     def stop(self) -> None:
@@ -153,14 +154,6 @@ def _token(file: Path) -> str:
     return text
 
 
-class _Retryable(Exception):
-    """A failure that may be temporary. The next attempt can succeed after `retry_after_s` seconds at the earliest."""
-
-    def __init__(self, reason: str, retry_after_s: float = 0) -> None:
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
-
-
 def _event_stream(url: str, response: HTTPResponse) -> HTTPResponse:
     media_type = response.headers.get_content_type()
     if response.status != 200 or media_type != "text/event-stream":
@@ -176,34 +169,33 @@ def _chunks(response: HTTPResponse) -> Iterator[bytes]:
         while chunk := response.read1(MAX_CHUNK_BYTES):
             yield chunk
     except TimeoutError:
-        raise _Retryable(f"the server sent nothing for {MAX_SILENCE_S:.0f} s") from None
+        raise Retryable(f"the server sent nothing for {MAX_SILENCE_S:.0f} s") from None
     except (OSError, HTTPException):
-        raise _Retryable("the connection broke") from None
+        raise Retryable("the connection broke") from None
 
 
 def _http_error(url: str, error: HTTPError) -> Exception:
     raw = b""
     with suppress(OSError, HTTPException):
         raw = error.read(MAX_PROBLEM_BYTES)
-    detail = _detail(_problem(raw)) or error.reason
+    detail = _detail(problem_in(raw)) or error.reason
     return _failure(
         error.code,
         f"{url} answered {error.code}: {one_line(detail)}",
-        _retry_after_s(error.headers.get("Retry-After", ""), datetime.now(UTC)),
+        retry_after_s(error.headers.get("Retry-After", ""), datetime.now(UTC)),
     )
 
 
 def _stream_error(event: Event) -> Exception:
-    problem = _problem(event.data)
+    problem = problem_in(event.data)
     status = problem.get("status")
     detail = _detail(problem) or "the server gave no reason"
     return _failure(status if isinstance(status, int) else 503, f"the server ended the stream: {one_line(detail)}")
 
 
-def _failure(status: int, sentence: str, retry_after_s: float | None = None) -> Exception:
-    # A 500 without Retry-After is permanent: kafkasse sends it if a setting is wrong or a filter fails.
-    if status > 500 or status in RETRYABLE_STATUSES or (status == 500 and retry_after_s is not None):
-        return _Retryable(sentence, retry_after_s or 0)
+def _failure(status: int, sentence: str, requested_s: float | None = None) -> Exception:
+    if is_retryable(status, requested_s):
+        return Retryable(sentence, requested_s or 0)
     return CommandError(sentence)
 
 
@@ -215,16 +207,8 @@ def _connection_error(url: str, error: OSError | HTTPException) -> Exception:
             "If a private CA signed it, set SSL_CERT_FILE to the CA's certificate."
         )
     if isinstance(reason, OSError) and reason.strerror:
-        return _Retryable(f"cannot connect to {url}: {reason.strerror}")
-    return _Retryable(f"cannot connect to {url}: {one_line(str(reason) or type(reason).__name__)}")
-
-
-def _problem(raw: str | bytes) -> dict[str, Any]:
-    try:
-        problem = json.loads(raw)
-    except (ValueError, RecursionError):
-        return {}
-    return problem if isinstance(problem, dict) else {}
+        return Retryable(f"cannot connect to {url}: {reason.strerror}")
+    return Retryable(f"cannot connect to {url}: {one_line(str(reason) or type(reason).__name__)}")
 
 
 def _detail(problem: dict[str, Any]) -> str:
@@ -235,26 +219,6 @@ def one_line(text: str) -> str:
     """Return untrusted `text` without line breaks and control characters, which the terminal could execute."""
     words = " ".join(text[:MAX_DETAIL_CHARS].split())
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
-
-
-def _retry_after_s(value: str, now: datetime) -> float | None:
-    """Parse a Retry-After header, which is a number of seconds or a date. Returns None if it is neither."""
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        return (parsedate_to_datetime(value) - now).total_seconds()
-    except (ValueError, TypeError):
-        return None
-
-
-def _wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:
-    """Return the seconds to wait before the next attempt: exponential backoff, plus up to 50 % of jitter.
-
-    The result is never less than the server requested.
-    """
-    backoff_s = min(MAX_BACKOFF_S, retry_s * 2.0 ** min(failures, MAX_DOUBLINGS))
-    requested_s = min(MAX_RETRY_S, max(retry_s, retry_after_s))
-    return max(backoff_s, requested_s) * random.uniform(1, 1.5)  # noqa: S311 - spreads the clients, not a secret
 
 
 def address(url: str, parameters: Sequence[tuple[str, str]]) -> str:

@@ -8,8 +8,9 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-str
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MAX_RETRY_DIGITS = 15  # 30,000 years in milliseconds; converting millions of digits would block the caller
@@ -33,6 +34,14 @@ class Event(NamedTuple):
     type: str
     data: str
     id: str
+
+    def json(self) -> Any:
+        """Return the parsed data.
+
+        Raises:
+            ValueError: the data is not JSON.
+        """
+        return json.loads(self.data)
 
 
 class Parser:

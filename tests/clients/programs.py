@@ -117,16 +117,12 @@ def _firefox(profile: Path, url: str) -> Sequence[str]:
     return ["firefox-esr", "--headless", "--no-remote", "--profile", str(profile), url]
 
 
-def _requests(_: Path, __: Path, url: str) -> Sequence[str]:
-    printed = 'print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)'
-    example = docs_example("def events(").replace("print(json.loads(event.data))", printed)
-    return [sys.executable, "-c", example.replace("http://127.0.0.1:6917/topn/updates", url)]
-
-
 PROGRAMS = [
     Program("kafkasse.js in Node", NODE, _node("kafkasse")),
     Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read")),
     Program("kafkasse.js in Firefox", FIREFOX, _browser(_firefox, "read")),
+    Program("kafkasse.client on requests", PYTHON, _python("with_kafkasse.py")),
+    Program("kafkasse.client on aiohttp", PYTHON, _python("with_kafkasse_async.py")),
     Program("EventSource in Chromium", CHROMIUM, _browser(_chromium, "follow")),
     Program("EventSource in Firefox", FIREFOX, _browser(_firefox, "follow")),
     Program("eventsource 2.0.2", NODE, _node("eventsource-2")),
@@ -135,7 +131,6 @@ PROGRAMS = [
     Program("@microsoft/fetch-event-source 2.0.1", NODE, _node("fetch-event-source")),
     Program("@microsoft/fetch-event-source 2.0.1, plain", NODE, _node("fetch-event-source-plain")),
     Program("launchdarkly-eventsource 2.2.0", NODE, _node("launchdarkly-eventsource")),
-    Program("requests 2.34.2", PYTHON, _requests),
     Program("httpx-sse 0.4.3", PYTHON, _python("with_httpx_sse.py")),
     Program("aiohttp-sse-client 0.2.1", PYTHON, _python("with_aiohttp_sse_client.py")),
     Program("r3labs/sse 2.10.0", GO, _go("r3labs-sse")),

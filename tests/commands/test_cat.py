@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.client import parse_headers
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +28,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kafkasse import event_source
 from kafkasse.commands import main
 
 pytestmark = pytest.mark.processes
@@ -726,66 +722,3 @@ def test_verifies_the_certificate(serve: Callable[..., Server], certificate: Pat
     assert trusted or re.fullmatch(
         r"kafkasse cat: the certificate of https://\S+ cannot be verified: [^\n]+\n", done.stderr
     )
-
-
-def run_python_example(url: str) -> subprocess.CompletedProcess[str]:
-    text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    program = example.replace("http://127.0.0.1:6917/topn/updates", url).replace("2000", "1")
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
-    )
-
-
-def test_the_python_example_of_the_docs(serve: Callable[..., Server]) -> None:
-    """The client of docs/clients.md resumes after an interruption and a 503, and ends with the server's reason."""
-    events = [f'event: message\nid: {number}\ndata: {{"n":{number}}}\n\n'.encode() for number in (1, 2)]
-    final = b'event: error\ndata: {"status":410,"detail":"gone"}\n\n'
-    server = serve(
-        chunked(RETRY_SOON + events[0], events[1][:9]),
-        rejection("503 Busy", {}),
-        chunked(b"id: 1b\n\n" + events[1], final),
-    )
-
-    done = run_python_example(server.url)
-
-    assert ("{'n': 1}\n{'n': 2}\n", "gone\n") == (done.stdout, done.stderr)
-    assert [None, "1", "1"] == [request.headers.get("last-event-id") for request in server.requests]
-
-
-def test_the_python_example_of_the_docs_stops_at_a_500(serve: Callable[..., Server]) -> None:
-    """A 500 is permanent before and during a stream. Before a stream, it is temporary if it has a Retry-After header."""
-    final = b'event: error\ndata: {"status":500,"detail":"failed"}\n\n'
-    in_stream = serve(rejection("500 Error", {}, "Retry-After: 1"), chunked(final))
-    before_stream = serve(rejection("500 Error", {}))
-
-    assert "failed\n" == run_python_example(in_stream.url).stderr
-    assert "HTTPError: 500" in run_python_example(before_stream.url).stderr
-
-
-NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        *[("5", 5), ("0", 0), (format_datetime(NOW + timedelta(seconds=90)), 90)],
-        *[("", None), ("soon", None), ("-1", None), ("Fri, 99 Foo 2026 12:00:00 GMT", None)],
-    ],
-)
-def test_parses_retry_after(value: str, seconds: float | None) -> None:
-    """Retry-After is a number of seconds or a date. Any other value is ignored."""
-    assert seconds == event_source._retry_after_s(value, NOW)
-
-
-@given(st.integers(0, 10**6), st.floats(0, 10**12), st.floats(-(10**12), 10**12))
-def test_the_wait_has_limits(failures: int, retry_s: float, retry_after_s: float) -> None:
-    """The wait is at least as long as the server requested, and at most one and a half times the limit."""
-    wait_s = event_source._wait_s(failures, retry_s, retry_after_s)
-
-    assert min(event_source.MAX_RETRY_S, max(retry_s, retry_after_s)) <= wait_s <= 1.5 * event_source.MAX_RETRY_S
-
-
-def test_backs_off_exponentially() -> None:
-    """Despite the random part, the wait after the third failure is longer than after the first."""
-    assert event_source._wait_s(0, 1, 0) < event_source._wait_s(2, 1, 0) < event_source._wait_s(4, 1, 0)

@@ -1,0 +1,157 @@
+"""A client on aiohttp, the most actively maintained asynchronous HTTP client for Python."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any, TypeVar, cast
+
+import aiohttp
+
+from kafkasse.client.core import (
+    CONNECT_TIMEOUT_S,
+    MAX_PROBLEM_BYTES,
+    MAX_SILENCE_S,
+    Core,
+    Retryable,
+    State,
+    StreamError,
+)
+from kafkasse.client.stores import PositionStore, Save, load, save_of
+from kafkasse.sse import Event
+
+T = TypeVar("T")
+Token = str | Callable[[bool], str | Awaitable[str]]
+Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+
+# What a retry may fix. Other exceptions of aiohttp, such as InvalidURL, go to the caller.
+_NETWORK_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+
+
+class AsyncStream:
+    """The same as `kafkasse.client.Stream` for asyncio.
+
+    The functions `token`, `headers`, `store.save` and the handlers of run() can be coroutine functions. `store.load` and
+    `on_state` cannot.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token | None = None,
+        headers: Headers | None = None,
+        last_event_id: str = "",
+        store: PositionStore | Save | None = None,
+        timeout_s: float = MAX_SILENCE_S,
+        retry_on: Collection[int] = (),
+        session: aiohttp.ClientSession | None = None,
+        on_state: Callable[[State], object] = lambda state: None,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._headers = headers
+        self._save = save_of(store)
+        self._timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._session = session
+        self._on_state = on_state
+        self._closed = asyncio.Event()
+        self._core = Core(last_event_id or load(store), callable(token) or callable(headers), retry_on)
+
+    @property
+    def position(self) -> str:
+        """The ID of the last event that the caller has processed."""
+        return self._core.position
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield events until close() is called.
+
+        Raises:
+            StreamError: a retry would not help.
+        """
+        async with AsyncExitStack() as stack:
+            session = self._session
+            if session is None:
+                session = await stack.enter_async_context(aiohttp.ClientSession())
+            while not self._closed.is_set():
+                began_s = time.monotonic()
+                self._on_state(State("connecting"))
+                try:
+                    async for event in self._connection(session):
+                        yield event
+                        await self.commit(event)
+                    failure = Retryable("the server ended the stream")
+                except Retryable as error:
+                    failure = error
+                if not self._closed.is_set() and (wait_s := self._core.wait_s(failure, time.monotonic() - began_s)):
+                    self._on_state(State("retrying", str(failure), wait_s))
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._closed.wait(), wait_s)
+
+    async def run(self, **handlers: Callable[[Event], object]) -> None:
+        """Call the handler of each event's type until close() is called: `await stream.run(message=show, gap=reload)`.
+
+        Raises:
+            StreamError: a retry would not help.
+        """
+        async for event in self:
+            if handler := handlers.get(event.type):
+                await _result(handler(event))
+
+    async def commit(self, event: Event) -> None:
+        """Save the position of an event now, for example before you leave the loop."""
+        if event.id and event.id != self._core.position:  # the rows of a snapshot have no ID
+            self._core.position = event.id
+            await _result(self._save(event.id))
+
+    def close(self) -> None:
+        """End the iteration: immediately while it waits, otherwise at the next heartbeat."""
+        self._closed.set()
+
+    async def _connection(self, session: aiohttp.ClientSession) -> AsyncIterator[Event]:
+        more: Mapping[str, str] | None = await self._ask(self._headers)
+        headers = {**(more or {}), **self._core.request_headers()}
+        if token := await self._ask(self._token):
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            async with session.get(self._url, headers=headers, timeout=self._timeout) as response:
+                await self._check(response)
+                self._on_state(State("open"))
+                async for chunk in response.content.iter_any():
+                    for event in self._core.receive(chunk):
+                        if self._closed.is_set():
+                            return
+                        yield event
+                    if self._closed.is_set():
+                        return
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise StreamError(f"the server's certificate cannot be verified: {error}") from error
+        except _NETWORK_ERRORS as error:
+            raise Retryable(f"the connection failed: {type(error).__name__}") from error
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.ok:
+            self._core.open(response.status, response.headers.get("Content-Type", ""))
+            return
+        body = b""
+        with suppress(*_NETWORK_ERRORS):
+            body = await response.content.read(MAX_PROBLEM_BYTES)
+        raise self._core.response_error(response.status, body, response.headers.get("Retry-After"))
+
+    async def _ask(self, option: T | Callable[[bool], T | Awaitable[T]]) -> T:
+        """Return an option, or what it returns if it is a function. A function that fails is called again later."""
+        if not callable(option):
+            return option
+        try:
+            return cast(T, await _result(option(self._core.wants_new_token)))
+        except (StreamError, Retryable):
+            raise
+        except Exception as error:  # the caller's code may raise anything, for example if the issuer is down
+            raise Retryable(f"the token or the headers are not available: {error!r}") from error
+
+
+async def _result(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,210 @@
+"""The rules of a client: what to send, which errors to retry, how long to wait. This module does no I/O.
+
+`kafkasse.client.requests`, `kafkasse.client.aiohttp` and `kafkasse cat` connect, and pass in what they receive.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from kafkasse.sse import Event, EventTooLarge, Parser
+
+MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
+CONNECT_TIMEOUT_S = 10.0
+DEFAULT_RETRY_S = 1.0  # between two connections, until the server sends `retry:`
+MAX_BACKOFF_S = 30.0
+MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, because a wrong value could make us wait for days
+MAX_DOUBLINGS = 10
+MAX_PROBLEM_BYTES = 64 * 1024
+RETRYABLE_STATUSES = (408, 425, 429)  # the only client errors that may disappear without a change of the request
+
+
+class StreamError(Exception):
+    """The stream cannot continue, and a retry would not help.
+
+    Attributes:
+        status: the status of the response or of the `error` event; None if there was none.
+        problem: the server's error object (RFC 9457); empty if there was none.
+    """
+
+    def __init__(self, reason: str, status: int | None = None, problem: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.problem = problem or {}
+
+
+class Retryable(Exception):
+    """A failure that may be temporary. The next attempt can succeed after `retry_after_s` seconds at the earliest."""
+
+    def __init__(self, reason: str, retry_after_s: float = 0, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.status = status
+
+
+class State(NamedTuple):
+    """The state of the connection.
+
+    Attributes:
+        name: "connecting", "open" or "retrying".
+        reason: why the stream must retry.
+        wait_s: how long it waits before it retries.
+    """
+
+    name: str
+    reason: str = ""
+    wait_s: float = 0.0
+
+
+class Core:
+    """The state of a stream across its connections.
+
+    Args:
+        position: the event ID to resume from; "" starts where the route says.
+        can_refresh: whether the client can get a new token after a 401.
+        retry_on: further statuses to retry.
+
+    Attributes:
+        position: the ID of the last event that the caller has processed. The caller sets it.
+        wants_new_token: whether the next token must be a new one, because the server rejected the last one.
+    """
+
+    def __init__(self, position: str, can_refresh: bool = False, retry_on: Collection[int] = ()) -> None:
+        self.position = position
+        self.wants_new_token = False
+        self._can_refresh = can_refresh
+        self._retry_on = retry_on
+        self._parser = Parser()
+        self._retry_s = DEFAULT_RETRY_S
+        self._failures = 0
+        self._events = 0  # of this connection
+        self._was_open = False
+
+    def request_headers(self) -> dict[str, str]:
+        """Return the headers that every request for the stream needs."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        return headers | {"Last-Event-ID": self.position} if self.position else headers
+
+    def open(self, status: int, content_type: str) -> None:
+        """Start to receive a response with the status 200.
+
+        Raises:
+            StreamError: the response is not an event stream.
+            Retryable: the same, but the URL has brought a stream before.
+        """
+        if status != 200 or content_type.partition(";")[0].strip().lower() != "text/event-stream":
+            reason = f"the server answered {status} with {content_type or 'no type'}, not with an event stream"
+            raise Retryable(reason) if self._was_open else StreamError(f"{reason}; check the URL", status)
+        self._was_open = True
+        self._events = 0
+        self._parser = Parser(last_event_id=self.position)
+
+    def receive(self, chunk: bytes) -> Iterator[Event]:
+        """Yield the events that `chunk` completes. An ID without data is a `position` event.
+
+        Raises:
+            StreamError, Retryable: the server sent an `error` event.
+        """
+        before = self._parser.last_event_id
+        try:
+            for event in self._parser.receive(chunk):
+                before = event.id
+                if event.type == "error":
+                    raise self.stream_error(event)
+                self._events += 1
+                if self._events > 1:  # every stream starts with a position, even if an error follows
+                    self.succeeded()
+                yield event
+        except EventTooLarge as error:
+            raise StreamError(str(error)) from None
+        finally:
+            if self._parser.retry_ms is not None:
+                self._retry_s = self._parser.retry_ms / 1000
+        if self._parser.last_event_id != before:
+            yield Event("position", "{}", self._parser.last_event_id)
+
+    def response_error(self, status: int, body: bytes, retry_after: str | None) -> StreamError | Retryable:
+        """Return the error for a response with another status than 2xx."""
+        return self._error(status, f"the server answered {status}", problem_in(body), retry_after)
+
+    def stream_error(self, event: Event) -> StreamError | Retryable:
+        """Return the error in an `error` event."""
+        problem = problem_in(event.data)
+        status = problem.get("status")
+        return self._error(status if isinstance(status, int) else 503, "the server ended the stream", problem, None)
+
+    def _error(
+        self, status: int, what: str, problem: dict[str, Any], retry_after: str | None
+    ) -> StreamError | Retryable:
+        detail = problem.get("detail") or problem.get("title")
+        reason = f"{what}: {detail}" if detail else what
+        wait_s = retry_after_s(retry_after or "", datetime.now(UTC))
+        if is_retryable(status, wait_s) or status in self._retry_on or (status == 401 and self._may_refresh):
+            return Retryable(reason, wait_s or 0, status)
+        return StreamError(reason, status, problem)
+
+    @property
+    def _may_refresh(self) -> bool:
+        return self._can_refresh and not self.wants_new_token
+
+    def wait_s(self, failure: Retryable, open_s: float) -> float:
+        """Return how long to wait before the next connection. After a 401, the client first tries a new token at once.
+
+        Args:
+            failure: why the last connection ended.
+            open_s: for how long it had been open.
+        """
+        if open_s > MAX_BACKOFF_S:
+            self.succeeded()
+        if failure.status == 401 and self._may_refresh:
+            self.wants_new_token = True
+            return 0
+        self._failures += 1
+        return wait_s(self._failures - 1, self._retry_s, failure.retry_after_s)
+
+    def succeeded(self) -> None:
+        """Start again with the shortest wait."""
+        self._failures = 0
+        self.wants_new_token = False
+
+
+def is_retryable(status: int, retry_after_s: float | None) -> bool:
+    """Return whether a failure may be temporary.
+
+    A 500 without Retry-After is permanent: kafkasse sends it if a setting is wrong or a filter fails.
+    """
+    return status > 500 or status in RETRYABLE_STATUSES or (status == 500 and retry_after_s is not None)
+
+
+def problem_in(raw: str | bytes) -> dict[str, Any]:
+    """Return the error object in a body or an event; an empty one if there is none."""
+    try:
+        problem = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return problem if isinstance(problem, dict) else {}
+
+
+def retry_after_s(value: str, now: datetime) -> float | None:
+    """Parse a Retry-After header, which is a number of seconds or a date. Returns None if it is neither."""
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        return (parsedate_to_datetime(value) - now).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:
+    """Return the seconds to wait before the next attempt: exponential backoff, plus up to 50 % of jitter.
+
+    The result is never less than the server requested.
+    """
+    backoff_s = min(MAX_BACKOFF_S, retry_s * 2.0 ** min(failures, MAX_DOUBLINGS))
+    requested_s = min(MAX_RETRY_S, max(retry_s, retry_after_s))
+    return max(backoff_s, requested_s) * random.uniform(1, 1.5)  # noqa: S311 - spreads the clients, not a secret

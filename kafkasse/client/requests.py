@@ -1,0 +1,198 @@
+"""A client on requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+import requests
+from requests.auth import AuthBase
+
+from kafkasse.client.core import (
+    CONNECT_TIMEOUT_S,
+    MAX_PROBLEM_BYTES,
+    MAX_SILENCE_S,
+    Core,
+    Retryable,
+    State,
+    StreamError,
+)
+from kafkasse.client.stores import PositionStore, Save, load, save_of
+from kafkasse.sse import Event
+
+T = TypeVar("T")
+Token = str | Callable[[bool], str]
+Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str]]
+
+# What a retry may fix. Other exceptions of requests, such as InvalidURL, go to the caller.
+_NETWORK_ERRORS = (
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    requests.exceptions.ContentDecodingError,  # the end of a compressed stream is missing
+)
+
+
+class Stream:
+    """An endless iterator over the events of a stream. It reconnects after each break and resumes at the last event.
+
+    The stream saves the position of an event when the caller asks for the next one. If the caller fails, the event is
+    therefore received again after a restart (at least once). For exactly once, save `event.id` in the transaction that
+    saves the result, and pass it as `last_event_id`.
+
+    Args:
+        url: the URL of the stream.
+        token: sent as `Authorization: Bearer …`. A function is called for each connection with False, and after a 401
+            with True, which means that it must return a new token.
+        headers: further headers, or a function as for `token`.
+        last_event_id: where to resume. Takes precedence over the position in `store`.
+        store: where to keep the position. A function is called with each position; pass `last_event_id` yourself.
+        timeout_s: after how much silence a connection is dead.
+        retry_on: statuses to retry in addition to 408, 425, 429 and 5xx, such as 404 for a topic that is created later.
+        session: for certificates, proxies and cookies.
+        on_state: called when the state of the connection changes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token | None = None,
+        headers: Headers | None = None,
+        last_event_id: str = "",
+        store: PositionStore | Save | None = None,
+        timeout_s: float = MAX_SILENCE_S,
+        retry_on: Collection[int] = (),
+        session: requests.Session | None = None,
+        on_state: Callable[[State], object] = lambda state: None,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._headers = headers
+        self._save = save_of(store)
+        self._timeout = CONNECT_TIMEOUT_S, timeout_s
+        self._session = session or requests.Session()
+        self._on_state = on_state
+        self._closed = threading.Event()
+        self._core = Core(last_event_id or load(store), callable(token) or callable(headers), retry_on)
+
+    @property
+    def position(self) -> str:
+        """The ID of the last event that the caller has processed."""
+        return self._core.position
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield events until close() is called.
+
+        Raises:
+            StreamError: a retry would not help.
+        """
+        while not self._closed.is_set():
+            began_s = time.monotonic()
+            self._on_state(State("connecting"))
+            try:
+                yield from self._connection()
+                failure = Retryable("the server ended the stream")
+            except Retryable as error:
+                failure = error
+            if not self._closed.is_set() and (wait_s := self._core.wait_s(failure, time.monotonic() - began_s)):
+                self._on_state(State("retrying", str(failure), wait_s))
+                self._closed.wait(wait_s)
+
+    def run(self, **handlers: Callable[[Event], object]) -> None:
+        """Call the handler of each event's type until close() is called: `stream.run(message=show, gap=reload)`.
+
+        Raises:
+            StreamError: a retry would not help.
+        """
+        for event in self:
+            if handler := handlers.get(event.type):
+                handler(event)
+
+    def commit(self, event: Event) -> None:
+        """Save the position of an event now, for example before you leave the loop."""
+        if event.id and event.id != self._core.position:  # the rows of a snapshot have no ID
+            self._core.position = event.id
+            self._save(event.id)
+
+    def close(self) -> None:
+        """End the iteration: immediately while it waits, otherwise at the next heartbeat. Can be called by any thread."""
+        self._closed.set()
+
+    def _connection(self) -> Iterator[Event]:
+        with self._open() as response:
+            self._on_state(State("open"))
+            for chunk in _chunks(response):
+                for event in self._core.receive(chunk):
+                    if self._closed.is_set():
+                        return
+                    yield event
+                    self.commit(event)
+                if self._closed.is_set():
+                    return
+
+    def _open(self) -> requests.Response:
+        refresh = self._core.wants_new_token
+        more: Mapping[str, str] | None = _ask(self._headers, refresh)
+        headers = {**(more or {}), **self._core.request_headers()}
+        token = _ask(self._token, refresh)
+        try:
+            response = self._session.get(
+                self._url,
+                # Browsers send IDs as UTF-8; requests would encode a string as Latin-1.
+                headers={name: value.encode() for name, value in headers.items()},
+                auth=_Bearer(token) if token else None,
+                stream=True,
+                timeout=self._timeout,
+            )
+        except _NETWORK_ERRORS as error:
+            raise _network_error(error) from error
+        if response.ok:
+            self._core.open(response.status_code, response.headers.get("Content-Type", ""))
+            return response
+        with response:
+            body = b""
+            with suppress(*_NETWORK_ERRORS):
+                body = next(response.iter_content(MAX_PROBLEM_BYTES), b"")
+            raise self._core.response_error(response.status_code, body, response.headers.get("Retry-After"))
+
+
+class _Bearer(AuthBase):
+    """Sets the token. As a header alone, an entry in ~/.netrc would replace it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _ask(option: T | Callable[[bool], T], refresh: bool) -> T:
+    """Return an option, or what it returns if it is a function. A function that fails is called again later."""
+    if not callable(option):
+        return option
+    try:
+        return option(refresh)
+    except (StreamError, Retryable):
+        raise
+    except Exception as error:  # the caller's code may raise anything, for example if the issuer is down
+        raise Retryable(f"the token or the headers are not available: {error!r}") from error
+
+
+def _network_error(error: requests.RequestException) -> StreamError | Retryable:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return StreamError(f"the server's certificate cannot be verified: {error}")
+    return Retryable(f"the connection failed: {type(error).__name__}")
+
+
+def _chunks(response: requests.Response) -> Iterator[bytes]:
+    # With None, requests returns each chunk of a chunked body as it arrives, but would read any other body to its end.
+    size = None if getattr(response.raw, "chunked", False) else 1
+    try:
+        yield from response.iter_content(size)
+    except _NETWORK_ERRORS as error:
+        raise _network_error(error) from error

@@ -1,0 +1,55 @@
+"""Where a client keeps its position while its process does not run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+
+class PositionStore(Protocol):
+    """A place for one position, such as a row of a database."""
+
+    def load(self) -> str | None:
+        """Return the position that was saved last, or None."""
+
+    def save(self, position: str) -> object:
+        """Replace the position. `AsyncStream` also accepts a coroutine function."""
+
+
+Save = Callable[[str], object]
+
+
+class FileStore:
+    """Keeps the position in a file. Each process needs its own file.
+
+    The file is replaced as a whole: after a crash, it contains the old or the new position. The data is not flushed to the
+    disk, so a power failure may restore an older position, whose events are then received again.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._new = self._path.with_name(f"{self._path.name}.new")
+
+    def load(self) -> str | None:
+        try:
+            return self._path.read_text("utf-8").strip()
+        except FileNotFoundError:
+            return None
+
+    def save(self, position: str) -> None:
+        self._new.write_text(f"{position}\n", "utf-8")
+        os.replace(self._new, self._path)  # noqa: PTH105 - Path.replace() costs twice as much
+
+
+def save_of(store: PositionStore | Save | None) -> Save:
+    """Return the function that saves a position."""
+    if store is None:
+        return lambda position: None
+    return store if callable(store) else store.save
+
+
+def load(store: PositionStore | Save | None) -> str:
+    """Return the saved position, or "". A function only saves."""
+    return "" if store is None or callable(store) else store.load() or ""

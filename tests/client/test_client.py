@@ -1,0 +1,345 @@
+"""Both Python clients against a server that follows a script. tests/clients tests them against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import responses
+
+from kafkasse.client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
+from tests.client.script import START, Answers, ScriptedServer, Sends, failure, message, sent_ids
+from tests.support.server import ROOT
+
+AnyStream = Stream | AsyncStream
+Serve = Callable[..., ScriptedServer]
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "DEFAULT_RETRY_S", 0.001)
+    monkeypatch.setattr(core, "MAX_BACKOFF_S", 0.01)
+
+
+@pytest.fixture(params=[Stream, AsyncStream])
+def client(request: pytest.FixtureRequest) -> type[AnyStream]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Returns a function that starts a server with a script."""
+    started: list[ScriptedServer] = []
+
+    def start(*script: Sends | Answers) -> ScriptedServer:
+        started.append(ScriptedServer(script))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def read(stream: AnyStream, count: int) -> list[Event]:
+    """Return `count` messages. The position of the last one is saved."""
+    if isinstance(stream, AsyncStream):
+        return asyncio.run(_read(stream, count))
+    found: list[Event] = []
+    for event in stream:
+        found += [event] if event.type == "message" else []
+        if len(found) == count:
+            stream.commit(event)
+            break
+    return found
+
+
+async def _read(stream: AsyncStream, count: int) -> list[Event]:
+    found: list[Event] = []
+    async for event in stream:
+        found += [event] if event.type == "message" else []
+        if len(found) == count:
+            await stream.commit(event)
+            break
+    return found
+
+
+def run(stream: AnyStream, **handlers: Callable[[Event], object]) -> None:
+    """Call run() until the stream ends."""
+    if isinstance(stream, AsyncStream):
+        asyncio.run(stream.run(**handlers))
+    else:
+        stream.run(**handlers)
+
+
+def ids(events: Sequence[Event]) -> list[str]:
+    return [event.id for event in events]
+
+
+@pytest.mark.parametrize("then", ["ends", "breaks"])
+def test_resumes_after_the_last_event(client: type[AnyStream], serve: Serve, then: str) -> None:
+    """The client reconnects after a break and after a clean end."""
+    server = serve(Sends(START + message(1), then), Sends(START + message(2)))
+
+    assert ["1", "2"] == ids(read(client(server.url), 2))
+    assert [None, "1"] == sent_ids(server)
+
+
+def test_an_event_that_is_cut_at_any_byte_arrives_once(client: type[AnyStream], serve: Serve) -> None:
+    """The client discards an incomplete event, and sends the ID before it."""
+    whole = START + message(1)
+    server = serve(*(Sends(whole[:size], "breaks") for size in range(len(whole))), Sends(message(1)))
+
+    assert ["1"] == ids(read(client(server.url), 1))
+    assert {None, "0"} == set(sent_ids(server))
+
+
+def test_retries_temporary_errors(client: type[AnyStream], serve: Serve) -> None:
+    """These are 408, 425, 429, 500 with Retry-After, 502 and 503."""
+    statuses = 408, 425, 429, 500, 502, 503
+    server = serve(*(Answers(status, Retry_After="0") for status in statuses), Sends(START + message(1)))
+    states: list[State] = []
+
+    assert ["1"] == ids(read(client(server.url, on_state=states.append), 1))
+    reasons = [each.reason for each in states if each.name == "retrying"]
+    assert [f"the server answered {status}: no: {status}" for status in statuses] == reasons
+
+
+def test_waits_as_long_as_retry_after_says(client: type[AnyStream], serve: Serve) -> None:
+    """close() ends the wait."""
+    server = serve(Answers(429, Retry_After="40"))
+    waits: list[float] = []
+
+    def close(state: State) -> None:
+        if state.name == "retrying":
+            waits.append(state.wait_s)
+            stream.close()
+
+    stream = client(server.url, on_state=close)
+    run(stream)
+
+    assert 40 <= waits[0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 500])
+def test_a_permanent_error_ends_the_stream(client: type[AnyStream], serve: Serve, status: int) -> None:
+    """The exception contains the server's reason."""
+    server = serve(Answers(status))
+
+    with pytest.raises(StreamError, match=f"no: {status}") as raised:
+        run(client(server.url))
+
+    assert (status, 1) == (raised.value.status, len(server.requests))
+
+
+def test_an_application_can_retry_other_statuses(client: type[AnyStream], serve: Serve) -> None:
+    """For example 404, for a topic that is created later."""
+    server = serve(Answers(404), Sends(START + message(1)))
+
+    assert ["1"] == ids(read(client(server.url, retry_on=[404]), 1))
+
+
+def test_gets_a_new_token_after_a_401(client: type[AnyStream], serve: Serve) -> None:
+    """The client asks for a new token once, and resumes with it."""
+    server = serve(Sends(START + message(1), "ends"), Answers(401), Sends(START + message(2)))
+
+    def token(refresh: bool) -> str:
+        return "new" if refresh else "old"
+
+    assert ["1", "2"] == ids(read(client(server.url, token=token, headers={"X-Tenant": "a"}), 2))
+    assert ["Bearer old", "Bearer old", "Bearer new"] == [each["authorization"] for each in server.requests]
+    assert ("1", "a") == (server.requests[2]["last-event-id"], server.requests[2]["x-tenant"])
+
+
+def test_a_second_401_ends_the_stream(client: type[AnyStream], serve: Serve) -> None:
+    """A new token that the server rejects too does not become valid by a retry."""
+    server = serve(Answers(401))
+
+    with pytest.raises(StreamError):
+        run(client(server.url, token=lambda refresh: "bad"))
+
+    assert 2 == len(server.requests)
+
+
+def test_calls_a_token_function_that_failed_again(client: type[AnyStream], serve: Serve) -> None:
+    """The issuer of the tokens may be down for a while."""
+    server = serve(Sends(START + message(1)))
+    errors = [OSError("the issuer is down")]
+
+    def token(refresh: bool) -> str:
+        if errors:
+            raise errors.pop()
+        return "t"
+
+    assert ["1"] == ids(read(client(server.url, token=token), 1))
+
+
+def test_an_error_event_is_temporary_if_its_status_is_above_500(client: type[AnyStream], serve: Serve) -> None:
+    """With any other status, it ends the stream."""
+    server = serve(Sends(START + message(1) + failure(503), "ends"), Sends(START + message(2) + failure(410), "ends"))
+    seen: list[Event] = []
+
+    with pytest.raises(StreamError, match="no: 410"):
+        run(client(server.url), message=seen.append)
+
+    assert ["1", "2"] == ids(seen)
+
+
+def test_replaces_a_silent_connection(client: type[AnyStream], serve: Serve) -> None:
+    """The server sends heartbeats, so the connection is dead."""
+    server = serve(Sends(START + message(1)), Sends(START + message(2)))
+
+    assert ["1", "2"] == ids(read(client(server.url, timeout_s=0.1), 2))
+
+
+def test_saves_the_position_after_the_event_was_processed(client: type[AnyStream], serve: Serve) -> None:
+    """If the handler fails, the position of its event is not saved."""
+    server = serve(Sends(START + message(1) + message(2)))
+    saved: list[str] = []
+    seen: list[tuple[str, list[str]]] = []
+
+    def handle(event: Event) -> None:
+        seen.append((event.id, [*saved]))
+        if event.id == "2":
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run(client(server.url, store=saved.append, last_event_id="0"), message=handle)
+
+    assert [("1", []), ("2", ["1"])] == seen
+    assert (["1"], "0") == (saved, server.requests[0]["last-event-id"])
+
+
+def test_a_file_keeps_the_position_for_the_next_process(client: type[AnyStream], serve: Serve, tmp_path: Path) -> None:
+    """The next stream starts at the event after the last one that was processed."""
+    server = serve(Sends(START + message(1)), Sends(START + message(2)))
+    store = FileStore(tmp_path / "position")
+
+    read(client(server.url, store=store), 1)
+    read(client(server.url, store=store), 1)
+
+    assert [None, "1"] == sent_ids(server)
+    assert ["position"] == [each.name for each in tmp_path.iterdir()]
+    assert "2" == store.load()
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """If the process is killed while it writes the position, the file contains the previous one."""
+    store = FileStore(tmp_path / "position")
+    store.save("1")
+    (tmp_path / "position.new").write_text("incompl")
+
+    assert "1" == store.load()
+
+
+def test_an_id_without_data_is_a_position(client: type[AnyStream], serve: Serve) -> None:
+    """A server with `position_events: false` sends no other positions."""
+    server = serve(Sends(b"id: 7\n\n", "ends"), Sends(message(8)))
+
+    assert ["8"] == ids(read(client(server.url), 1))
+    assert [None, "7"] == sent_ids(server)
+
+
+def test_a_response_that_is_no_stream_is_an_error(client: type[AnyStream], serve: Serve) -> None:
+    """Its URL is probably wrong."""
+    server = serve(Answers(200))
+
+    with pytest.raises(StreamError, match="not with an event stream"):
+        run(client(server.url))
+
+
+def test_coroutine_functions_are_awaited(serve: Serve) -> None:
+    """The asynchronous client accepts them for tokens, positions and handlers."""
+    server = serve(Sends(START + message(1) + message(2)))
+    calls: list[Any] = []
+
+    async def token(refresh: bool) -> str:
+        calls.append("token")
+        return "t"
+
+    async def save(position: str) -> None:
+        calls.append(position)
+
+    async def handle(event: Event) -> None:
+        calls.append(event.json())
+        stream.close()
+
+    stream = AsyncStream(server.url, token=token, store=save)
+    asyncio.run(stream.run(message=handle))
+
+    assert ["token", "0", {"n": 1}, "1"] == calls[:4]
+
+
+@responses.activate
+def test_works_with_responses() -> None:
+    """Applications can test their code without a server."""
+    url = "https://example.com/t"
+    responses.get(url, body=START + message(1), content_type="text/event-stream")
+    responses.get(url, json={"detail": "gone"}, status=410)
+    stream = Stream(url)
+    seen: list[Event] = []
+
+    with pytest.raises(StreamError, match="gone"):
+        stream.run(message=seen.append)
+
+    assert ["1"] == ids(seen)
+    assert "1" == responses.calls[1].request.headers["Last-Event-ID"].decode()
+
+
+def test_netrc_does_not_replace_the_token(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """requests prefers the password in ~/.netrc to a header."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login l password p\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server = serve(Sends(START + message(1)))
+
+    with closing(Stream(server.url, token=lambda refresh: "t")) as stream:
+        read(stream, 1)
+
+    assert "Bearer t" == server.requests[0]["authorization"]
+
+
+@pytest.mark.processes
+def test_needs_no_package_of_the_server() -> None:
+    """With `pip install --no-deps kafkasse`, requests is enough for Stream, and aiohttp for AsyncStream."""
+    script = """
+import sys
+
+for name in "flask werkzeug gevent gunicorn kafka aiokafka jsonschema msgspec yaml click prometheus_client".split():
+    sys.modules[name] = None
+import kafkasse.client
+assert not {"requests", "aiohttp"} & set(sys.modules)
+kafkasse.client.Stream, kafkasse.client.AsyncStream
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "" == done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_examples_of_the_docs(serve: Serve, tmp_path: Path, number: int) -> None:
+    """The clients of docs/clients.md resume after a break and a 503, and end with the server's reason."""
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs/clients.md").read_text(), re.DOTALL)[number]
+    server = serve(
+        Sends(START + message(1) + message(2)[:-5], "breaks"), Answers(503), Sends(message(2) + failure(410), "ends")
+    )
+    program = example.replace("http://127.0.0.1:6917/topn/updates", server.url)
+
+    done = run_command(sys.executable, "-c", program, cwd=tmp_path)
+
+    assert "{'n': 1}\n{'n': 2}\n" == done.stdout
+    assert done.stderr.endswith("StreamError: the server ended the stream: no: 410\n")
+    assert [None, "1", "1"] == sent_ids(server)
+    assert "2\n" == (tmp_path / "topn.position").read_text()
+
+
+def run_command(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
