@@ -30,11 +30,10 @@ PAGE, ABOUT = "/-/demo", "/-/demo-about"
 
 
 class StreamRequest(NamedTuple):
-    """The last event ID of a request for the stream, in the header or the query, and its Authorization header."""
+    """The last event ID of a request for the stream, in the header or the query."""
 
     header: str | None = None
     query: str | None = None
-    authorization: str | None = None
 
 
 class Quiet(WSGIRequestHandler):
@@ -85,9 +84,7 @@ class Site:
 
     def _updates(self) -> Response:
         fields = request.headers
-        received = StreamRequest(
-            fields.get("Last-Event-ID"), request.args.get("lastEventId"), fields.get("Authorization")
-        )
+        received = StreamRequest(fields.get("Last-Event-ID"), request.args.get("lastEventId"))
         if self.rejection:
             self.requests.append(received)
             return self.rejection()
@@ -259,6 +256,56 @@ class TestBoard:
 
         assert ["Russia\u00a0RU", "France\u00a0FR"] == [row[1] for row in page.board()["Europe"]]
         assert [0, 1] == page.highlights()
+
+    def test_a_row_slides_to_its_new_rank(self, page: Page) -> None:
+        """It remains the same row, starts where it was, and is not highlighted. The rows that it passes slide, too."""
+        page.open()
+        page.site.send(EUROPE)
+        page.wait_for_board("Europe")
+        page.run("document.querySelectorAll('tbody tr')[2].marked = true")
+
+        page.site.send(update("Europe", RUSSIA, FRANCE, UKRAINE))
+        page.wait_until(lambda: "France" in page.board()["Europe"][1][1])
+
+        moves = page.run(
+            "return [...document.querySelectorAll('tbody tr')].map((row) => [row.marked ?? false,"
+            " row.getAnimations().map((a) => parseInt(a.effect.getKeyframes()[0].transform.slice(11)))])"
+        )
+        assert [False, []] == moves[0]
+        assert (True, False) == (moves[1][0], moves[2][0])
+        assert moves[1][1][0] > 0 > moves[2][1][0]
+
+    def test_shows_the_countries_on_the_map(self, page: Page) -> None:
+        """Each country has the color of its rank, until it leaves the board. Codes that are not on the map are ignored."""
+        ranks = (
+            "return [...document.querySelectorAll('#map [class]')].map((p) => [p.textContent, p.getAttribute('class')])"
+        )
+        page.open()
+        page.site.send(EUROPE, update("Oceania", country("Nauru", 21, code="NR"), country("X", 5, code="__proto__")))
+        page.wait_for_board("Europe", "Oceania")
+
+        shown = page.run(ranks)
+        page.site.send(update("Europe", FRANCE))
+        page.wait_until(lambda: 1 == len(page.board()["Europe"]))
+
+        assert [
+            ["France: number 3 in Europe", "rank-3"],
+            ["Russia: number 1 in Europe", "rank-1"],
+            ["Ukraine: number 2 in Europe", "rank-2"],
+        ] == sorted(shown)
+        assert [["France: number 1 in Europe", "rank-1"]] == page.run(ranks)
+
+    def test_figures_do_not_wrap(self, page: Page) -> None:
+        """A figure of eight digits has one line at every width."""
+        page.site.preamble = update("Antarctica", country("Antarctica", 14_000_000, 8_888_888))
+        page.open()
+        page.wait_for_board("Antarctica")
+        for width_px in (320, 360, 420, 700, 768, 1024, 1280, 1600, 1920):
+            page.resize(width_px)
+
+            lines = page.run("return [...document.querySelectorAll('data')].map((e) => e.getClientRects().length)")
+            assert [1, 1] == lines, f"{width_px} px"
+            assert page.needs_no_sideways_scrolling(), f"{width_px} px"
 
     def test_sorts_continents_alphabetically(self, page: Page) -> None:
         """The order of the continents does not depend on the order of the updates, and first updates are not highlighted."""
@@ -727,54 +774,13 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
 
     page.open()
     page.wait_for_board("Europe")
-    page.browser.find_element(By.LINK_TEXT, "How this page works").click()
+    page.browser.find_element(By.LINK_TEXT, "How a country gets here").click()
 
     assert site.url + ABOUT == browser.current_url
     assert f"curl -N '{site.url}/topn/updates'" == page.text("pre")
     assert [] == page.console()
     browser.get("about:blank")
     site.stop()
-
-
-def fetch_example() -> str:
-    """Return a script that runs the example in docs/clients.md. `window.shown` has the data, and the message of an error."""
-    text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
-    (example,) = [each for each in re.findall(r"```js\n(.*?)```", text, re.DOTALL) if "function* events" in each]
-    return (
-        "window.shown = []; const show = (it) => shown.push(it.n); const token = 't';"
-        f"(async () => {{ {example.replace('/countries', '../topn/updates').replace('2000', '50')} }})()"
-        ".catch((error) => shown.push(error.message));"
-    )
-
-
-def test_fetch_example_of_the_docs(page: Page) -> None:
-    """The example in docs/clients.md resumes after a break, sends its headers, and throws the server's permanent error."""
-    page.browser.get(page.site.url + ABOUT)
-    page.site.preamble = SHORT_RETRY
-
-    page.run(fetch_example())
-    page.wait_for_requests(1)
-    page.site.send(event('{"n":1}', "1"), "id: 1b\n\n", "event: message\nid: 2\nda")
-    page.wait_until(lambda: [1] == page.run("return shown"))
-    page.site.end_streams()
-    page.wait_for_requests(2)
-    page.site.send(event('{"n":2}', "2"), event('{"status":410,"detail":"gone"}', type="error"))
-
-    page.wait_until(lambda: [1, 2, "gone"] == page.run("return shown"))
-    assert StreamRequest(header="1b", authorization="Bearer t") == page.site.requests[1]
-
-
-@pytest.mark.parametrize("in_stream", [False, True])
-def test_fetch_example_of_the_docs_stops_at_a_500(page: Page, in_stream: bool) -> None:
-    """The example throws the reason of a 500 without Retry-After, before and during a stream."""
-    problem = '{"status":500,"detail":"failed"}'
-    page.browser.get(page.site.url + ABOUT)
-    page.site.preamble = event(problem, type="error")
-    page.site.rejection = None if in_stream else reject(500, problem)
-
-    page.run(fetch_example())
-
-    page.wait_until(lambda: ["failed"] == page.run("return shown"))
 
 
 ASSETS = sorted(Path(__file__).parents[2].glob("kafkasse/web/page/assets/*"))
@@ -822,10 +828,9 @@ class TestFiles:
 
     @pytest.mark.parametrize("path", [PAGE, ABOUT])
     def test_credits_the_data(self, client: FlaskClient, path: str) -> None:
-        """Both pages name GeoNames and its license, and load nothing from other sites."""
+        """Both pages name GeoNames and its license, and Natural Earth, and load nothing from other sites."""
         text = client.get(path).text
 
-        assert {"https://www.geonames.org/", "https://creativecommons.org/licenses/by/4.0/"} == set(
-            re.findall(r"https://[^\"]+", text)
-        )
+        credited = {"https://www.geonames.org/", "https://www.naturalearthdata.com/"}
+        assert credited | {"https://creativecommons.org/licenses/by/4.0/"} == set(re.findall(r"https://[^\"]+", text))
         assert re.search(r"<(script|link|img)[^>]+https?:", text) is None

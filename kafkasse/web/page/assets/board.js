@@ -6,10 +6,13 @@
 const COUNTRIES_MAX = 3;
 const CONTINENTS_MAX = 50; // Reject more, so that a topic with other data cannot fill the browser's memory.
 const HIGHLIGHT_MS = 2400;
+const MOVE_MS = 700;
+const MAX_FIGURE_CHARS = 11; // so that a figure fits on a line
 const SHARE_MIN = 0.004; // keeps the smallest bar visible
 
 const sizeFormat = new Intl.NumberFormat();
 const peopleFormat = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
+const hugeFormat = new Intl.NumberFormat(undefined, { notation: "scientific", maximumSignificantDigits: 2 });
 const collator = new Intl.Collator("en");
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -39,6 +42,13 @@ export class Board {
     this.#root = root;
     this.#cardTemplate = cardTemplate.content.firstElementChild;
     this.#rowTemplate = rowTemplate.content.firstElementChild;
+  }
+
+  /** The countries on the board with their ranks, `{country, rank, continent}`. */
+  *ranked() {
+    for (const [continent, { countries }] of this.#continents) {
+      for (const [index, country] of countries.entries()) yield { country, rank: index + 1, continent };
+    }
   }
 
   get empty() {
@@ -83,13 +93,22 @@ export class Board {
 
   #fillCard(entry) {
     const body = entry.card.querySelector("tbody");
-    while (body.rows.length > entry.countries.length) body.lastElementChild.remove();
+    const rows = [...body.rows];
+    const before = rows.map((row) => row.offsetTop);
+    const unused = new Set(rows.keys());
     entry.countries.forEach((country, index) => {
-      const row = body.rows[index] ?? body.appendChild(this.#rowTemplate.cloneNode(true));
+      const found = [...unused].find((each) => idOf(entry.drawn[each]) === idOf(country));
+      unused.delete(found);
+      const row = rows[found] ?? this.#rowTemplate.cloneNode(true);
       fillRow(row, country, index + 1);
+      if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null);
       // Do not highlight a new card: a new visitor would see the whole page highlighted.
-      if (entry.drawn.length > 0 && !isSame(country, entry.drawn[index])) highlight(row);
+      if (entry.drawn.length === 0) return;
+      const hasMoved = found !== undefined && found !== index;
+      if (found === undefined || !isSame(country, entry.drawn[found]) || (hasMoved && reducedMotion.matches)) highlight(row);
     });
+    for (const index of unused) rows[index].remove();
+    for (const [index, row] of rows.entries()) if (row.isConnected) move(row, before[index] - row.offsetTop);
     entry.drawn = entry.countries;
   }
 
@@ -105,6 +124,17 @@ export class Board {
   }
 }
 
+/** Let a row slide from its previous place, which is `distance` pixels below the new one. */
+function move(row, distance) {
+  if (distance === 0 || reducedMotion.matches) return;
+  row.animate([{ transform: `translateY(${distance}px)` }, { transform: "none" }], { duration: MOVE_MS, easing: "ease-in-out" });
+}
+
+/** Countries without a code are told apart by their names. */
+function idOf(country) {
+  return typeof country.code === "string" ? `${country.code} ${country.name}` : country.name;
+}
+
 function fillRow(row, country, rank) {
   row.querySelector(".rank").textContent = rank;
   row.querySelector(".name").textContent = country.name;
@@ -116,7 +146,8 @@ function fillRow(row, country, rank) {
 function fillNumber(cell, value, format) {
   const valid = Number.isFinite(value);
   cell.value = valid ? value : "";
-  cell.textContent = valid ? format.format(value) : "\u2013";
+  const text = valid ? format.format(value) : "\u2013";
+  cell.textContent = text.length > MAX_FIGURE_CHARS ? hugeFormat.format(value) : text;
 }
 
 function sizeOf(country) {

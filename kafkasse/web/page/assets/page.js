@@ -1,6 +1,7 @@
 // The page: pass events to the board, and display the state of the connection.
 
 import { Board, parseUpdate } from "./board.js";
+import { WorldMap } from "./map.js";
 import { SharedStream } from "./shared.js";
 
 const SUMMARY_INTERVAL_MS = 20_000;
@@ -9,6 +10,7 @@ const STATE_LABELS = { connecting: "Connecting", live: "Live", reconnecting: "Re
 
 const element = (id) => document.getElementById(id);
 const board = new Board(element("board"), element("continent"), element("country"));
+const map = new WorldMap(element("map"));
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const number = new Intl.NumberFormat();
 
@@ -66,6 +68,7 @@ function draw() {
   animationFrame ||= requestAnimationFrame(() => {
     animationFrame = 0;
     board.draw();
+    map.draw(board.ranked());
     showFigures();
   });
 }
