@@ -119,6 +119,8 @@ def run(
         log_level=log_level,
     )
     application.run(_pipeline(name, source, sink), options, stop, lambda: click.echo("kafkasse pipeline: ready"))
+    if stop.interrupted:
+        raise click.Abort
 
 
 def _log_to_stderr() -> None:
