@@ -34,6 +34,10 @@ RUN_EPILOG = """\b
 Example:
   kafkasse pipeline run topn --bootstrap-servers localhost:9092 --checkpoint /var/lib/kafkasse/topn
 """
+REPLAY_EPILOG = """\b
+Example:
+  kafkasse pipeline replay-dead-letters topn.dead-letters --dry-run
+"""
 
 
 def _addresses(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -164,6 +168,26 @@ def _log_to_stderr() -> None:
     logger.addHandler(handler)
     logger.setLevel(os.environ.get("KAFKASSE_LOG_LEVEL", "info").upper())
     logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
+
+
+@command.command("replay-dead-letters", epilog=REPLAY_EPILOG)
+@click.argument("topic")
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
+)
+@click.option("--dry-run", is_flag=True, help="Only list the records that would be replayed.")
+def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool) -> None:
+    """Write the records of the dead letters in TOPIC to their source topics again.
+
+    It replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, into the partitions from
+    which they came. Correct the query first: a record that is still bad becomes a dead letter again. A replayed record
+    becomes the newest record of its key, even if the source has received another one since.
+    """
+    from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
+
+    dead_letters.replay(topic, bootstrap_servers, dry_run)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
