@@ -3,6 +3,7 @@
     manifest     which file holds which offsets of a topic; no I/O
     directory    the files and commits of an archive in a directory
     parquet      the content of a file; the only module that imports pyarrow
+    maintenance  compaction of small files, and erasure of a key
     log          log.Log for a cluster with an archive: the archive first, then Kafka
 
 An offset is in the archive if and only if the newest commit of its topic lists it. Writers create files first and then

@@ -11,13 +11,15 @@ Therefore an archive needs no lock, and a reader always sees a complete commit. 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from kafkasse.archive.manifest import FORMAT, InvalidManifest, Manifest
 
 MARKER = "kafkasse-archive.json"
 COMMITS_KEPT = 10
+MIN_UNLISTED_AGE_S = 3600.0
 MAX_READ_ATTEMPTS = 5  # a writer may remove an old commit between listing and reading
 TOPIC_ID_CHARS = 8  # how many characters of a topic ID the web process knows
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -120,17 +123,49 @@ class TopicDirectory:
         source.rename(target)
         _sync(target.parent)
 
-    def remove_unlisted(self, keep: set[str]) -> int:
-        """Remove the files that neither the newest manifest nor `keep` lists. Return their number."""
-        listed = self.read().paths | keep
-        unlisted = [each for each in self.path.glob("day=*/*") if str(each.relative_to(self.path)) not in listed]
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files that no commit lists any more."""
+        for path in paths:
+            (self.path / path).unlink(missing_ok=True)
+
+    def remove_unlisted(self, min_age_s: float = MIN_UNLISTED_AGE_S) -> int:
+        """Remove the files that the newest manifest does not list, which a killed process has left. Return their number.
+
+        Args:
+            min_age_s: keep files that are newer, because another process may be about to commit them.
+        """
+        before = time.time() - min_age_s
+        unlisted = [
+            each
+            for each in self.path.glob("day=*/*")
+            if each.stat().st_mtime < before  # before the manifest is read
+        ]
+        listed = self.read().paths
+        unlisted = [each for each in unlisted if str(each.relative_to(self.path)) not in listed]
         for each in unlisted:
             each.unlink(missing_ok=True)
         return len(unlisted)
 
-    def clear_staging(self) -> None:
-        """Remove the files that a killed writer has left."""
-        shutil.rmtree(self.staging, ignore_errors=True)
+    @contextmanager
+    def staging_for(self, name: str) -> Iterator[Path]:
+        """Provide an empty directory for files that are not complete yet. At most one process may use a name.
+
+        Raises:
+            Conflict: another process uses the name.
+        """
+        self.staging.mkdir(parents=True, exist_ok=True)
+        with (self.staging / f"{name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Conflict(f"another process changes the archive of {self.topic}") from None
+            directory = self.staging / name
+            shutil.rmtree(directory, ignore_errors=True)  # what a killed process has left
+            directory.mkdir()
+            try:
+                yield directory
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
 
     def _versions(self) -> list[int]:
         try:

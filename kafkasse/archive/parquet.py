@@ -158,7 +158,7 @@ def find_timestamp(path: Path, entry: Entry, timestamp_ms: int) -> int | None:
 
 
 def describe(path: Path) -> tuple[int, int, int, int]:
-    """Return the number of records of a file, its first and last offset, and its highest timestamp in milliseconds.
+    """Return the first and last offset of a file, the number of its records, and their highest timestamp in milliseconds.
 
     Raises:
         DamagedFile, OSError: see read().
@@ -169,7 +169,20 @@ def describe(path: Path) -> tuple[int, int, int, int]:
         if not len(offsets) or not _increases(offsets):
             raise DamagedFile(f"{path}: it has no records, or its offsets do not increase")
         last_us = pc.max(table.column("timestamp").cast(pa.int64())).as_py()
-        return len(offsets), offsets[0].as_py(), offsets[-1].as_py(), last_us // 1000
+        return offsets[0].as_py(), offsets[-1].as_py(), len(offsets), last_us // 1000
+
+
+def count_key(path: Path, key: bytes) -> int:
+    """Return how many records of a file have a key, including those after the end of its entry.
+
+    Raises:
+        DamagedFile, OSError: see read().
+    """
+    with _damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = (
+            file.read_row_group(number, columns=["key"], use_threads=False) for number in range(file.num_row_groups)
+        )
+        return sum(int(pc.sum(pc.equal(group.column("key"), key)).as_py() or 0) for group in groups)
 
 
 def tables(path: Path, entry: Entry) -> Iterator[pa.Table]:

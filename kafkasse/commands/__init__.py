@@ -30,9 +30,10 @@ SUMMARIES = {
     "cat": "Print a stream in the terminal.",
     "load": "Write a CSV or JSON lines file to a topic.",
     "pipeline": "Run a Spark pipeline.",
+    "archive": "Keep records for longer than Kafka does.",
     "broker": "Run a Kafka broker for development.",
 }
-EXTRAS = {"broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}
+EXTRAS = {"archive": "archive,pipelines", "broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}
 
 EPILOG = """\b
 Exit codes: 0 success, 1 a failure whose reason is on stderr, 2 wrong usage, 130 Ctrl-C.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -74,16 +75,25 @@ def topic_ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str])
         CommandError: a topic does not exist, or Kafka rejects the request.
         Unavailable: Kafka does not respond.
     """
+    with _admin(spark, kafka) as admin:
+        described = admin.describeTopics(list(topics)).topicNameValues()
+        return [str(_description(topic, described[topic]).topicId()) for topic in topics]
+
+
+def names(spark: SparkSession, kafka: dict[str, str]) -> set[str]:
+    """Return the names of all topics, without Kafka's own ones."""
+    with _admin(spark, kafka) as admin:
+        return {str(name) for name in admin.listTopics().names().get()}
+
+
+@contextmanager
+def _admin(spark: SparkSession, kafka: dict[str, str]) -> Iterator[Any]:
     jvm: Any = spark._jvm
     properties = jvm.java.util.Properties()
     for name, value in (kafka | SHORT_TIMEOUTS).items():
         properties.setProperty(name, value)
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
-    try:
-        described = admin.describeTopics(list(topics)).topicNameValues()
-        return [str(_description(topic, described[topic]).topicId()) for topic in topics]
-    finally:
-        admin.close()
+    with closing(jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)) as admin:
+        yield admin
 
 
 def _description(topic: str, future: Any) -> Any:

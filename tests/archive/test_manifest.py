@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -118,14 +119,15 @@ def test_an_interrupted_commit_is_ignored(directory: TopicDirectory, manifest: M
 
 
 def test_files_that_no_commit_lists_are_removed(directory: TopicDirectory, manifest: Manifest) -> None:
-    """Files that a killed writer has left are removed, others are kept."""
+    """Files that a killed writer has left are removed. A new file may be about to be committed."""
     day = directory.path / "day=2026-11-22"
     day.mkdir(parents=True)
     for name in ("listed", "unlisted", "new"):
         (day / name).write_bytes(b"")
+        os.utime(day / name, (0, 0) if name != "new" else None)
     directory.commit(manifest.append([entry(50, 60, path="day=2026-11-22/listed")]))
 
-    assert 1 == directory.remove_unlisted({"day=2026-11-22/new"})
+    assert 1 == directory.remove_unlisted()
     assert ["listed", "new"] == sorted(each.name for each in day.iterdir())
 
 

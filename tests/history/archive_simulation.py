@@ -73,6 +73,10 @@ class ArchiveSimulation(Simulation):
 
     def compact(self) -> None:
         """Merge the small files of a topic."""
+        from kafkasse.archive.maintenance import compact
+
+        for directory in self.directory.topics():
+            compact(directory)
 
     def drop_before(self, partition: Partition, first: int) -> None:
         """Remove records from Kafka. Some of them may not be archived."""

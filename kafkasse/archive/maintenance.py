@@ -1,0 +1,113 @@
+"""Compaction of small files, and erasure of a key, while other processes write and read the archive.
+
+Both write new files, commit them in place of the old ones, and then remove the old ones. The manifest rejects a replacement
+that accounts for other offsets. A reader whose file is removed finds the same offset in the newest manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkasse.archive import parquet
+from kafkasse.archive.directory import Conflict, TopicDirectory
+from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
+
+MAX_FILE_BYTES = 134_217_728  # larger files are not merged
+MAX_CONFLICTS = 10
+STAGED = "maintenance"
+
+Show = Callable[[int, int], None]  # receives how many files are done, and of how many
+
+
+def compact(directory: TopicDirectory, show: Show = lambda done, total: None) -> int:
+    """Merge adjacent files of the same partition, day and leader epoch. Return how many files fewer there are.
+
+    Raises:
+        Conflict: another process compacts or erases the same topic.
+        DamagedFile, InvalidManifest, OSError: the archive cannot be read or written.
+    """
+    with directory.staging_for(STAGED) as staging:
+        groups = [*_groups(directory.read())]
+        saved = 0
+        for number, group in enumerate(groups):
+            tables = (
+                table for entry in group if entry.path for table in parquet.tables(directory.path / entry.path, entry)
+            )
+            if _replace(directory, group, tables, staging):
+                saved += sum(bool(entry.path) for entry in group) - 1
+            show(number + 1, len(groups))
+    directory.remove_unlisted()
+    return saved
+
+
+def _groups(manifest: Manifest) -> Iterator[list[Entry]]:
+    """Yield the entries that can become one."""
+    for entries in manifest.partitions.values():
+        group: list[Entry] = []
+        for entry in entries:
+            if group and not _fits(group, entry):
+                if len(group) > 1:
+                    yield group
+                group = []
+            group.append(entry)
+        if len(group) > 1:
+            yield group
+
+
+def _fits(group: Sequence[Entry], entry: Entry) -> bool:
+    last = group[-1]
+    is_adjacent = (last.end, last.day, last.epoch) == (entry.start, entry.day, entry.epoch)
+    return is_adjacent and sum(each.size for each in group) + entry.size <= MAX_FILE_BYTES
+
+
+def erase(directory: TopicDirectory, key: bytes, show: Show = lambda done, total: None) -> int:
+    """Rewrite the files with records of a key without these records. Return how many records were erased.
+
+    The archive still accounts for their offsets, so readers skip them without a gap.
+
+    Raises:
+        Conflict: another process compacts or erases the same topic.
+        DamagedFile, InvalidManifest, OSError: the archive cannot be read or written.
+    """
+    erased = 0
+    with directory.staging_for(STAGED) as staging:
+        entries = [entry for entry in directory.read() if entry.path]
+        for number, entry in enumerate(entries):
+            if count := parquet.count_key(directory.path / entry.path, key):
+                tables = parquet.tables(directory.path / entry.path, entry)
+                kept = (table.filter(pc.fill_null(pc.not_equal(table.column("key"), key), True)) for table in tables)
+                if not _replace(directory, [entry], kept, staging):
+                    raise Conflict(f"another process has changed the archive of {directory.topic}; erase the key again")
+                erased += count
+            show(number + 1, len(entries))
+    directory.remove_unlisted()
+    return erased
+
+
+def _replace(directory: TopicDirectory, old: Sequence[Entry], tables: Iterator[pa.Table], staging: Path) -> bool:
+    """Replace entries by one with these records. Return False if another process has replaced them meanwhile."""
+    file = staging / "file.parquet"
+    written = parquet.write(file, tables)
+    entry = replace(old[0], end=old[-1].end).without_records()
+    if written:
+        first, _, records, max_timestamp = parquet.describe(file)
+        path = directory.new_path(entry.day, entry.partition, entry.start)
+        size = file.stat().st_size
+        directory.add_file(file, path)
+        entry = replace(entry, first=first, records=records, max_timestamp=max_timestamp, size=size, path=path)
+    for _ in range(MAX_CONFLICTS):
+        try:
+            directory.commit(directory.read().replace(old, [entry]))
+        except Conflict:  # the pipeline has committed meanwhile
+            continue
+        except InvalidManifest:
+            break
+        directory.remove({each.path for each in old if each.path})
+        return True
+    directory.remove({entry.path} - {""})
+    return False

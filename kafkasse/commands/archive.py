@@ -1,0 +1,253 @@
+"""`kafkasse archive`: archive topics to Parquet files, and maintain the archive.
+
+PySpark and pyarrow are imported only when a command runs, so that `--help` works without them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkasse.errors import CommandError
+from kafkasse.progress import Progress
+
+if TYPE_CHECKING:
+    from kafkasse.archive.directory import TopicDirectory
+
+EPILOG = """\b
+Example:
+  kafkasse archive run /srv/kafka-archive --topic orders --topic "events.*" --bootstrap-servers localhost:9092
+  kafkasse archive status /srv/kafka-archive
+"""
+DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+TOPIC = click.option("--topic", metavar="TOPIC", help="Only this topic. The default is all topics of the archive.")
+
+
+@click.group(epilog=EPILOG)
+def command() -> None:
+    """Keep records for longer than Kafka does. Clients read them as if Kafka still had them."""
+
+
+@command.command()
+@DIRECTORY
+@click.option(
+    "--topic", "topics", metavar="TOPIC", multiple=True, required=True, help="A topic, or a pattern. Repeatable."
+)
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT,...",
+    envvar="KAFKASSE_BOOTSTRAP_SERVERS",
+    default="localhost:9092",
+    show_envvar=True,
+    show_default=True,
+    help="Kafka's addresses.",
+)
+@click.option(
+    "--kafka-config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Client settings (TLS, SASL, ...) in the properties format of Kafka's own tools.",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=1),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to commit. Each commit adds a file for each partition with new records.",
+)
+@click.option("--once", is_flag=True, help="End when all records are archived that the topics contain now.")
+@click.option("--master", metavar="URL", help="Where Spark runs: local[16] (the default) or spark://...")
+@click.option(
+    "--log-level",
+    default="OFF",
+    show_default=True,
+    type=click.Choice(["OFF", "ERROR", "WARN", "INFO", "DEBUG"]),
+    help="The level of Spark's log, which goes to stderr.",
+)
+def run(
+    directory: Path,
+    topics: tuple[str, ...],
+    bootstrap_servers: str,
+    kafka_config: Path | None,
+    interval_s: float,
+    once: bool,
+    master: str | None,
+    log_level: str,
+) -> None:
+    """Archive topics to DIRECTORY until Ctrl-C or SIGTERM.
+
+    It prints "kafkasse archive: ready" when Spark is running. Run one process for each topic. It continues after the last
+    offset in the archive, so a restart neither loses nor repeats a record.
+    """
+    from kafkasse.pipelines.archive import application
+    from kafkasse.pipelines.supervisor import StopRequests
+
+    stop = StopRequests()
+    stop.install()
+    _log_to_stderr()
+    try:
+        properties = kafka_config.read_text(encoding="utf-8") if kafka_config else ""
+    except (OSError, UnicodeError) as error:
+        raise CommandError(f"cannot read --kafka-config {kafka_config}: {error}") from error
+    options = application.Options(bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level)
+    application.run(options, stop, lambda: click.echo("kafkasse archive: ready"))
+
+
+def _log_to_stderr() -> None:
+    from kafkasse.telemetry import log_format
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(log_format.formatter(os.environ.get(log_format.VARIABLE, "text").lower()))
+    logger = logging.getLogger("kafkasse")
+    logger.addHandler(handler)
+    logger.setLevel(os.environ.get("KAFKASSE_LOG_LEVEL", "info").upper())
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
+
+
+@command.command()
+@DIRECTORY
+@TOPIC
+def compact(directory: Path, topic: str | None) -> None:
+    """Merge the small files in DIRECTORY. Clients and the pipeline may use the archive meanwhile."""
+    from kafkasse.archive import maintenance
+
+    for each in _topics(directory, topic):
+        saved = _run(each, "compacting", lambda each, show: maintenance.compact(each, show))
+        click.echo(f"{each.topic} ({each.topic_id}): {saved} fewer files")
+
+
+@command.command()
+@DIRECTORY
+@click.option("--topic", metavar="TOPIC", required=True, help="The topic of the key.")
+@click.option("--key", metavar="TEXT", help="The key, in UTF-8.")
+@click.option("--key-base64", metavar="BASE64", help="The key, if it is not text.")
+def erase(directory: Path, topic: str, key: str | None, key_base64: str | None) -> None:
+    """Remove all records of a key from DIRECTORY.
+
+    Each file with the key is rewritten. Clients skip the offsets without a gap. Remove the key from Kafka first: records
+    that are archived later are not erased.
+    """
+    from kafkasse.archive import maintenance
+
+    wanted = _key(key, key_base64)
+    for each in _topics(directory, topic):
+        erased = _run(each, "erasing", lambda each, show: maintenance.erase(each, wanted, show))
+        click.echo(f"{each.topic} ({each.topic_id}): {erased} records erased")
+
+
+def _key(key: str | None, key_base64: str | None) -> bytes:
+    if (key is None) == (key_base64 is None):
+        raise click.UsageError("pass either --key or --key-base64.")
+    try:
+        return key.encode() if key is not None else base64.b64decode(key_base64 or "", validate=True)
+    except binascii.Error as error:
+        raise click.BadParameter(f"it is not Base64: {error}", param_hint="--key-base64") from error
+
+
+@dataclass(frozen=True)
+class Status:
+    """What an archive contains of one topic. A hole is `[partition, start, end]`."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    files: int
+    bytes: int
+    records: int
+    first_day: str
+    last_day: str
+    ends: dict[int, int]
+    holes: list[tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, directory: TopicDirectory) -> Status:
+        """Read the newest commit of a topic."""
+        manifest = directory.read()
+        entries = [*manifest]
+        days = [entry.day for entry in entries] or [""]
+        return cls(
+            directory.topic,
+            directory.topic_id,
+            len(manifest.partitions),
+            len(manifest.paths),
+            sum(entry.size for entry in entries),
+            sum(entry.records for entry in entries),
+            min(days),
+            max(days),
+            {partition: entries[-1].end for partition, entries in manifest.partitions.items()},
+            [*manifest.holes()],
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield the status as text."""
+        days = f"{self.first_day} to {self.last_day}" if self.records else "no records"
+        yield f"{self.topic} ({self.topic_id}): {days}"
+        yield f"  {self.records:,} records, {self.files:,} files, {self.bytes:,} bytes, {self.partitions} partitions"
+        for partition, start, end in self.holes:
+            yield f"  partition {partition} lacks the offsets {start} to {end - 1}, which Kafka removed first"
+
+
+@command.command()
+@DIRECTORY
+@TOPIC
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def status(directory: Path, topic: str | None, as_json: bool) -> None:
+    """Show what DIRECTORY contains of each topic, and which offsets are missing."""
+    for each in _topics(directory, topic):
+        with _readable(each):
+            found = Status.of(each)
+        click.echo(json.dumps(asdict(found)) if as_json else "\n".join(found.lines()))
+
+
+def _topics(directory: Path, topic: str | None) -> Iterable[TopicDirectory]:
+    from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
+
+    try:
+        found = [each for each in ArchiveDirectory(directory).topics() if topic in (None, each.topic)]
+    except NotAnArchive as error:
+        raise CommandError(str(error)) from error
+    if not found and topic is not None:
+        raise CommandError(f"{directory} does not contain the topic {topic}")
+    return found
+
+
+@contextmanager
+def _readable(directory: TopicDirectory) -> Iterator[None]:
+    """Translate the errors of an archive.
+
+    Raises:
+        CommandError: the archive is damaged, or another process changes it.
+    """
+    from kafkasse.archive.directory import Conflict
+    from kafkasse.archive.manifest import InvalidManifest
+
+    try:
+        yield
+    except (InvalidManifest, OSError) as error:
+        raise CommandError(f"the archive of {directory.topic} cannot be read or written: {error}") from error
+    except Conflict as error:
+        raise CommandError(str(error)) from error
+
+
+def _run(
+    directory: TopicDirectory, verb: str, work: Callable[[TopicDirectory, Callable[[int, int], None]], int]
+) -> int:
+    from kafkasse.archive.parquet import DamagedFile
+
+    with _readable(directory), Progress(f"{verb} {directory.topic}", 100) as progress:
+        try:
+            return work(directory, lambda done, total: progress.show(100 * done // total, f"{done} of {total}"))
+        except DamagedFile as error:
+            raise CommandError(f"{error}; restore the file from a backup") from error

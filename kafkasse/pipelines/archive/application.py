@@ -1,0 +1,151 @@
+"""Archive topics until a stop request arrives: one commit of each topic at each interval, more if there is a backlog."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.sql import SparkSession
+
+from kafkasse.archive.directory import ArchiveDirectory, Conflict, NotAnArchive
+from kafkasse.archive.manifest import InvalidManifest
+from kafkasse.archive.parquet import DamagedFile
+from kafkasse.errors import CommandError
+from kafkasse.log_line import Fields
+from kafkasse.pipelines import failures, session, topics
+from kafkasse.pipelines.archive.offsets import Removed
+from kafkasse.pipelines.archive.writer import archive
+from kafkasse.pipelines.supervisor import Crashed, State, StopRequests, supervise
+
+logger = logging.getLogger("kafkasse.pipeline")
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `kafkasse archive run`.
+
+    Attributes:
+        bootstrap_servers: Kafka's addresses.
+        path: the directory of the archive, which Spark's executors can access too.
+        patterns: the names and patterns of the topics.
+        interval_s: how long to wait after each commit that contained all records.
+        once: end as soon as all records are archived that the topics contain now.
+        properties: the content of the file --kafka-config.
+        master: where Spark runs.
+        log_level: the level of Spark's log.
+    """
+
+    bootstrap_servers: str
+    path: Path
+    patterns: Sequence[str]
+    interval_s: float
+    once: bool = False
+    properties: str = ""
+    master: str | None = None
+    log_level: str = "OFF"
+
+
+def run(options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
+    """Archive the topics until a stop request arrives.
+
+    Args:
+        options: what to archive, and where.
+        stop: the stop requests. A commit that has begun is completed.
+        ready: called each time that Spark has started.
+
+    Raises:
+        CommandError: the topics cannot be archived before the user fixes something.
+    """
+    try:
+        ArchiveDirectory(options.path).create()
+    except (NotAnArchive, OSError) as error:
+        raise CommandError(f"the directory of the archive cannot be used: {error}") from error
+    sessions = session.Sessions("kafkasse archive", options.master, {})
+    with closing(sessions):
+        application = _Application(options, sessions, stop, ready)
+        supervise(application.attempt, stop, application.report, lambda: "the offsets of the last commit")
+
+
+@dataclass
+class _Application:
+    options: Options
+    sessions: session.Sessions
+    stop: StopRequests
+    ready: Callable[[], None]
+    has_committed: bool = False
+
+    def attempt(self) -> None:
+        topics.check_reachable(self.options.bootstrap_servers)
+        with self.sessions.use() as spark:
+            self.stop.install()  # again, because PySpark has installed its own handler
+            spark.sparkContext.setLogLevel(self.options.log_level)
+            kafka = topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
+            self.report(State.RUNNING, "")
+            self.has_committed = False
+            try:
+                self._archive_all(spark, kafka)
+            except Py4JJavaError as error:
+                reason = str(error.java_exception.toString())
+                cause = error.java_exception.getCause()
+                reason += f"\nCaused by: {cause.toString()}" if cause is not None else ""
+                local = session.is_local(str(spark.sparkContext.master))
+                raise failures.explain(reason, local=local, committed=self.has_committed) from error
+            except (DamagedFile, OSError, InvalidManifest) as error:
+                raise Crashed(f"the archive cannot be changed: {error}", committed=self.has_committed) from error
+            except Conflict as error:
+                raise CommandError(f"{error}; stop one of the two") from error
+
+    def _archive_all(self, spark: SparkSession, kafka: dict[str, str]) -> None:
+        while not self.stop.wait(0.0):
+            began_at = time.monotonic()
+            is_complete = True
+            for topic, topic_id in self._topics(spark, kafka):
+                if self.stop.wait(0.0):
+                    return
+                is_complete = self._archive(spark, kafka, topic, topic_id) and is_complete
+            if is_complete and self.options.once:
+                return
+            if is_complete and self.stop.wait(max(0.0, self.options.interval_s - (time.monotonic() - began_at))):
+                return
+
+    def _archive(self, spark: SparkSession, kafka: Mapping[str, str], topic: str, topic_id: str) -> bool:
+        directory = ArchiveDirectory(self.options.path).topic(topic, topic_id)
+        try:
+            committed = archive(spark, kafka, directory)
+        except Removed:
+            return False  # retry at once
+        if committed.lost:
+            logger.error("Kafka removed %d offsets of the topic %s before they were archived.", committed.lost, topic)
+        if committed.records:
+            self.has_committed = True
+            logger.info("archived %s", Fields({"topic": topic, "records": committed.records}))
+        return committed.is_complete
+
+    def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield each topic that the options name, with its topic ID."""
+        named = [each for each in self.options.patterns if not any(character in each for character in "*?[")]
+        found = [
+            name
+            for name in topics.names(spark, kafka)
+            if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.patterns)
+        ]
+        wanted = [*named, *(name for name in sorted(found) if not name.startswith("__"))]
+        for name, topic_id in zip(wanted, topics.topic_ids(spark, kafka, wanted), strict=True):
+            if topic_id == NO_ID:
+                raise CommandError(f"the topic {name} has no topic ID; an archive needs Kafka 2.8 or newer")
+            yield name, topic_id
+
+    def report(self, state: State, reason: str) -> None:
+        level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
+        fields: dict[str, Any] = {"name": "archive", "state": state.value} | ({"reason": reason} if reason else {})
+        logger.log(level, "pipeline %s", Fields(fields))
+        if state is State.RUNNING:
+            self.ready()

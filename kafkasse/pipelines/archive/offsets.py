@@ -1,0 +1,201 @@
+"""Offsets, times and leader epochs of topics, from Kafka's Java client, which Spark's connector loads into the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.sql import SparkSession
+
+from kafkasse.archive.manifest import UNKNOWN_EPOCH
+
+PEEK_MS = 250  # how long to wait for a record after an offset that may be the last one
+MAX_POLLS = 4
+MAX_PEEK_BYTES = "65536"
+BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
+
+
+class Held(NamedTuple):
+    """The offsets `[start, end)` that a partition holds, up to the first open transaction."""
+
+    start: int
+    end: int
+
+
+class Seen(NamedTuple):
+    """The offset, leader epoch and timestamp of a record."""
+
+    offset: int
+    epoch: int
+    timestamp: int
+
+
+class Removed(Exception):
+    """Kafka has removed a record since it reported the offsets that it holds."""
+
+
+class Truncated(Exception):
+    """The log was truncated.
+
+    Args:
+        end: the first offset at which the log differs from the one before.
+    """
+
+    def __init__(self, end: int) -> None:
+        super().__init__(f"the log was truncated at offset {end}")
+        self.end = end
+
+
+class KafkaOffsets:
+    """Asks Kafka about one topic. Close it with the `with` statement.
+
+    Args:
+        spark: the session whose JVM contains Kafka's client.
+        kafka: the settings of the client.
+        topic: the topic.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: Mapping[str, str], topic: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._topic = topic
+        properties = jvm.java.util.Properties()
+        settings = {
+            **kafka,
+            **TIMEOUTS,
+            "isolation.level": "read_committed",
+            "max.partition.fetch.bytes": MAX_PEEK_BYTES,
+            "auto.offset.reset": "none",
+            "enable.auto.commit": "false",
+            "key.deserializer": BYTES,
+            "value.deserializer": BYTES,
+        }
+        for name, value in settings.items():
+            properties.setProperty(name, value)
+        self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        self._consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
+
+    def __enter__(self) -> KafkaOffsets:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        for client in (self._consumer, self._admin):
+            client.close()
+
+    def held(self) -> dict[int, Held]:
+        """Return the committed offsets of each partition."""
+        infos = self._consumer.partitionsFor(self._topic)
+        partitions = [info.partition() for info in infos]
+        spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
+        starts = self._list(dict.fromkeys(partitions, spec.earliest()))
+        ends = self._list(dict.fromkeys(partitions, spec.latest()))
+        return {each: Held(starts[each].offset(), ends[each].offset()) for each in partitions}
+
+    def at_time(self, partition: int, timestamp_ms: int) -> Seen | None:
+        """Return the first record at or after a time, or None. Its epoch is not known."""
+        spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
+        found = self._list({partition: spec})[partition]
+        return Seen(found.offset(), UNKNOWN_EPOCH, found.timestamp()) if found.offset() >= 0 else None
+
+    def _list(self, specs: Mapping[int, Any]) -> dict[int, Any]:
+        requested = self._jvm.java.util.HashMap()
+        for partition, spec in specs.items():
+            requested.put(self._partition(partition), spec)
+        committed = self._jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
+        options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(committed)
+        result = self._admin.listOffsets(requested, options)
+        return {each: result.partitionResult(self._partition(each)).get() for each in specs}
+
+    def first(self, partition: int, start: int, end: int, epoch: int = UNKNOWN_EPOCH) -> Seen | None:
+        """Return the first record in `[start, end)`, or None.
+
+        Args:
+            partition: the partition.
+            start, end: the offsets.
+            epoch: the leader epoch of the record before `start`, if it is known.
+
+        Raises:
+            Removed: Kafka does not hold the offset `start`.
+            Truncated: the log no longer contains the record before `start`.
+        """
+        records = self._poll(partition, start, epoch)
+        found = _seen(records.get(0)) if records else None
+        return found if found and found.offset < end else None
+
+    def last(self, partition: int, start: int, end: int) -> Seen | None:
+        """Return the last record in `[start, end)`, or None. The last offsets may be those of transaction markers."""
+        empty_from, step = end, 1  # there is no record in `[empty_from, end)`
+        while empty_from > start:
+            at = max(start, end - step)
+            found = None
+            position = at
+            while position < empty_from and (seen := self._last_before(partition, position, empty_from)):
+                found, position = seen, seen.offset + 1
+            if found:
+                return found
+            empty_from, step = at, step * 2
+        return None
+
+    def _last_before(self, partition: int, start: int, end: int) -> Seen | None:
+        """Return the last record before `end` of those that Kafka returns at `start`, or None."""
+        records = self._poll(partition, start)
+        seen = (_seen(records.get(index)) for index in reversed(range(records.size())))
+        return next((each for each in seen if each.offset < end), None)
+
+    def epoch_starts(self, partition: int, first: Seen, last: Seen) -> list[Seen]:
+        """Return the first record of each leader epoch from the record `first` to the record `last`."""
+        starts = [first]
+        while starts[-1].epoch != last.epoch:
+            starts.append(self._next_epoch(partition, starts[-1], last))
+        return starts
+
+    def _next_epoch(self, partition: int, first: Seen, last: Seen) -> Seen:
+        """Return the first record of a later epoch than that of `first`. `last` has a later epoch."""
+        low, high, found = first.offset, last.offset, last  # `found` is the first known record at or after `high`
+        while high - low > 1:
+            middle = (low + high) // 2
+            seen = self.first(partition, middle, high)
+            if seen is not None and seen.epoch == first.epoch:
+                low = seen.offset
+            else:
+                high, found = middle, seen or found
+        return found
+
+    def _poll(self, partition: int, offset: int, epoch: int = UNKNOWN_EPOCH) -> Any:
+        """Return the records that Kafka returns at an offset, as a Java list. It is empty if there are none now."""
+        at = self._partition(partition)
+        self._consumer.assign(self._jvm.java.util.List.of(at))
+        if epoch == UNKNOWN_EPOCH:
+            self._consumer.seek(at, offset)
+        else:
+            known = self._jvm.java.util.Optional.of(epoch)
+            metadata = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset, known, "")
+            self._consumer.seek(at, metadata)
+        timeout = self._jvm.java.time.Duration.ofMillis(PEEK_MS)
+        try:
+            for _ in range(MAX_POLLS):  # the first one may only look up the leader
+                records = self._consumer.poll(timeout).records(at)
+                if not records.isEmpty():
+                    break
+        except Py4JJavaError as error:
+            name = error.java_exception.getClass().getSimpleName()
+            if name == "OffsetOutOfRangeException":
+                raise Removed(partition, offset) from error
+            if name != "LogTruncationException":
+                raise
+            diverged = error.java_exception.divergentOffsets().get(at)
+            raise Truncated(diverged.offset() if diverged is not None else offset) from error
+        return records
+
+    def _partition(self, partition: int) -> Any:
+        return self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition)
+
+
+def _seen(record: Any) -> Seen:
+    epoch = record.leaderEpoch()
+    return Seen(record.offset(), epoch.get() if epoch.isPresent() else UNKNOWN_EPOCH, record.timestamp())

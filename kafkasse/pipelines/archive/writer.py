@@ -1,0 +1,344 @@
+"""One commit of an archive: plan which offsets to archive, let Spark write them, check the files, and commit them.
+
+    newest commit + offsets that Kafka holds ─▶ segments ─▶ Spark ─▶ staged files ─▶ check ─▶ move ─▶ commit
+
+A segment is a range of offsets with one leader epoch and one day, so it becomes one entry of the manifest, or several if its
+records fill several files. The day is that of the highest timestamp so far, so that the offsets of two days never overlap.
+
+A commit contains each offset once, because the manifest rejects offsets that it already contains. If the process is killed
+before the commit, the next run plans the same offsets again, and the files of the killed one are removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from kafkasse.archive import parquet
+from kafkasse.archive.directory import Conflict, TopicDirectory
+from kafkasse.archive.manifest import UNKNOWN_EPOCH, Entry, InvalidManifest, Manifest
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.archive.offsets import Held, KafkaOffsets, Removed, Seen, Truncated
+from kafkasse.pipelines.supervisor import Crashed
+
+MAX_COMMIT_OFFSETS = 200_000  # of a partition
+MAX_FILE_RECORDS = 1_000_000
+MAX_CONFLICTS = 10
+MAX_DAYS = 400  # segments of a partition in one commit
+DAY_MS = 86_400_000
+STAGED = "run"
+WRITE_OPTIONS = {
+    "compression": "zstd",
+    # Small row groups limit the memory of clients. Spark must check the size after each record, because one may have 1 MB.
+    "parquet.block.size": str(parquet.ROW_GROUP_BYTES),
+    "parquet.block.size.row.check.min": "1",
+    "parquet.block.size.row.check.max": "100",
+    "parquet.page.size.row.check.min": "1",
+    "parquet.page.size.row.check.max": "100",
+    "parquet.page.write-checksum.enabled": "true",
+    "maxRecordsPerFile": str(MAX_FILE_RECORDS),
+}
+
+T = TypeVar("T")
+
+
+class Segment(NamedTuple):
+    """Offsets `[start, end)` of a partition with one leader epoch and one day."""
+
+    partition: int
+    start: int
+    end: int
+    epoch: int
+    day: str
+
+
+class Written(NamedTuple):
+    """A file that Spark wrote: its first and last offset, the number of its records, and their highest timestamp."""
+
+    first: int
+    last: int
+    records: int
+    max_timestamp: int
+    file: Path
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a commit will contain.
+
+    Attributes:
+        manifest: the newest manifest, without the offsets that Kafka lost in a truncation.
+        segments: what to archive, in the order of partitions and offsets.
+        seen: the first and the last record of each partition with records.
+        is_complete: whether Kafka holds no more committed records now.
+    """
+
+    manifest: Manifest
+    segments: Sequence[Segment]
+    seen: Mapping[int, tuple[Seen, Seen]]
+    is_complete: bool
+
+
+class Committed(NamedTuple):
+    """What a commit contained.
+
+    Attributes:
+        records: the number of records.
+        lost: the number of offsets that Kafka removed before they were archived.
+        is_complete: see Plan.
+    """
+
+    records: int
+    lost: int
+    is_complete: bool
+
+
+def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirectory) -> Committed:
+    """Archive the next records of a topic, as one commit.
+
+    Args:
+        spark: the session that copies the records.
+        kafka: the settings of the Kafka clients.
+        directory: where to archive the topic.
+
+    Raises:
+        CommandError: another process archives the same topic.
+        Crashed: the log was truncated while Spark read it. Another attempt may succeed.
+        Removed: Kafka removed records meanwhile. Another attempt may succeed.
+        InvalidManifest: the newest commit is damaged.
+    """
+    before = directory.read()
+    with KafkaOffsets(spark, kafka, directory.topic) as offsets:
+        plan = make_plan(before, offsets)
+        if not plan.segments and plan.manifest is before:
+            return Committed(0, 0, is_complete=True)
+        with directory.staging_for(STAGED) as staging:
+            if plan.seen:
+                _write(spark, kafka, directory.topic, plan.segments, staging / "files")
+            _check_unchanged(offsets, plan)
+            files = {segment: _describe(segment, staging / "files") for segment in plan.segments}
+            _check_complete(plan, files)
+            entries = [entry for segment, written in files.items() for entry in _add_files(directory, segment, written)]
+            _commit(directory, before, plan, entries)
+    lost = sum(end - start for _, start, end in _new_holes(before, plan))
+    return Committed(sum(entry.records for entry in entries), lost, plan.is_complete)
+
+
+# The plan.
+
+
+def make_plan(manifest: Manifest, offsets: KafkaOffsets) -> Plan:
+    """Return what to archive next."""
+    segments: list[Segment] = []
+    seen = {}
+    is_complete = True
+    for partition, held in sorted(offsets.held().items()):
+        manifest, start, first = _start(manifest, offsets, partition, held)
+        end = min(held.end, start + MAX_COMMIT_OFFSETS)
+        last = offsets.last(partition, first.offset, end) if first else None
+        is_complete = is_complete and end == held.end
+        if first is not None and last is not None:
+            seen[partition] = first, last
+            segments += _segments(manifest, offsets, partition, start, end, first, last)
+        elif start < end:  # only transaction markers and records that Kafka compacted
+            segments.append(Segment(partition, start, end, _epoch(manifest, partition), _day(manifest, partition)))
+    return Plan(manifest, segments, seen, is_complete)
+
+
+def _start(manifest: Manifest, offsets: KafkaOffsets, partition: int, held: Held) -> tuple[Manifest, int, Seen | None]:
+    """Return the manifest without lost records, the offset to start at, and the first record from there on."""
+    while True:
+        archived = manifest.end(partition)
+        start = max(held.start, archived if archived is not None else held.start)
+        epoch = _epoch(manifest, partition) if archived == start else UNKNOWN_EPOCH
+        try:
+            if start > held.end:
+                raise Truncated(held.end)
+            first = offsets.first(partition, start, held.end, epoch) if start < held.end else None
+            return manifest, start, first
+        except Truncated as truncated:
+            manifest = manifest.truncate(partition, min(truncated.end, start - 1))
+
+
+def _epoch(manifest: Manifest, partition: int) -> int:
+    entries = manifest.partitions.get(partition)
+    return entries[-1].epoch if entries else UNKNOWN_EPOCH
+
+
+def _day(manifest: Manifest, partition: int) -> str:
+    entries = manifest.partitions.get(partition)
+    return entries[-1].day if entries else _day_of(0)
+
+
+def _segments(
+    manifest: Manifest, offsets: KafkaOffsets, partition: int, start: int, end: int, first: Seen, last: Seen
+) -> Iterator[Segment]:
+    """Yield the segments of the offsets `[start, end)`, whose first and last records are known."""
+    epochs = {each.offset: each.epoch for each in offsets.epoch_starts(partition, first, last)}
+    epochs = {start: first.epoch} | {at: epoch for at, epoch in epochs.items() if at > first.offset}
+    days = {start: max(_day(manifest, partition), _day_of(first.timestamp))}
+    while len(days) < MAX_DAYS:
+        later = offsets.at_time(partition, _midnight_after(days[max(days)]))
+        if later is None or later.offset >= end or later.timestamp > _now_ms():
+            break
+        days[max(start, later.offset)] = _day_of(later.timestamp)
+    cuts = sorted({*epochs, *days})
+    for low, high in pairwise([*cuts, end]):
+        yield Segment(partition, low, high, _at(epochs, low), _at(days, low))
+
+
+def _at(starts: Mapping[int, T], offset: int) -> T:
+    return starts[max(start for start in starts if start <= offset)]
+
+
+def _day_of(timestamp_ms: int) -> str:
+    """Return the UTC day of a timestamp, today at the latest. Kafka's producers may set any timestamp."""
+    at_ms = min(max(timestamp_ms, 0), _now_ms())
+    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms)).date().isoformat()
+
+
+def _midnight_after(day: str) -> int:
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000) + DAY_MS
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def _check_unchanged(offsets: KafkaOffsets, plan: Plan) -> None:
+    """Check that the log was not truncated while Spark read it.
+
+    The records after a truncation have a newer leader epoch. If the last record still has its offset and epoch, all records
+    before it are unchanged.
+
+    Raises:
+        Crashed: the log was truncated.
+    """
+    for partition, (_, last) in plan.seen.items():
+        with suppress(Removed):  # by retention, which does not change the records before
+            if offsets.first(partition, last.offset, last.offset + 1) != last:
+                raise Crashed(f"the log of partition {partition} was truncated while it was archived")
+
+
+# The files.
+
+
+def _write(
+    spark: SparkSession, kafka: Mapping[str, str], topic: str, segments: Sequence[Segment], staged: Path
+) -> None:
+    """Let Spark copy the records of the segments to staged files, one directory for each segment."""
+    starts: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for each in segments:
+        starts.setdefault(str(each.partition), each.start)
+        ends[str(each.partition)] = each.end
+    options = {f"kafka.{name}": value for name, value in {**kafka, "isolation.level": "read_committed"}.items()}
+    records = (
+        spark.read.format("kafka")
+        .options(**options)
+        .option("assign", json.dumps({topic: [int(each) for each in starts]}))
+        .option("startingOffsets", json.dumps({topic: starts}))
+        .option("endingOffsets", json.dumps({topic: ends}))
+        .option("includeHeaders", "true")
+        .load()
+    )
+    rows = records.select(
+        "partition",
+        "offset",
+        _of_segment(segments, "epoch").cast("int").alias("leader_epoch"),
+        "timestamp",
+        F.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        "headers",
+        F.col("partition").alias("_partition"),
+        _of_segment(segments, "start").cast("long").alias("_segment"),
+    )
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    ordered = rows.sortWithinPartitions("_partition", "_segment", "offset")
+    target = f"file://{staged.absolute()}"  # Spark does not decode a URI
+    ordered.write.options(**WRITE_OPTIONS).partitionBy("_partition", "_segment").parquet(target)
+
+
+def _of_segment(segments: Iterable[Segment], name: str) -> Column:
+    """Return an attribute of the segment of each record."""
+    found = F.lit(None)
+    for each in sorted(segments, key=lambda each: each.start):
+        is_inside = (F.col("partition") == each.partition) & (F.col("offset") >= each.start)
+        found = F.when(is_inside, F.lit(getattr(each, name))).otherwise(found)
+    return found
+
+
+def _describe(segment: Segment, staged: Path) -> list[Written]:
+    """Return the files of a segment in the order of their offsets."""
+    found = staged.glob(f"_partition={segment.partition}/_segment={segment.start}/*.parquet")
+    return sorted(Written(*parquet.describe(file), file) for file in found)
+
+
+def _check_complete(plan: Plan, files: Mapping[Segment, Sequence[Written]]) -> None:
+    """Check that the files contain the first and the last record of each partition.
+
+    Raises:
+        Crashed: they do not.
+    """
+    for partition, (first, last) in plan.seen.items():
+        written = [each for segment, found in files.items() if segment.partition == partition for each in found]
+        if not written or (written[0].first, written[-1].last) != (first.offset, last.offset):
+            raise Crashed(f"Spark did not write all records of partition {partition}")
+
+
+def _add_files(directory: TopicDirectory, segment: Segment, files: Sequence[Written]) -> Iterator[Entry]:
+    """Move the files of a segment to their final paths, and yield an entry for each. They account for all offsets."""
+    if not files:
+        yield Entry(*segment)  # only transaction markers, and records that Kafka compacted
+    start = segment.start
+    for written, following in zip(files, [*files[1:], None], strict=True):
+        end = following.first if following else segment.end
+        path = directory.new_path(segment.day, segment.partition, start)
+        size = written.file.stat().st_size
+        directory.add_file(written.file, path)
+        entry = segment._replace(start=start, end=end)
+        yield Entry(*entry, written.first, written.records, written.max_timestamp, size, path)
+        start = end
+
+
+def _commit(directory: TopicDirectory, before: Manifest, plan: Plan, entries: Sequence[Entry]) -> None:
+    """Commit the entries. If compaction or erasure has committed meanwhile, add them to its commit.
+
+    Raises:
+        CommandError: another process has archived the same offsets.
+    """
+    manifest = plan.manifest
+    for _ in range(MAX_CONFLICTS):
+        try:
+            directory.commit(manifest.append(entries))
+            return
+        except Conflict:
+            if plan.manifest is not before:  # the other process may have changed the offsets that were lost
+                break
+            manifest = directory.read()
+        except InvalidManifest as error:
+            raise CommandError(
+                f"another process archives {directory.topic} to {directory.path}; stop one of them"
+            ) from error
+    raise Crashed(f"another process changes the archive of {directory.topic}")
+
+
+def _new_holes(before: Manifest, plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """Yield the partition and offsets of each hole between the archive and what Kafka still holds."""
+    starts: dict[int, int] = {}
+    for each in plan.segments:
+        starts.setdefault(each.partition, each.start)
+    for partition, start in starts.items():
+        end = plan.manifest.end(partition)
+        if end is not None and end < start:
+            yield partition, end, start

@@ -1,0 +1,183 @@
+"""Compaction and erasure: no offset is lost, readers are not disturbed, and a crash leaves a complete archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install pyarrow")
+
+from kafkasse.archive import log as archive_log
+from kafkasse.archive import maintenance, parquet, with_archive
+from kafkasse.archive.directory import Conflict, TopicDirectory
+from kafkasse.archive.maintenance import compact, erase
+from kafkasse.archive.manifest import Manifest
+from kafkasse.log import Log, Partition
+from kafkasse.memory_log import MemoryLog
+from tests.support.archive import archive, topic_directory
+
+AT = Partition("t", 0)
+RECORDS = 12
+MAX_POLLS = 50
+
+
+@pytest.fixture
+def kafka() -> MemoryLog:
+    """A topic with records of three keys, and without one."""
+    log = MemoryLog()
+    log.create("t")
+    log.elect_leader("t")
+    for number in range(RECORDS):
+        log.append("t", b"v%d" % number, key=[b"a", b"b", b"c", None][number % 4], timestamp=1000 + number)
+    return log
+
+
+@pytest.fixture
+def directory(tmp_path: Path, kafka: MemoryLog) -> TopicDirectory:
+    """The archive of the topic: six files with two records each. Kafka holds no records."""
+    for end in range(2, RECORDS + 1, 2):
+        archive(tmp_path, kafka, "t", end=end)
+    kafka.drop_before("t", RECORDS)
+    return topic_directory(tmp_path, kafka, "t")
+
+
+@pytest.fixture
+def log(tmp_path: Path, kafka: MemoryLog, directory: TopicDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    monkeypatch.setattr(archive_log, "RETRY_S", 0.0)
+    with closing(with_archive(kafka, str(tmp_path))) as log:
+        log.describe(["t"])
+        yield log
+
+
+def values(log: Log) -> list[bytes | None]:
+    """Return the values that a client receives, from the first offset to the end."""
+    found: list[bytes | None] = []
+    with closing(log.cursor({AT: 0})) as cursor:
+        for _ in range(MAX_POLLS):
+            batches = cursor.poll(0.0)
+            found += (record.value for batch in batches for record in batch.records)
+            if batches and batches[-1].next_offset == RECORDS:
+                return found
+    raise AssertionError(f"the cursor did not reach the end: {found}")
+
+
+def files(directory: TopicDirectory) -> set[str]:
+    return {str(each.relative_to(directory.path)) for each in directory.path.glob("day=*/*")}
+
+
+def test_compaction_merges_small_files(directory: TopicDirectory, log: Log) -> None:
+    """Clients receive the same records, and the old files are removed."""
+    before = values(log)
+
+    saved = compact(directory)
+
+    assert 5 == saved
+    assert [(0, RECORDS, RECORDS)] == [(each.start, each.end, each.records) for each in directory.read()]
+    assert files(directory) == directory.read().paths
+    assert before == values(log)
+
+
+def test_compaction_keeps_leader_epochs_days_and_large_files_apart(
+    tmp_path: Path, directory: TopicDirectory, kafka: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry has one leader epoch, and a limited size."""
+    kafka.elect_leader("t")
+    kafka.append("t", b"x")
+    archive(tmp_path, kafka, "t")
+    monkeypatch.setattr(maintenance, "MAX_FILE_BYTES", 3 * max(each.size for each in directory.read()))
+
+    compact(directory)
+
+    assert [(0, 6, 0), (6, 12, 0), (12, 13, 1)] == [(each.start, each.end, each.epoch) for each in directory.read()]
+
+
+def test_a_client_reads_on_while_files_are_merged(directory: TopicDirectory, log: Log) -> None:
+    """The file that a client reads next is removed. The client continues in the new one."""
+    with closing(log.cursor({AT: 0})) as cursor:
+        found = [record.value for _ in range(2) for batch in cursor.poll(0.0) for record in batch.records]
+        compact(directory)
+        for _ in range(MAX_POLLS):
+            found += (record.value for batch in cursor.poll(0.0) for record in batch.records)
+
+    assert [b"v%d" % number for number in range(RECORDS)] == found
+
+
+def test_erasure_removes_all_records_of_a_key(directory: TopicDirectory, log: Log) -> None:
+    """Clients skip the offsets without a gap, and no file contains the key."""
+    erased = erase(directory, b"b")
+
+    assert 3 == erased
+    assert [b"v%d" % number for number in range(RECORDS) if number % 4 != 1] == values(log)
+    assert (0, RECORDS, []) == (directory.read().first(0), directory.read().end(0), [*directory.read().holes()])
+    assert not any(b"v5" in file.read_bytes() for file in directory.path.rglob("*.parquet"))
+    assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
+
+
+def test_erasure_of_all_records_of_a_file_keeps_its_offsets(tmp_path: Path, kafka: MemoryLog) -> None:
+    """An entry without a file accounts for them."""
+    archive(tmp_path, kafka, "t", end=1)
+    directory = topic_directory(tmp_path, kafka, "t")
+
+    erase(directory, b"a")
+
+    assert [(0, 1, "")] == [(each.start, each.end, each.path) for each in directory.read()]
+    assert set() == files(directory)
+
+
+def test_erasure_also_removes_records_of_a_truncated_log(tmp_path: Path, kafka: MemoryLog) -> None:
+    """A file may contain records after the end of its entry, which clients never receive."""
+    archive(tmp_path, kafka, "t")
+    kafka.truncate("t", 9)
+    kafka.append("t", b"new")
+    archive(tmp_path, kafka, "t")
+    directory = topic_directory(tmp_path, kafka, "t")
+
+    assert 3 == erase(directory, b"b")
+    assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
+
+
+def test_the_pipeline_may_commit_meanwhile(
+    tmp_path: Path, directory: TopicDirectory, kafka: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit between the read and the commit of a compaction is kept."""
+    kafka.append("t", b"new")
+    commit = TopicDirectory.commit
+
+    def commit_after_the_pipeline(self: TopicDirectory, manifest: Manifest) -> Manifest:
+        monkeypatch.setattr(TopicDirectory, "commit", commit)
+        archive(tmp_path, kafka, "t")
+        return commit(self, manifest)
+
+    monkeypatch.setattr(TopicDirectory, "commit", commit_after_the_pipeline)
+    compact(directory)
+
+    assert [(0, 12), (12, 13)] == [(each.start, each.end) for each in directory.read()]
+
+
+def test_a_compaction_that_is_killed_changes_nothing(
+    directory: TopicDirectory, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the commit, clients read the old files. The next run removes what the killed one has written."""
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicDirectory, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact(directory)
+    received = values(log)
+    directory.remove_unlisted(min_age_s=-60)
+
+    assert [b"v%d" % number for number in range(RECORDS)] == received
+    assert directory.read().paths == files(directory)
+
+
+def test_only_one_process_changes_the_files_of_a_topic(directory: TopicDirectory) -> None:
+    """A second compaction or erasure fails. It would repeat the work of the first one."""
+    with directory.staging_for(maintenance.STAGED), pytest.raises(Conflict, match="another process changes"):
+        compact(directory)

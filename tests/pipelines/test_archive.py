@@ -1,0 +1,249 @@
+"""The pipeline that archives topics, with a real broker and Spark: each committed record once, with all of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install pyarrow")
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from kafkasse.archive import parquet, with_archive, without_archive
+from kafkasse.archive.directory import ArchiveDirectory, TopicDirectory
+from kafkasse.archive.maintenance import compact
+from kafkasse.archive.manifest import Entry, Manifest
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.log import Log, Partition
+from kafkasse.pipelines import topics
+from kafkasse.pipelines.archive import writer
+from kafkasse.pipelines.archive.offsets import Held, Seen, Truncated
+from kafkasse.pipelines.archive.writer import Committed, Segment, make_plan
+from kafkasse.pipelines.supervisor import Crashed
+from tests.kafka.logs import open_log
+from tests.support.kafka import Cluster
+
+DAY_MS = 86_400_000
+START_MS = 20_000 * DAY_MS  # 2024-10-04
+DAYS = "2024-10-04", "2024-10-05", "2024-10-06"
+
+
+class World:
+    """A topic with two partitions, its archive, and a log that reads both."""
+
+    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, path: Path, topic: str) -> None:
+        self.kafka = {"bootstrap.servers": broker.bootstrap_servers}
+        self.spark = spark
+        self.cluster = Cluster(broker.bootstrap_servers)
+        self.topic = self.cluster.create(topic, 2, retention_ms="-1")
+        root = ArchiveDirectory(path)
+        root.create()
+        (topic_id,) = topics.topic_ids(spark, self.kafka, [topic])
+        self.directory = root.topic(topic, topic_id)
+        self.log: Log = with_archive(open_log(broker.bootstrap_servers), str(path))
+        self.log.describe([topic])
+
+    def archive(self) -> Committed:
+        return writer.archive(self.spark, self.kafka, self.directory)
+
+    def send(self, *values: bytes | None, **rest: Any) -> None:
+        self.cluster.send(self.topic, *values, timestamp_ms=START_MS, **rest)
+
+    def read(self, log: Log, end: int, partition: int = 0) -> list[tuple[Any, ...]]:
+        """Return the records that a client receives, from the first offset on."""
+        found: list[tuple[Any, ...]] = []
+        position = 0
+        with closing(log.cursor({Partition(self.topic, partition): 0})) as cursor:
+            while position < end:
+                for batch in cursor.poll(1.0):
+                    position = batch.next_offset
+                    found += (
+                        (each.offset, each.timestamp, each.key, each.value, [*each.headers]) for each in batch.records
+                    )
+        return found
+
+    def close(self) -> None:
+        self.log.close()
+        self.cluster.close()
+
+
+@pytest.fixture
+def world(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, fresh_name: str) -> Iterator[World]:
+    with closing(World(spark, broker, tmp_path / "archive with a space", fresh_name)) as world:
+        yield world
+
+
+def test_clients_receive_the_same_records_from_the_archive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tombstones, headers, aborted transactions, large records, restarts and compaction: then Kafka removes the records."""
+    world.send(b"a", b"", None, key=b"k", headers=[("h", b"1"), ("h", b"")])
+    world.cluster.transaction(world.topic, b"aborted", commit=False)
+    world.cluster.transaction(world.topic, b"committed")
+    world.send(*[bytes([65 + number]) * 400_000 for number in range(5)])
+    world.send(b"late")
+    world.send(b"other", partition=1)
+    first = world.archive()
+    nothing_new = world.archive()
+    world.send(b"b")
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicDirectory, "commit", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.archive()
+    second = world.archive()
+    compact(world.directory)
+    (held,) = world.log.offset_ranges([Partition(world.topic, 0)]).values()
+    expected = world.read(without_archive(world.log), held.end), world.read(without_archive(world.log), 1, partition=1)
+    world.cluster.drop_before(world.topic, held.end)
+    world.cluster.drop_before(world.topic, 1, partition=1)
+    world.send(b"live")
+
+    received = world.read(world.log, held.end), world.read(world.log, 1, partition=1)
+
+    assert expected == received
+    assert (11, 0, 1) == (first.records, nothing_new.records, second.records)
+    assert ([], 0) == ([*world.directory.read().holes()], world.directory.read().first(0))
+    assert world.directory.read().paths == {str(file.relative_to(world.directory.path)) for file in _files(world)}
+    assert all(_largest_row_group(file) < 2 * parquet.ROW_GROUP_BYTES for file in _files(world))
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _files(world: World) -> list[Path]:
+    world.directory.remove_unlisted(min_age_s=-60)
+    return list(world.directory.path.glob("day=*/*.parquet"))
+
+
+def _largest_row_group(file: Path) -> int:
+    metadata = pq.read_metadata(file)
+    return max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def test_records_that_kafka_removed_before_they_were_archived_are_a_hole(world: World) -> None:
+    """The archive continues with Kafka's first record, and states how many offsets are lost."""
+    world.send(b"a", b"b")
+    world.archive()
+    world.send(b"c", b"d", b"e")
+    world.cluster.drop_before(world.topic, 4)
+
+    committed = world.archive()
+
+    assert (1, 2) == (committed.records, committed.lost)
+    assert [(0, 2, 4)] == [*world.directory.read().holes()]
+
+
+def test_a_write_without_all_records_is_not_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Spark's files lack the last record, the commit fails, and the next attempt archives all records."""
+    world.send(b"a", b"b", b"c")
+    write = writer._write
+
+    def write_less(*arguments: Any) -> None:
+        *rest, segments, staged = arguments
+        write(*rest, [segments[0]._replace(end=2)], staged)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "_write", write_less)
+        with pytest.raises(Crashed, match="did not write all records"):
+            world.archive()
+
+    assert 3 == world.archive().records
+
+
+# The plan, without Kafka and Spark.
+
+
+class FakeOffsets:
+    """A log of one partition: the epoch and the day of each record. Offsets that are not in the map have no record."""
+
+    def __init__(self, records: dict[int, tuple[int, int]], end: int, start: int = 0) -> None:
+        self.records = {
+            offset: Seen(offset, epoch, START_MS + day * DAY_MS) for offset, (epoch, day) in records.items()
+        }
+        self.start, self.end = start, end
+
+    def held(self) -> dict[int, Held]:
+        return {0: Held(self.start, self.end)}
+
+    def at_time(self, partition: int, timestamp_ms: int) -> Seen | None:
+        return next((each for each in self.records.values() if each.timestamp >= timestamp_ms), None)
+
+    def first(self, partition: int, start: int, end: int, epoch: int = -1) -> Seen | None:
+        truncated = [each.offset for each in self.records.values() if each.epoch > epoch >= 0 and each.offset < start]
+        if truncated:
+            raise Truncated(min(truncated))
+        return next((each for each in self.records.values() if start <= each.offset < end), None)
+
+    def last(self, partition: int, start: int, end: int) -> Seen | None:
+        return next((each for each in reversed(self.records.values()) if start <= each.offset < end), None)
+
+    def epoch_starts(self, partition: int, first: Seen, last: Seen) -> list[Seen]:
+        starts = {
+            each.epoch: each for each in reversed(self.records.values()) if first.offset <= each.offset <= last.offset
+        }
+        return sorted(starts.values())
+
+
+def plan(offsets: FakeOffsets, *archived: Entry) -> tuple[list[Segment], Manifest]:
+    made = make_plan(Manifest("t", "id").append(archived), offsets)  # type: ignore[arg-type]
+    return [*made.segments], made.manifest
+
+
+def test_a_segment_has_one_epoch_and_one_day() -> None:
+    """A record that arrives late belongs to the day of the newest record before it. Markers belong to a segment, too."""
+    records = {0: (0, 0), 1: (0, 0), 3: (1, 0), 4: (1, 1), 5: (1, 0), 7: (2, 2)}
+
+    segments, _ = plan(FakeOffsets(records, end=9))
+
+    expected = [(0, 0, 3, 0, DAYS[0]), (0, 3, 4, 1, DAYS[0]), (0, 4, 7, 1, DAYS[1]), (0, 7, 9, 2, DAYS[2])]
+    assert [Segment(*each) for each in expected] == segments
+
+
+def test_a_commit_continues_after_the_last_one() -> None:
+    """The day never moves back, also in the next commit."""
+    segments, _ = plan(FakeOffsets({0: (0, 0), 1: (0, 1), 2: (0, 0)}, end=3), Entry(0, 0, 2, 0, DAYS[1]))
+
+    assert [Segment(0, 2, 3, 0, DAYS[1])] == segments
+
+
+def test_a_timestamp_in_the_future_belongs_to_today() -> None:
+    """A producer's clock that is wrong by years does not affect the days of all later records."""
+    segments, _ = plan(FakeOffsets({0: (0, 0), 1: (0, 100_000), 2: (0, 0)}, end=3))
+
+    assert [Segment(0, 0, 3, 0, DAYS[0])] == segments
+
+
+def test_offsets_without_records_are_archived() -> None:
+    """Transaction markers are accounted for, so that they are not a hole."""
+    segments, _ = plan(FakeOffsets({}, end=2))
+
+    assert [(0, 0, 2)] == [each[:3] for each in segments]
+
+
+def test_a_truncated_log_is_archived_again_from_where_it_differs() -> None:
+    """The records that the log has lost leave the archive, and those in their place enter it."""
+    offsets = FakeOffsets({0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (1, 0), 4: (1, 0)}, end=5)
+
+    segments, manifest = plan(offsets, Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x"))
+
+    assert ([Segment(0, 2, 5, 1, DAYS[0])], 2) == (segments, manifest.end(0))
+
+
+def test_a_log_that_is_shorter_than_the_archive_was_truncated() -> None:
+    """Even if nothing has been written since."""
+    segments, manifest = plan(FakeOffsets({0: (0, 0)}, end=1), Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x"))
+
+    assert ([], 1) == (segments, manifest.end(0))
+
+
+@pytest.mark.parametrize(("count", "complete"), [(3, True), (4, False)])
+def test_a_commit_has_a_limited_size(count: int, complete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long topic is archived in several commits."""
+    monkeypatch.setattr(writer, "MAX_COMMIT_OFFSETS", 3)
+    made = make_plan(Manifest("t", "id"), FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))  # type: ignore[arg-type]
+
+    assert (3, complete) == (made.segments[-1].end, made.is_complete)
