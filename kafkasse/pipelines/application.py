@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from kafkasse.errors import CommandError
 from kafkasse.log_line import Fields
@@ -70,7 +71,9 @@ class _Application:
             spark.sparkContext.setLogLevel(self.options.log_level)
             directory = self._checkpoints(spark)
             is_kept = directory != self.directory
-            attempt = runner.Attempt(self.pipeline, self._kafka(spark), directory, self.stop, self.report, is_kept)
+            attempt = runner.Attempt(
+                self.pipeline, self._kafka(spark), directory, self.stop, self.report, self.progressed, is_kept
+            )
             try:
                 attempt.run(spark)
             except AnalysisException as error:
@@ -82,6 +85,9 @@ class _Application:
         logger.log(level, "pipeline %s", Fields(fields))
         if state is State.RUNNING:
             self.ready()
+
+    def progressed(self, _: StreamingQueryProgress) -> None:
+        self.sessions.archive_classes()  # after the first commit, so that the archive contains the classes of a whole batch
 
     def position(self) -> str:
         """Return the record that the query cannot pass, or else where the query starts again and again."""

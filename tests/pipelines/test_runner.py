@@ -160,7 +160,7 @@ def test_a_stop_request_waits_for_the_commit(
     topics.send(country("FR", 5))
     stop = StopAfterOutput(topics)
 
-    Attempt(pipeline, topics.kafka, str(tmp_path), stop, stop.install_after, drains=True).run(spark)
+    Attempt(pipeline, topics.kafka, str(tmp_path), stop, stop.install_after, print, drains=True).run(spark)
 
     committed = failing_record.last_commit(spark, checkpoint_path(spark, pipeline, topics.kafka, str(tmp_path)))
     assert 1 == sum(committed[topics.source].values())
@@ -180,7 +180,7 @@ def test_names_the_record_that_the_query_cannot_pass(spark: SparkSession, topics
     topics.send(*[(b"a", b"%d" % number) for number in range(10)], (b"a", b"poison"), (b"a", b"1"), (b"b", b"poison"))
 
     with pytest.raises(Crashed, match="found poison"):
-        Attempt(pipeline, topics.kafka, str(tmp_path), StopRequests(), lambda *_: None, drains=False).run(spark)
+        Attempt(pipeline, topics.kafka, str(tmp_path), StopRequests(), lambda *_: None, print, drains=False).run(spark)
 
     found = failing_record.find(spark, pipeline, topics.kafka, str(tmp_path))
     assert f"{topics.source}, partition 1, offset 10" == found

@@ -1,0 +1,94 @@
+"""Spark's JVM is started with the options of Spark's launcher and with an archive of its classes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from kafkasse.java import jars, runtime
+from kafkasse.pipelines import jvm
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER_OPTION = re.compile(rb"--[\w-]+=[\w./=-]+|-[DX][\w:.+-]+(?:=\w+)?")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache for archives. The jars still come from the cache of the machine."""
+    found = jvm.connector_jars()
+    monkeypatch.setattr(jvm, "connector_jars", lambda: found)
+    monkeypatch.setattr(jars, "cache_directory", lambda: tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+def options(directory: Path) -> str:
+    """The options with which the JVM of this directory starts."""
+    directory.mkdir()
+    jvm.write_launcher(directory, "512m", [], [])
+    return (directory / "options").read_text()
+
+
+def test_has_the_options_of_sparks_launcher() -> None:
+    """A new version of PySpark may need other options. Only the vector module is left out."""
+    [launcher] = Path(pyspark.__file__).parent.glob("jars/spark-launcher_*.jar")
+    with zipfile.ZipFile(launcher) as archive:
+        code = archive.read("org/apache/spark/launcher/JavaModuleOptions.class")
+
+    expected = {option.decode() for option in LAUNCHER_OPTION.findall(code)} - {"--add-modules=jdk.incubator.vector"}
+
+    assert expected == set(jvm.MODULE_OPTIONS)
+
+
+@pytest.mark.processes
+def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Path) -> None:
+    """The first JVM records its classes, and the JVMs after the creation of the archive load them from it."""
+    first = options(tmp_path / "first")
+    (tmp_path / "first" / "classes").write_text("java/lang/Object id: 0\norg/apache/spark/SparkConf id: 1\n")
+    creation = jvm.create_archive(tmp_path / "first")
+    assert creation
+    assert jvm.create_archive(tmp_path / "first") is None, "two processes create the archive at once"
+    creation.wait()
+    [archive] = cache.glob("*.jsa")
+    second = options(tmp_path / "second")
+    java = [str(runtime.java_executable()), f"@{tmp_path / 'second' / 'options'}", "-Xshare:on", "-version"]
+
+    used = subprocess.run(java, capture_output=True, text=True, timeout=60)
+
+    assert "-XX:DumpLoadedClassList=" in first
+    assert f"-XX:SharedArchiveFile={archive}" in second
+    assert 0 == used.returncode, used.stdout + used.stderr
+
+
+def test_the_archive_belongs_to_one_set_of_jars_and_options(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another connector has an archive of its own, so that a JVM never uses classes of another version."""
+    names = [jvm.archive_path()]
+    monkeypatch.setattr(jvm, "connector_jars", lambda: [Path("/other.jar")])
+    names.append(jvm.archive_path())
+
+    assert 2 == len(set(names))
+    assert {cache} == {name.parent for name in names}
+
+
+def test_the_docs_explain_the_versions_of_spark_and_its_connector() -> None:
+    """Spark and its connector have different versions, so an update of either must not go unnoticed.
+
+    docs/pipelines.md explains the pairing. Update the docs, the lock file and this test together.
+    """
+    lock = json.loads((ROOT / "kafkasse/java/jars.lock.json").read_text())["groups"]["spark-kafka"]
+    versions = {module.split(":")[1]: module.split(":")[2] for module in lock["modules"]}
+    docs = (ROOT / "docs/pipelines.md").read_text()
+
+    assert "4.3.0" == pyspark.__version__
+    assert ("4.2.0", "4.2.0") == (
+        versions["spark-sql-kafka-0-10_2.13"],
+        versions["spark-token-provider-kafka-0-10_2.13"],
+    )
+    for version in ("Spark 4.3.0", "connector 4.2.0", f"kafka-clients {versions['kafka-clients']}"):
+        assert version in docs
