@@ -66,6 +66,7 @@ class WebSettings:
     pages: bool
     catalog: bool | None
     console: bool | None
+    documentation_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

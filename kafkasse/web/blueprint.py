@@ -175,7 +175,9 @@ class StreamService:
         self._encoders = Encoders(config, skipped.add, registries)
         # The documents name schemas by topic, so they can contain those of only one registry.
         described = {name: each for name, each in registries.items() if name not in config.route.schema_registries}
-        self.catalog = Catalog(self, catalog, Console(self) if console else None, ValueSchemas(described))
+        self.catalog = Catalog(
+            self, catalog, Console(self) if console else None, ValueSchemas(described), config.web.documentation_url
+        )
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster

@@ -67,20 +67,24 @@ class Catalog:
         is_on: serve the catalog and its documents. If not, only the pages of errors are served.
         console: the page for browsers at the root, or None if browsers get the catalog there, too.
         schemas: the schemas of the topics' values.
+        documentation_url: the address of the documentation site, or "".
     """
 
-    def __init__(self, service: Service, is_on: bool, console: Console | None, schemas: ValueSchemas) -> None:
+    def __init__(
+        self, service: Service, is_on: bool, console: Console | None, schemas: ValueSchemas, documentation_url: str
+    ) -> None:
         self.is_on = is_on
         self._console = console
         self._schemas = schemas
         self._service = service
+        self._documentation_url = documentation_url
         self._document = lru_cache(MAX_DOCUMENTS)(self._create_document)
         self._blueprint: Blueprint | None = None
         self._name = ""  # under which an app has registered the blueprint
 
     def add_rules(self, blueprint: Blueprint) -> None:
         """Add the URLs to a blueprint."""
-        self._add_rule(blueprint, "/-/problems/<problem>", "-problem", _problem_page)
+        self._add_rule(blueprint, "/-/problems/<problem>", "-problem", self._problem_page)
         if self.is_on:
             self._add_rule(blueprint, "/-/catalog", "-catalog", self._catalog)
             self._add_rule(blueprint, "/-/openapi.json", "-openapi", self._openapi)
@@ -118,6 +122,14 @@ class Catalog:
         # The app may have registered the blueprint at a prefix that contains parameters.
         values = {name: value for name, value in (request.view_args or {}).items() if name in rule.arguments}
         return url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
+
+    def _problem_page(self) -> Response:
+        name = (request.view_args or {})["problem"]
+        error = pages().get(name)
+        if error is None:
+            raise NotFound("There is no error with this name.")
+        page = self._documentation_url and f"{self._documentation_url}problems/{name}/"
+        return _page("problem.html", error=error, page=page)
 
     def links(self, route: Route | None = None) -> dict[str, str]:
         """Return the header that links a response to the documents that describe the server and, if given, a route."""
@@ -211,13 +223,6 @@ def _prefers_html() -> bool:
     if len(request.headers.get("Accept", "")) > MAX_ACCEPT_CHARS:
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
-
-
-def _problem_page() -> Response:
-    error = pages().get((request.view_args or {})["problem"])
-    if error is None:
-        raise NotFound("There is no error with this name.")
-    return _page("problem.html", error=error)
 
 
 def _json(text: str, content_type: str) -> Response:

@@ -301,6 +301,14 @@ class TestErrors:
             assert error.title in page
             assert "`" not in page
 
+    def test_a_page_links_to_the_same_page_of_the_documentation(self, log: MemoryLog) -> None:
+        """The site has a page for each type. Without the setting, there is no link."""
+        linked = mounted(log, documentation_url="https://docs.example/kafkasse/").get("/streams/-/problems/topic-gone")
+        alone = mounted(log).get("/streams/-/problems/topic-gone")
+
+        assert 'href="https://docs.example/kafkasse/problems/topic-gone/"' in linked.text
+        assert "href" not in alone.text
+
     def test_an_unknown_page_is_an_error(self, log: MemoryLog) -> None:
         """A wrong name gets our JSON error, which also has a page."""
         refused = mounted(log).get("/streams/-/problems/nothing")
