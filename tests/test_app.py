@@ -232,7 +232,7 @@ def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> 
 @pytest.mark.parametrize("pages", [False, True])
 @pytest.mark.parametrize(
     "path",
-    ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/-/demo", "/-/page/stream.js", "/-/console/app.js"],
+    ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/-/demo", "/-/page/kafkasse.js", "/-/console/app.js"],
 )
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PROPFIND"])
 def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: bool) -> None:

@@ -115,6 +115,7 @@ class Core:
             for event in self._parser.receive(chunk):
                 before = event.id
                 if event.type == "error":
+                    yield Event("position", "{}", event.id)
                     raise self.stream_error(event)
                 self._events += 1
                 if self._events > 1:  # every stream starts with a position, even if an error follows

@@ -281,8 +281,9 @@ export class Stream {
       this.#heardAt = Date.now();
       for (const event of parser.receive(decoder.decode(value, { stream: true }))) {
         if (signal.aborted) return;
-        if (event.type === "error") throw this.#failure({ status: 503, ...parseProblem(event.data) }, null);
-        this.#publish(event);
+        const isError = event.type === "error";
+        this.#publish(isError ? { type: "position", data: "{}", id: event.id } : event);
+        if (isError) throw this.#failure(parseProblem(event.data), null);
         if (++count > 1) this.#succeed(); // Every stream starts with a position, even if an error follows.
       }
       this.#retryMs = parser.retryMs ?? this.#retryMs;
@@ -300,7 +301,7 @@ export class Stream {
   }
 
   #failure(problem, retryAfter) {
-    const { status } = problem;
+    const status = (problem.status = Number(problem.status) || 503);
     // A 500 without Retry-After lasts until the operator fixes its cause.
     const isTemporary = status > 500 || (status === 500 && retryAfter !== null) || TEMPORARY.includes(status);
     const error = new StreamError(problem);

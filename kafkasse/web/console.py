@@ -23,11 +23,10 @@ from urllib.parse import quote
 from flask import Response, current_app, request, send_from_directory
 
 from kafkasse.errors import KafkasseError
-from kafkasse.web.pages import HEADERS
+from kafkasse.web.pages import CLIENT, HEADERS
 from kafkasse.web.pages import NAME as DEMO
 
 FILES = Path(__file__).parent / "console"
-CLIENT = Path(__file__).parents[1] / "javascript/kafkasse.js"
 PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"
 

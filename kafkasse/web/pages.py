@@ -12,6 +12,7 @@ from pathlib import Path
 from flask import Blueprint, Response, send_from_directory
 
 PAGE = Path(__file__).parent / "page"
+CLIENT = Path(__file__).parents[1] / "javascript/kafkasse.js"
 
 NAME = "kafkasse_pages"  # of the blueprint
 PAGE_STREAM = "topn/updates"  # the stream that the page reads
@@ -33,6 +34,8 @@ def pages() -> Blueprint:
     blueprint = Blueprint(NAME, __name__, static_folder=PAGE / "assets", static_url_path="/-/page")
     blueprint.add_url_rule("/-/demo", "index", partial(send_from_directory, PAGE, "index.html"))
     blueprint.add_url_rule("/-/demo-about", "about", partial(send_from_directory, PAGE, "about.html"))
+    client = partial(send_from_directory, CLIENT.parent, CLIENT.name)
+    blueprint.add_url_rule(f"/-/page/{CLIENT.name}", "client", client)
     blueprint.after_request(_add_headers)
     return blueprint
 

@@ -89,7 +89,7 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, own_browser:
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
 
     walk.until("The open page shows the same reason")
-    visitor.wait_for_state("stopped")
+    visitor.wait_for_state("closed")
     own_browser.refresh()
     visitor.sign_in("grace", "compiler")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
@@ -102,13 +102,13 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, own_browser:
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1004="shipped")
 
     walk.until("The page now says that it is reconnecting")
-    visitor.wait_for_state("reconnecting")
+    visitor.wait_for_state("retrying")
     walk.until("the page shows the new order")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1004="shipped", order_1005="paid")
 
     walk.until("To see the open streams")
     own_browser.refresh()
-    visitor.wait_for_state("live")
+    visitor.wait_for_state("open")
     walk.to_the_end()
     files = [file.relative_to(EXAMPLE) for file in EXAMPLE.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     assert {each: (EXAMPLE / each).read_text() for each in files} == {

@@ -198,7 +198,7 @@ def test_a_prefix_and_a_subdomain_may_have_parameters(
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/-/demo", "/-/demo-about", "/-/page/stream.js", "/topn/updates", "/-/health", "/-/metrics"]
+    "path", ["/", "/-/demo", "/-/demo-about", "/-/page/kafkasse.js", "/topn/updates", "/-/health", "/-/metrics"]
 )
 def test_the_pages_and_routes_of_the_demo_are_not_mounted(path: str) -> None:
     """A host app gets only the streams of its own configuration, even if the setting `pages` is on."""

@@ -1,21 +1,22 @@
-import { Stream } from "./stream.js";
+import { Stream } from "./kafkasse.js";
 
 const list = document.querySelector("#orders");
 const state = document.querySelector("#state");
 
-const stream = new Stream(new URL("/streams/orders", location).href, {
-  message: (data) => show(JSON.parse(data)),
-  state: ({ name, reason }) => {
+const stream = new Stream("/streams/orders", {
+  onState: ({ state: name, reason }) => {
     state.dataset.name = name;
     state.textContent = {
       connecting: "Connecting…",
-      live: "Live",
-      reconnecting: `Reconnecting… ${reason}`,
-      stopped: `${reason} Reload the page to try again.`,
+      open: "Live",
+      retrying: `Reconnecting… ${reason}`,
+      closed: "Stopped.",
     }[name];
   },
 });
-stream.restart();
+stream.run({ message: (event) => show(event.json()) }).catch(({ message }) => {
+  state.textContent = `${message} Reload the page to try again.`;
+});
 
 /** Add an order, or show its new status. `textContent` does not interpret HTML in a value. */
 function show({ id, item, status }) {

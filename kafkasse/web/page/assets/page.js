@@ -2,11 +2,11 @@
 
 import { Board, parseUpdate } from "./board.js";
 import { WorldMap } from "./map.js";
-import { SharedStream } from "./shared.js";
+import { Stream } from "./kafkasse.js";
 
 const SUMMARY_INTERVAL_MS = 20_000;
 
-const STATE_LABELS = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", stopped: "Stopped" };
+const STATE_LABELS = { connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
 
 const element = (id) => document.getElementById(id);
 const board = new Board(element("board"), element("continent"), element("country"));
@@ -21,28 +21,47 @@ let animationFrame = 0;
 let summaryTimer = 0;
 let latestChange = "";
 
-const stream = new SharedStream(element("stream").href, {
-  message(data) {
-    const update = parseUpdate(data);
-    const accepted = update !== null && board.update(update);
-    if (accepted) announce(`${update.continent}: ${update.countries.map((country) => country.name).join(", ")}`);
-    countEvent(accepted);
-  },
-  delete(data) {
-    const continent = keyOf(data);
-    board.remove(continent);
-    countEvent(typeof continent === "string");
-  },
-  state: showState,
-  reset() {
-    board.clear();
-    draw();
-  },
-  key: (type, data) => (type === "delete" ? keyOf(data) : parseUpdate(data)?.continent),
-});
+let stream = null;
+let countdown = 0;
 
-element("retry").addEventListener("click", () => stream.restart());
-window.addEventListener("online", () => stream.retryNow());
+const restarts = new BroadcastChannel("kafkasse restart"); // A restart in one tab restarts the stream in all tabs.
+restarts.onmessage = () => read();
+
+element("retry").addEventListener("click", () => {
+  if (stream) return stream.retry();
+  restarts.postMessage("");
+  read();
+});
+read();
+
+/** Read the stream until it ends with a permanent error. */
+async function read() {
+  if (stream) return;
+  board.clear();
+  draw();
+  stream = new Stream(element("stream").href, {
+    shared: true,
+    retryOn: [404], // The pipeline may not have created the topic yet.
+    key: (event) => (event.type === "delete" ? keyOf(event.data) : parseUpdate(event.data)?.continent),
+    onState: showState,
+  });
+  const error = await stream.run({ message, delete: remove }).catch((reason) => reason);
+  stream = null;
+  showState({ state: "stopped", reason: error.message });
+}
+
+function message({ data }) {
+  const update = parseUpdate(data);
+  const accepted = update !== null && board.update(update);
+  if (accepted) announce(`${update.continent}: ${update.countries.map((country) => country.name).join(", ")}`);
+  countEvent(accepted);
+}
+
+function remove({ data }) {
+  const continent = keyOf(data);
+  board.remove(continent);
+  countEvent(typeof continent === "string");
+}
 
 /** Return the continent that a `delete` event names, or undefined. */
 function keyOf(data) {
@@ -83,13 +102,21 @@ function showFigures() {
   element("time").dateTime = lastUpdate.toISOString();
 }
 
-function showState({ name, reason = "", seconds = null }) {
-  element("connection").dataset.state = name;
-  setText("state", STATE_LABELS[name]);
+function showState({ state, reason = "", retryAt }) {
+  if (state === "closed") return; // read() knows the reason.
+  element("connection").dataset.state = state;
+  setText("state", STATE_LABELS[state]);
   setText("reason", reason);
-  setText("countdown", seconds === null ? "" : `Retrying in ${seconds} s`);
-  element("retry").hidden = seconds === null && name !== "stopped";
-  element("retry").textContent = name === "stopped" ? "Restart" : "Retry now";
+  element("retry").hidden = state !== "retrying" && state !== "stopped";
+  element("retry").textContent = state === "stopped" ? "Restart" : "Retry now";
+  clearInterval(countdown);
+  if (state === "retrying") countdown = setInterval(showCountdown, 1000, retryAt);
+  showCountdown(state === "retrying" ? retryAt : 0);
+}
+
+function showCountdown(retryAt) {
+  const seconds = Math.ceil((retryAt - Date.now()) / 1000);
+  setText("countdown", seconds > 0 ? `Retrying in ${seconds} s` : "");
 }
 
 /** Set a text only if it changes: screen readers announce a live region each time that it is set. */
