@@ -23,7 +23,7 @@ def message(number: int) -> bytes:
 
 def failure(status: int) -> bytes:
     """Return an `error` event."""
-    return b'event: error\ndata: {"status":%d,"detail":"no: %d"}\nid: 1\n\n' % (status, status)
+    return b'event: error\ndata: {"status":%d,"detail":"no: %d"}\n\n' % (status, status)
 
 
 class Sends:
