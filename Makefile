@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
-.PHONY: dist release release-check site diagrams
+.PHONY: console dist release release-check site diagrams
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -69,6 +69,10 @@ compat-kafka: setup ## read from real brokers of several versions
 		BROKER_VERSION=$$version $(VENV)/bin/pytest -q -k "not memory" tests/kafka/test_log_contract.py \
 			tests/kafka/test_real_recreated_topics.py || exit 1; \
 	done
+
+# Ten minutes; `make test` does the same for a few seconds, and ignores the time that a frame takes. See docs/console.md.
+console: setup ## measure the web console in Chromium at 1,000 events per second
+	@CONSOLE_SECONDS=600 $(VENV)/bin/pytest -s --timeout 900 tests/web/test_console_speed.py $(TEST)
 
 # Skips the proxies that are not installed. See docs/proxies.md.
 proxies: setup ## run streams through real proxies with their documented configuration

@@ -1,7 +1,6 @@
-"""An SSE client for the command line: it reconnects after every interruption and resumes after the last event.
+"""The client of `kafkasse cat`, on the standard library, so that the command needs no further package.
 
-It works with any SSE server and treats event IDs as opaque. The only part of kafkasse's protocol that it uses is the data of
-`error` events.
+kafkasse.client.core has the rules: what to send, which errors to retry, and how long to wait.
 """
 
 from __future__ import annotations
@@ -10,29 +9,17 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from kafkasse import __version__
-from kafkasse.client.core import (
-    DEFAULT_RETRY_S,
-    MAX_BACKOFF_S,
-    MAX_PROBLEM_BYTES,
-    MAX_SILENCE_S,
-    Retryable,
-    is_retryable,
-    problem_in,
-    retry_after_s,
-    wait_s,
-)
+from kafkasse.client.core import MAX_PROBLEM_BYTES, MAX_SILENCE_S, Core, Retryable, StreamError
 from kafkasse.errors import CommandError
 from kafkasse.progress import waiting
-from kafkasse.sse import Event, EventTooLarge, Parser
+from kafkasse.sse import Event
 
 MAX_CHUNK_BYTES = 64 * 1024
 MAX_DETAIL_CHARS = 500
@@ -58,13 +45,11 @@ class EventSource:
         status: Callable[[str], None],
     ) -> None:
         self._url = url
-        self._last_event_id = last_event_id
+        self._core = Core(last_event_id)
         self._headers = headers
         self._token_file = token_file
         self._report = status
         self._stopped = False
-        self._retry_s = DEFAULT_RETRY_S
-        self._failures = 0
 
     def events(self) -> Iterator[Event]:
         """Yield each event once, except `error` events.
@@ -73,15 +58,17 @@ class EventSource:
             CommandError: a permanent failure, which a retry would not fix.
         """
         while not self._stopped:
+            began_s = time.monotonic()
             try:
                 yield from self._connection()
-                failure = Retryable("the stream ended")
+                failure = Retryable("the server ended the stream")
             except Retryable as error:
                 failure = error
-            delay_s = wait_s(self._failures, self._retry_s, failure.retry_after_s)
-            self._status(f"{failure}; retrying in {delay_s:.1f} s")
-            time.sleep(delay_s)
-            self._failures += 1
+            except StreamError as error:
+                raise CommandError(f"{self._url}: {one_line(str(error))}") from None
+            wait_s = self._core.wait_s(failure, time.monotonic() - began_s)
+            self._status(f"{self._url}: {one_line(str(failure))}; retrying in {wait_s:.1f} s")
+            time.sleep(wait_s)
 
     def stop(self) -> None:
         """Report nothing more, and end the iterator of another thread at the end of its connection."""
@@ -92,36 +79,18 @@ class EventSource:
             self._report(sentence)
 
     def _connection(self) -> Iterator[Event]:
-        parser = Parser(last_event_id=self._last_event_id)
         with self._open() as response:
+            self._core.open(response.status, response.headers.get("Content-Type", ""))
             self._status(f"connected to {self._url}")
-            opened_s = time.monotonic()
-            try:
-                for chunk in _chunks(response):
-                    yield from self._receive(parser, chunk)
-            finally:
-                if parser.retry_ms is not None:
-                    self._retry_s = parser.retry_ms / 1000
-                if time.monotonic() - opened_s > MAX_BACKOFF_S:  # a success, even without events
-                    self._failures = 0
-
-    def _receive(self, parser: Parser, chunk: bytes) -> Iterator[Event]:
-        try:
-            for event in parser.receive(chunk):
-                if event.type == "error":
-                    self._last_event_id = event.id
-                    raise _stream_error(event)
-                yield event
-                self._failures = 0
-        except EventTooLarge as error:
-            raise CommandError(f"{self._url}: {error}") from None
-        self._last_event_id = parser.last_event_id  # an ID without data also moves the position
+            for chunk in _chunks(response):
+                for event in self._core.receive(chunk):
+                    yield event
+                    self._core.position = event.id
 
     def _open(self) -> HTTPResponse:
-        headers = {"Accept": "text/event-stream", "User-Agent": f"kafkasse/{__version__}"}
-        if self._last_event_id:
-            # http.client encodes headers as Latin-1, but browsers send UTF-8, so servers expect UTF-8.
-            headers["Last-Event-ID"] = self._last_event_id.encode().decode("latin-1")
+        headers = self._core.request_headers() | {"User-Agent": f"kafkasse/{__version__}"}
+        # http.client encodes headers as Latin-1, but browsers send UTF-8, so servers expect UTF-8.
+        headers = {name: value.encode().decode("latin-1") for name, value in headers.items()}
         request = Request(self._url, headers=headers)  # noqa: S310 - address() accepts only http and https
         # Not sent to the target of a redirect, which may be another server.
         for name, value in self._headers:
@@ -133,12 +102,18 @@ class EventSource:
                 response: HTTPResponse = urlopen(request, timeout=MAX_SILENCE_S)  # noqa: S310 - as above
         except HTTPError as error:
             with error:
-                raise _http_error(self._url, error) from None
+                raise self._response_error(error) from None
         except (InvalidURL, ValueError) as error:
             raise CommandError(f"{self._url} is not a valid URL: {error}") from None
         except (OSError, HTTPException) as error:
-            raise _connection_error(self._url, error) from None
-        return _event_stream(self._url, response)
+            raise _connection_error(error) from None
+        return response
+
+    def _response_error(self, error: HTTPError) -> Exception:
+        body = b""
+        with suppress(OSError, HTTPException):
+            body = error.read(MAX_PROBLEM_BYTES)
+        return self._core.response_error(error.code, body, error.headers.get("Retry-After"))
 
 
 def _token(file: Path) -> str:
@@ -154,16 +129,6 @@ def _token(file: Path) -> str:
     return text
 
 
-def _event_stream(url: str, response: HTTPResponse) -> HTTPResponse:
-    media_type = response.headers.get_content_type()
-    if response.status != 200 or media_type != "text/event-stream":
-        response.close()
-        raise CommandError(
-            f"{url} answered {response.status} with {media_type}, not with an event stream; check the URL"
-        )
-    return response
-
-
 def _chunks(response: HTTPResponse) -> Iterator[bytes]:
     try:
         while chunk := response.read1(MAX_CHUNK_BYTES):
@@ -174,45 +139,15 @@ def _chunks(response: HTTPResponse) -> Iterator[bytes]:
         raise Retryable("the connection broke") from None
 
 
-def _http_error(url: str, error: HTTPError) -> Exception:
-    raw = b""
-    with suppress(OSError, HTTPException):
-        raw = error.read(MAX_PROBLEM_BYTES)
-    detail = _detail(problem_in(raw)) or error.reason
-    return _failure(
-        error.code,
-        f"{url} answered {error.code}: {one_line(detail)}",
-        retry_after_s(error.headers.get("Retry-After", ""), datetime.now(UTC)),
-    )
-
-
-def _stream_error(event: Event) -> Exception:
-    problem = problem_in(event.data)
-    status = problem.get("status")
-    detail = _detail(problem) or "the server gave no reason"
-    return _failure(status if isinstance(status, int) else 503, f"the server ended the stream: {one_line(detail)}")
-
-
-def _failure(status: int, sentence: str, requested_s: float | None = None) -> Exception:
-    if is_retryable(status, requested_s):
-        return Retryable(sentence, requested_s or 0)
-    return CommandError(sentence)
-
-
-def _connection_error(url: str, error: OSError | HTTPException) -> Exception:
+def _connection_error(error: OSError | HTTPException) -> Exception:
     reason = error.reason if isinstance(error, URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return CommandError(
-            f"the certificate of {url} cannot be verified: {reason.verify_message}. "
+        return StreamError(
+            f"the server's certificate cannot be verified: {reason.verify_message}. "
             "If a private CA signed it, set SSL_CERT_FILE to the CA's certificate."
         )
-    if isinstance(reason, OSError) and reason.strerror:
-        return Retryable(f"cannot connect to {url}: {reason.strerror}")
-    return Retryable(f"cannot connect to {url}: {one_line(str(reason) or type(reason).__name__)}")
-
-
-def _detail(problem: dict[str, Any]) -> str:
-    return str(problem.get("detail") or problem.get("title") or "")
+    text = reason.strerror if isinstance(reason, OSError) else ""
+    return Retryable(f"cannot connect: {text or reason or type(reason).__name__}")
 
 
 def one_line(text: str) -> str:

@@ -28,7 +28,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
-from kafkasse.progress import Progress
+from kafkasse.progress import Progress, waiting
 
 # About the largest record that a broker accepts by default. The limit protects our memory from a file without newlines.
 MAX_LINE_BYTES = 1_000_000
@@ -364,7 +364,8 @@ def _client(client_class: Any, settings: dict[str, Any], **client_settings: Any)
     """Create a kafka-python client from those `settings` that the class has. It would reject the others."""
     known = {name: value for name, value in settings.items() if name in client_class.DEFAULT_CONFIG}
     try:
-        return client_class(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
+        with waiting(f"connecting to Kafka at {servers(settings)}"):
+            return client_class(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
     except KafkaTimeoutError:
         raise CommandError(
             f"cannot reach Kafka at {servers(settings)} within {BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another"

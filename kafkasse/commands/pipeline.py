@@ -1,4 +1,4 @@
-"""`kafkasse pipeline`: list the pipelines, or run one in the foreground.
+"""`kafkasse pipeline`: list the pipelines, explain one, or run one in the foreground.
 
 PySpark is imported only when a command runs, so that `--help` works without it.
 """
@@ -22,11 +22,21 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Example:
   kafkasse pipeline list
+  kafkasse pipeline check topn
   kafkasse pipeline run topn --bootstrap-servers localhost:9092
+"""
+CHECK_EPILOG = """\b
+Example:
+  kafkasse pipeline check topn
+  kafkasse pipeline check shop/pipelines.yaml:large-orders
 """
 RUN_EPILOG = """\b
 Example:
   kafkasse pipeline run topn --bootstrap-servers localhost:9092 --checkpoint /var/lib/kafkasse/topn
+"""
+REPLAY_EPILOG = """\b
+Example:
+  kafkasse pipeline replay-dead-letters topn.dead-letters --dry-run
 """
 
 
@@ -42,15 +52,40 @@ def command() -> None:
 
 
 @command.command("list")
-def list_pipelines() -> None:
-    """List the pipelines of kafkasse and of the installed packages."""
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def list_pipelines(file: Path | None) -> None:
+    """List the pipelines of kafkasse and of the installed packages, or those of a YAML FILE."""
     from kafkasse.pipelines import catalog
 
-    for pipeline in (catalog.find(name) for name in catalog.names()):
+    for pipeline in catalog.of_file(file) if file else map(catalog.find, catalog.names()):
         sources, sinks = (
             ", ".join(each.topic for each in named.values()) for named in (pipeline.sources, pipeline.sinks)
         )
         click.echo(f"{pipeline.name}: {sources} -> {sinks}: {pipeline.summary}")
+
+
+@command.command(epilog=CHECK_EPILOG)
+@click.argument("name")
+def check(name: str) -> None:
+    """Explain the pipeline NAME without running it, and check its query.
+
+    Spark plans the query and says whether real-time mode and micro-batches accept it. Kafka is not used. The exit code is 1
+    if the pipeline's mode does not accept the query.
+    """
+    from kafkasse.pipelines import catalog
+    from kafkasse.pipelines.explain import explain, text
+    from kafkasse.pipelines.session import session
+
+    logging.getLogger().addHandler(logging.NullHandler())  # PySpark also logs each exception that it raises
+    pipeline = catalog.find(name)
+    with session(f"kafkasse check {pipeline.name}", None, pipeline.spark_settings) as spark:
+        spark.sparkContext.setLogLevel("OFF")
+        explanation = explain(spark, pipeline)
+    for line in text(pipeline, explanation):
+        click.echo(line)
+    rejection = explanation.rejections["realtime" if pipeline.mode == "realtime" else "microbatch"]
+    if rejection:
+        raise CommandError(f"the mode {pipeline.mode} of the pipeline {pipeline.name} is {rejection}")
 
 
 @command.command(epilog=RUN_EPILOG)
@@ -102,8 +137,8 @@ def run(
 ) -> None:
     """Run the pipeline NAME until Ctrl-C or SIGTERM.
 
-    NAME is a name that `kafkasse pipeline list` shows, or package.module:attribute. The command prints "kafkasse pipeline:
-    ready" when the query is running.
+    NAME is a name that `kafkasse pipeline list` shows, package.module:attribute, or file.yaml:name. The command prints
+    "kafkasse pipeline: ready" when the query is running.
     """
     from kafkasse.pipelines import application
     from kafkasse.pipelines.supervisor import StopRequests
@@ -119,6 +154,8 @@ def run(
         log_level=log_level,
     )
     application.run(_pipeline(name, source, sink), options, stop, lambda: click.echo("kafkasse pipeline: ready"))
+    if stop.interrupted:
+        raise click.Abort
 
 
 def _log_to_stderr() -> None:
@@ -131,6 +168,26 @@ def _log_to_stderr() -> None:
     logger.addHandler(handler)
     logger.setLevel(os.environ.get("KAFKASSE_LOG_LEVEL", "info").upper())
     logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
+
+
+@command.command("replay-dead-letters", epilog=REPLAY_EPILOG)
+@click.argument("topic")
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
+)
+@click.option("--dry-run", is_flag=True, help="Only list the records that would be replayed.")
+def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool) -> None:
+    """Write the records of the dead letters in TOPIC to their source topics again.
+
+    It replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, into the partitions from
+    which they came. Correct the query first: a record that is still bad becomes a dead letter again. A replayed record
+    becomes the newest record of its key, even if the source has received another one since.
+    """
+    from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
+
+    dead_letters.replay(topic, bootstrap_servers, dry_run)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:

@@ -1,4 +1,4 @@
-"""Find a pipeline by the name on the command line: of kafkasse, of an installed package, or of a module."""
+"""Find a pipeline by the name on the command line: of kafkasse, of an installed package, of a module, or of a file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkasse.errors import CommandError
+from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.queries.topn import topn
 
@@ -36,8 +37,9 @@ def find(name: str) -> Pipeline:
     """Return the pipeline that a user names on the command line.
 
     Args:
-        name: a name in PIPELINES, the name of an entry point of an installed package, or `package.module:attribute`, which
-            is imported from the current directory or from the installed packages.
+        name: a name in PIPELINES, the name of an entry point of an installed package, `package.module:attribute`, which is
+            imported from the current directory or from the installed packages, or `file.yaml:name`. The name after a file
+            may be omitted if the file has only one pipeline.
 
     Raises:
         CommandError: there is no such pipeline, or the module cannot be imported.
@@ -46,9 +48,28 @@ def find(name: str) -> Pipeline:
         return PIPELINES[name]
     for point in entry_points(group=ENTRY_POINTS, name=name):
         return _imported(point.value)
+    file, _, of_file = name.partition(":")
+    if file.endswith((".yaml", ".yml")):
+        return _defined(Definitions(Path(file)), of_file)
     if ":" in name:
         return _imported(name)
     raise CommandError(f"there is no pipeline {name}{_suggestion(name, names())}; choose one of: {', '.join(names())}")
+
+
+def of_file(path: Path) -> list[Pipeline]:
+    """Return the pipelines of a YAML file.
+
+    Raises:
+        CommandError: see Definitions.
+    """
+    definitions = Definitions(path)
+    return [definitions.pipeline(name) for name in definitions.names]
+
+
+def _defined(definitions: Definitions, name: str) -> Pipeline:
+    if not name and len(definitions.names) > 1:
+        raise CommandError(f"the file has several pipelines; add ':' and one of: {', '.join(definitions.names)}")
+    return definitions.pipeline(name or definitions.names[0])
 
 
 def _imported(name: str) -> Pipeline:

@@ -21,8 +21,13 @@ def current(files: Files, first: str) -> str:
     return files.read(f"{first}/{POINTER}") or first
 
 
-def open_manifest(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str) -> Manifest:
+def open_manifest(
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str
+) -> tuple[Manifest, bool]:
     """Check that the pipeline can continue with a checkpoint, and write the manifest.
+
+    Returns:
+        The manifest, and whether the checkpoint is new.
 
     Raises:
         CommandError: the state does not fit the pipeline.
@@ -38,7 +43,7 @@ def open_manifest(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]
         manifest = manifest.updated(pipeline, kafkasse.__version__, pyspark.__version__)
     if manifest.text() != text:
         files.write(f"{checkpoint}/{FILE}", manifest.text())
-    return manifest
+    return manifest, text is None
 
 
 def new_manifest(pipeline: Pipeline, generation: int) -> Manifest:
@@ -48,9 +53,6 @@ def new_manifest(pipeline: Pipeline, generation: int) -> Manifest:
     return Manifest(pipeline.name, plain_settings(pipeline), generation, now_ms, *versions)
 
 
-def written_since_ms(spark: SparkSession, checkpoint: str, manifest: Manifest) -> int | None:
-    """Return the time of the last commit, or of the first start if there was none. None: the checkpoint is new."""
-    files = Files(spark)
-    if not files.names(f"{checkpoint}/offsets"):
-        return None
-    return files.changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms
+def last_commit_ms(spark: SparkSession, checkpoint: str, manifest: Manifest) -> int:
+    """Return the time of the last commit, or of the first start if there was none, in milliseconds since the epoch."""
+    return Files(spark).changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms

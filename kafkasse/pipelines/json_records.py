@@ -6,19 +6,37 @@ module does not depend on any topic or pipeline.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.pipelines import dead_letters
 
-TEXT, WHOLE_NUMBER = "text", "a whole number"
-_VARIANT_TYPES = {TEXT: "STRING", WHOLE_NUMBER: "BIGINT"}  # the type names of schema_of_variant
-_SQL_TYPES = {TEXT: "string", WHOLE_NUMBER: "bigint"}
+
+@dataclass(frozen=True)
+class Type:
+    """The type of a field.
+
+    Args:
+        name: for messages, with its article.
+        sql: the type of the column, as Spark SQL writes it.
+        variant: a regular expression for the types that schema_of_variant() returns for valid values.
+        required: whether each object must have the field. Otherwise, the field may be absent or null.
+    """
+
+    name: str
+    sql: str
+    variant: str
+    required: bool = True
 
 
-def json_objects(records: DataFrame, fields: Mapping[str, str], key: str) -> DataFrame:
+TEXT, WHOLE_NUMBER = Type("text", "string", "STRING"), Type("a whole number", "bigint", "BIGINT")
+
+
+def json_objects(records: DataFrame, fields: Mapping[str, Type], key: str) -> DataFrame:
     """Parse each value as a JSON object with these fields.
 
     Parsing is strict: text is not accepted as a number, and nothing may follow the object.
@@ -33,34 +51,67 @@ def json_objects(records: DataFrame, fields: Mapping[str, str], key: str) -> Dat
         `key`, one column for each field, `partition` and `offset`. In the row of a tombstone (null value), all fields are
         null. Bad records are left out, and become dead letters.
     """
-    return dead_letters.reject(validate(records, fields, key))
+    valid = dead_letters.reject(validate(records, fields, key))
+    return valid.select("key", "fields.*", "partition", "offset")
 
 
-def validate(records: DataFrame, fields: Mapping[str, str], key: str) -> DataFrame:
-    """Parse all records as json_objects() does: `key`, the fields, `partition`, `offset`, the original `record`, and
-    `problem`, which is text or null."""
-    value = F.col("value").cast("string")
-    json = F.try_parse_json(F.try_validate_utf8(value)).alias("json")
+def validate(
+    records: DataFrame,
+    fields: Mapping[str, Type],
+    key: str | None,
+    needs_key: bool = True,
+    value: Column | None = None,
+) -> DataFrame:
+    """Parse all records.
+
+    Args:
+        records, fields: see json_objects().
+        key: the field that must equal the record's key, or None.
+        needs_key: whether a record without a key is bad.
+        value: the bytes of the JSON text, if they are not the whole value.
+
+    Returns:
+        `key` as text, `fields` (a struct, null for a tombstone), `partition`, `offset`, `timestamp` (if the records have
+        it), the original `record`, and `problem`, which is text or null.
+    """
+    position = [name for name in ("partition", "offset", "timestamp") if name in records.columns]
     parsed = records.select(
-        F.col("key").cast("string").alias("key"), "value", "partition", "offset", json, F.struct("*").alias("record")
+        F.col("key").cast("string").alias("key"),
+        (F.col("value") if value is None else value).cast("string").alias("value"),
+        *position,
+        F.struct("*").alias("record"),
+    ).withColumn("json", F.try_parse_json(F.try_validate_utf8("value")))
+    read = F.struct(*(_field(name, type_.sql).alias(name) for name, type_ in fields.items()))
+    return parsed.select(
+        "key",
+        F.when(F.col("value").isNotNull(), read).alias("fields"),
+        *position,
+        "record",
+        _problem(F.col("value"), fields, key, needs_key).alias("problem"),
     )
-    read = (_field(name, _SQL_TYPES[type_]).alias(name) for name, type_ in fields.items())
-    return parsed.select("key", *read, "partition", "offset", "record", _problem(value, fields, key).alias("problem"))
 
 
 def _field(name: str, sql_type: str) -> Column:
-    return F.try_variant_get("json", f"$.{name}", sql_type)
+    return F.try_variant_get("json", f"$[{json.dumps(name)}]", sql_type)
 
 
-def _problem(value: Column, fields: Mapping[str, str], key: str) -> Column:
+def _problem(value: Column, fields: Mapping[str, Type], key: str | None, needs_key: bool) -> Column:
     """Return the first problem of the record as text, or null."""
     # The JSON parser stops after the first value. Wrapping the text in an array makes trailing text an error.
     is_single_value = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
-    problem = F.when(F.col("key").isNull(), "it has no key").when(value.isNull(), None)
+    problem = F.when(F.col("key").isNull() & F.lit(needs_key), "it has no key").when(value.isNull(), None)
     problem = problem.when(
         F.col("json").isNull() | is_single_value.isNull() | ~is_single_value, "its value is not JSON"
     )
+    if not any(type_.required for type_ in fields.values()):
+        problem = problem.when(~F.schema_of_variant("json").startswith("OBJECT<"), "its value is not an object")
     for name, type_ in fields.items():
-        has_type = F.schema_of_variant(_field(name, "variant")) == _VARIANT_TYPES[type_]
-        problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is not {type_}")
+        found = F.schema_of_variant(_field(name, "variant"))
+        has_type = found.rlike(f"^({type_.variant})$") & _field(name, type_.sql).isNotNull()
+        if type_.required:
+            problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is not {type_.name}")
+        else:
+            problem = problem.when((found != "VOID") & ~has_type, f"its {name} is not {type_.name}")
+    if key is None:
+        return problem
     return problem.when(_field(key, "string") != F.col("key"), f"its {key} differs from its key")

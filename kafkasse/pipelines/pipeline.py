@@ -42,6 +42,8 @@ class Source:
             a checkpoint resumes from there.
         max_records_per_s: an upper limit for mode `microbatch`. It protects the sink and the state while the pipeline reads
             a long topic from its start.
+        table: whether the topic is a table. The query then receives the latest record of each key, as it is when the
+            pipeline starts, and not a stream. This suits small, compacted topics.
 
     Raises:
         CommandError: an argument is invalid.
@@ -50,6 +52,7 @@ class Source:
     topic: str
     start: str | datetime | Mapping[int, int] = "earliest"
     max_records_per_s: float | None = None
+    table: bool = False
 
     def __post_init__(self) -> None:
         _check_topic(self.topic, "Source")
@@ -204,6 +207,8 @@ class _Checks:
                 raise self._error(f"{argument} {error}") from None
             if not named:
                 raise self._error(f"{argument} is empty; name at least one topic")
+        if all(source.table for source in pipeline.sources.values()):
+            raise self._error("source has no stream; at least one source must not be a table")
         self._check_names()
         for name, source in pipeline.sources.items():
             if source.max_records_per_s is not None and pipeline.mode != "microbatch":

@@ -33,6 +33,7 @@ OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
 # Pipelines need these settings, both locally and on a cluster.
 SETTINGS = {
     "spark.sql.shuffle.partitions": "1",  # each shuffle partition occupies a slot
+    "spark.sql.session.timeZone": "UTC",  # times in JSON must not depend on the machine
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),

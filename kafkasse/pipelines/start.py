@@ -28,11 +28,12 @@ def started(
     Raises:
         CommandError: the pipeline cannot continue with the checkpoint, or the topic for dead letters cannot be created.
     """
-    manifest = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint)
+    manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint)
     letters, max_bytes = prepare(spark, pipeline, kafka)
     kafka = {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
     rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
-    rows = _only_newer(spark, rows, pipeline, kafka, checkpoint, manifest)
+    if not is_new and "version" in rows.columns:
+        rows = _only_newer(spark, rows, pipeline, kafka, checkpoint, manifest)
     records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
     with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters]):
         query = topics.write(records, kafka, pipeline, checkpoint)
@@ -61,8 +62,6 @@ def _only_newer(
     manifest: Manifest,
 ) -> DataFrame:
     """Drop rows that are older than those that an interrupted run has written."""
-    since_ms = checkpoints.written_since_ms(spark, checkpoint, manifest) if "version" in rows.columns else None
-    if since_ms is None:
-        return rows
+    since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
     found = written.since(spark, kafka, [sink.topic for sink in pipeline.sinks.values()], since_ms)
     return rows if found is None else written.only_newer(rows, found, manifest.generation)

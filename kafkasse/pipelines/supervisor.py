@@ -58,16 +58,24 @@ class StopRequests:
     A signal handler that raises an exception could interrupt PySpark in the middle of a call to the JVM, or while PySpark
     starts the JVM, which would then run forever. The queue is a SimpleQueue because a signal handler may call its put(), but
     not Event.set().
+
+    Attributes:
+        interrupted: whether one of them was SIGINT, from Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.signals: SimpleQueue[int] = SimpleQueue()
         self._requested = False
+        self.interrupted = False
 
     def install(self) -> None:
         """Install the handlers. PySpark replaces them when it starts a session, so the caller repeats this afterwards."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: self.signals.put(number))
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: object) -> None:
+        self.interrupted = self.interrupted or number == signal.SIGINT
+        self.signals.put(number)
 
     def wait(self, timeout_s: float) -> bool:
         """Return True as soon as a signal arrives, or at once if one has arrived before. After the timeout, return False."""

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
+from kafkasse.pipelines import tables
 from kafkasse.pipelines.pipeline import Pipeline, Source
 from kafkasse.pipelines.supervisor import Unavailable
 
@@ -121,6 +122,8 @@ def _class_names(exception: Any) -> set[str]:
 
 def read(spark: SparkSession, kafka: dict[str, str], source: Source) -> DataFrame:
     """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
+    if source.table:
+        return tables.latest(read_now(spark, kafka, source.topic))
     reader = spark.readStream.format("kafka").options(**_connector(READ_COMMITTED | kafka))
     reader = reader.option("includeHeaders", "true")
     return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()

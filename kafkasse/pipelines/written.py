@@ -32,7 +32,7 @@ def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms
         Rows of `written_topic`, `written_key` and `written_version`.
     """
     start = {
-        "startingTimestamp": str(time_ms - MAX_CLOCK_DIFFERENCE_MS),
+        "startingTimestamp": str(max(0, time_ms - MAX_CLOCK_DIFFERENCE_MS)),
         "startingOffsetsByTimestampStrategy": "latest",
     }
     versions = _versions(spark, kafka, ",".join(topics), start)

@@ -79,11 +79,13 @@ class Program(NamedTuple):
         name: the name of the library and its version.
         toolchain: the toolchain that it needs.
         command: returns the command for the folder with the built program, an empty folder and the URL of the stream.
+        has_token: whether the stream needs a token. The program gets one at `/-/token`; it expires soon.
     """
 
     name: str
     toolchain: Toolchain
     command: Callable[[Path, Path, str], Sequence[str]]
+    has_token: bool = False
 
 
 def _node(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
@@ -118,11 +120,11 @@ def _firefox(profile: Path, url: str) -> Sequence[str]:
 
 
 PROGRAMS = [
-    Program("kafkasse.js in Node", NODE, _node("kafkasse")),
-    Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read")),
-    Program("kafkasse.js in Firefox", FIREFOX, _browser(_firefox, "read")),
-    Program("kafkasse.client on requests", PYTHON, _python("with_kafkasse.py")),
-    Program("kafkasse.client on aiohttp", PYTHON, _python("with_kafkasse_async.py")),
+    Program("kafkasse.js in Node", NODE, _node("kafkasse"), has_token=True),
+    Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read"), has_token=True),
+    Program("kafkasse.js in Firefox", FIREFOX, _browser(_firefox, "read"), has_token=True),
+    Program("kafkasse.client on requests", PYTHON, _python("with_kafkasse.py"), has_token=True),
+    Program("kafkasse.client on aiohttp", PYTHON, _python("with_kafkasse_async.py"), has_token=True),
     Program("EventSource in Chromium", CHROMIUM, _browser(_chromium, "follow")),
     Program("EventSource in Firefox", FIREFOX, _browser(_firefox, "follow")),
     Program("eventsource 2.0.2", NODE, _node("eventsource-2")),

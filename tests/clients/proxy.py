@@ -16,7 +16,7 @@ BACKLOG = 100
 MAX_READ_BYTES = 65_536
 EVENT = re.compile(rb"event: message\n(?:.+\n)+\n")
 
-REJECTION = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+REJECTION = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 CutPoint = Callable[[list[bytes]], int]  # from the lines of an event to the number of bytes that the client receives
 
@@ -56,14 +56,15 @@ class Proxy:
     Attributes:
         exchanges: all requests of the client for the stream.
         cut_point: where to end the connection within the next event that the client receives; None after that.
-        rejects: whether new requests get a 503, as from a reverse proxy whose server is down.
+        rejects: the status of the response to new requests, such as 503 from a reverse proxy whose server is down; None
+            if they reach the server.
     """
 
     def __init__(self, target_port: int, stream: str) -> None:
         self.target_port = target_port
         self.exchanges: list[Exchange] = []
         self.cut_point: CutPoint | None = None
-        self.rejects = False
+        self.rejects: bytes | None = None
         self._stream = stream.encode()
         self._sockets: set[socket.socket] = set()
         self._reservation = self._bound(0)  # keeps the port while no socket listens on it
@@ -109,7 +110,7 @@ class Proxy:
             try:
                 if self.rejects:
                     near.recv(MAX_READ_BYTES)
-                    near.sendall(REJECTION)
+                    near.sendall(REJECTION % self.rejects)
                     return
                 far.connect((HOST, self.target_port))
             except OSError:

@@ -26,10 +26,12 @@ from tests.clients.programs import Printed, Program, build, environment, printed
 from tests.clients.proxy import CutPoint, Proxy
 from tests.history.checker import Connection, History, violations
 from tests.history.cluster import Witness, Writer
+from tests.support.issuer import SECRET, SETTINGS
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import POLL_S, wait_until
 
+GUARDED = "/guarded"
 PARTITIONS = 3
 WRITES_PER_S = 10  # one record to each partition
 RETRY_MS = 300
@@ -39,8 +41,9 @@ MAX_RECOVERY_S = 30.0  # a client that has received nothing for this long after 
 MAX_CUT_RECOVERY_S = 10.0  # the same after a cut, after which the server is still available
 
 # The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
-# with 503; a connection breaks within an event.
-FAULTS = FIRST, KILL, RESTART, END, REJECT, CUT = "first", "kill", "restart", "end", "503", "cut"
+# with 503, or with 429; a connection breaks within an event. The clients of kafkasse also have tokens that expire.
+FAULTS = FIRST, KILL, RESTART, END, REJECT, LIMIT, CUT = "first", "kill", "restart", "end", "503", "429", "cut"
+STATUSES = {REJECT: b"503 Service Unavailable", LIMIT: b"429 Too Many Requests\r\nRetry-After: 1"}
 
 # Known defects of libraries. The programs whose names end in ", plain" show them; the others contain workarounds.
 DEFECTS = {
@@ -109,6 +112,7 @@ class Client:
 
     def __init__(self, program: Program, server_port: int, stream: str, directory: Path) -> None:
         self.name = program.name
+        self.has_token = program.has_token
         self.events: list[Printed] = []
         self.log: list[str] = []
         self.newest = -1  # the highest number of a record that it printed
@@ -175,9 +179,16 @@ class Scenario:
     def __enter__(self) -> Scenario:
         with closing(Cluster(self._bootstrap_servers)) as cluster:
             cluster.create(self._topic, PARTITIONS)
+        secret = self._directory / "secret"
+        secret.write_bytes(SECRET)
         config = {
             "kafka": {"bootstrap_servers": self._bootstrap_servers},
             "allowed_topics": [self._topic],
+            "public": True,
+            "guards": {
+                "expiring": {"jwt": {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(secret), "leeway_s": 0}}
+            },
+            "routes": {"guarded": {"path": GUARDED, "topics": [self._topic], "access": ["expiring"]}},
             "retry_ms": RETRY_MS,
         }
         (self._directory / "kafkasse.yaml").write_text(yaml.safe_dump(config))
@@ -218,7 +229,7 @@ class Scenario:
         for number, program in enumerate(self._programs):
             directory = self._directory / str(number)
             directory.mkdir()
-            yield Client(program, self._server.port, f"/{self._topic}", directory)
+            yield Client(program, self._server.port, GUARDED if program.has_token else f"/{self._topic}", directory)
 
     def _serve(self) -> Server:
         return Server("tests.clients.app:create()", KAFKASSE_CONFIG=str(self._directory / "kafkasse.yaml"))
@@ -241,8 +252,9 @@ class Scenario:
     def _injections(self, fault: str) -> list[Callable[[], None]]:
         if fault == CUT:
             return [partial(self._cut, point) for point in CUT_POINTS]
-        faults = {FIRST: self._end, KILL: self._kill, RESTART: self._restart, END: self._end, REJECT: self._reject}
-        return [faults[fault]]
+        if fault in STATUSES:
+            return [partial(self._reject, STATUSES[fault])]
+        return [{FIRST: self._end, KILL: self._kill, RESTART: self._restart, END: self._end}[fault]]
 
     def _kill(self) -> None:
         self._replace_worker(signal.SIGKILL)
@@ -265,13 +277,13 @@ class Scenario:
             each.proxy.target_port = self._server.port
             each.proxy.listen()
 
-    def _reject(self) -> None:
+    def _reject(self, status: bytes) -> None:
         for each in self.clients:
-            each.proxy.rejects = True
+            each.proxy.rejects = status
             each.proxy.disconnect()
         gevent.sleep(DOWN_S)
         for each in self.clients:
-            each.proxy.rejects = False
+            each.proxy.rejects = None
 
     def _cut(self, point: CutPoint) -> None:
         for each in self.clients:
@@ -310,7 +322,8 @@ class Scenario:
             # The topic was empty when the client connected.
             history = History(client.name, [self._topic], [_as_connection(client)], start="earliest")
             wrong = violations([history], witness.stored, acknowledged=self._writer.acknowledged, reached=ends)
-            found[client.name] = Result(self._outcomes(client), wrong, client.disconnects, _log(client))
+            disconnects = 0 if client.has_token else client.disconnects  # its stream ends when its token expires
+            found[client.name] = Result(self._outcomes(client), wrong, disconnects, _log(client))
         return found
 
     def _outcomes(self, client: Client) -> dict[str, Outcome]:

@@ -27,6 +27,7 @@ def test_a_client_receives_each_record_once(program: Program, results: dict[str,
 
     assert DEFECTS.get(program.name, {}) == result.defects, result.log
     assert bool(result.defects) == bool(result.violations), result.violations
+    assert not program.has_token or "\n401 for" in result.log  # the token expired while the client read
 
 
 def test_the_docs_list_every_client() -> None:

@@ -67,7 +67,7 @@ def run_words(topics: Topics, *more: str) -> list[str]:
 
 
 def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path) -> None:
-    """The command reports readiness and bad records, and Ctrl-C ends it with exit code 0.
+    """The command reports readiness and bad records, and Ctrl-C ends it with exit code 130.
 
     A terminal sends Ctrl-C to the JVM too. The JVM must not exit before its query has ended. No process and no file is left.
     """
@@ -87,7 +87,7 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path) -> None:
     assert f"dead letters: 1 in {topics.sink}.dead-letters" in warning["message"]
     assert "its value is not JSON" in warning["message"]
     assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
-    assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+    assert (130, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
 
 
 def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ import inspect
 import json
 import re
 import runpy
+import shlex
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from kafka import KafkaAdminClient
 
 import kafkasse
 from kafkasse import errors, schemas
+from kafkasse.commands import main
 from kafkasse.config.hooks import Hooks
 from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
@@ -262,6 +266,24 @@ def test_the_app_in_the_guide_to_migration_streams(root: Path, tmp_path: Path) -
         b'"meta":{"domain":"en.wikipedia.org","topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1}' in sent
     )
     assert b"canary" not in sent
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_the_commands_in_the_docs_are_valid(
+    root: Path, page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each `kafkasse` command in a sample has an existing name, existing options and valid values."""
+    lines = "\n".join(_blocks(root / page, "sh")).replace("\\\n", " ").splitlines()
+    samples = [match[1] for line in lines if (match := re.match(r"(?:\w+=\S* )*kafkasse ([a-z].*)", line.strip()))]
+    for sample in samples:
+        lexer = shlex.shlex(sample, posix=True, punctuation_chars="|<>&;")
+        lexer.whitespace_split = True
+        words = list(takewhile(lambda word: not set(word) <= set("|<>&;"), lexer))  # up to a pipe or a redirection
+        command = import_module(f"kafkasse.commands.{words[0]}").command
+        for each in [command, *getattr(command, "commands", {}).values()]:
+            monkeypatch.setattr(each, "callback", lambda **_: None)
+
+        assert 0 == main(words), f"{page}: kafkasse {sample}\n{capsys.readouterr().err}"
 
 
 @pytest.mark.parametrize("page", PAGES)

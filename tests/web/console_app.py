@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import gevent
@@ -14,6 +15,7 @@ from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 
 TOKEN = "let-me-in"  # noqa: S105 - of a test
+KEPT = 20_000  # records during a long test
 MARKUP = "<img src=x onerror=\"document.title='caught'\">"
 ROUTES: dict[str, Any] = {
     "orders": {
@@ -56,10 +58,13 @@ def create() -> Flask:
     )
 
     def write(first: int, count: int, per_s: float) -> None:
+        began_at = time.monotonic()
         for n in range(first, first + count):
             log.append("orders", json.dumps({"n": n, "text": "x" * 900}).encode(), key=b"k%d" % (n % 3))
-            if per_s and n % 20 == 0:
-                gevent.sleep(20 / per_s)
+            if per_s and n % 10 == 0:
+                gevent.sleep(max(0.0, began_at + (n - first) / per_s - time.monotonic()))
+                if n % KEPT == 0:
+                    log.drop_before("orders", max(0, n - KEPT))
 
     def change() -> Response:
         for name, argument in request.get_json().items():

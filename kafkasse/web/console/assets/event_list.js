@@ -15,6 +15,8 @@ export class EventList {
   #elements = [];
   #drawn = []; // the event that each element shows
   #removed = 0;
+  #height = 0; // of the scroll container; 0 while the page shows another view
+  #total = 0; // height of all rows
   #selected = null;
   #onSelect;
   #onFollow;
@@ -36,7 +38,10 @@ export class EventList {
     root.addEventListener("scroll", () => this.#onScroll(), { passive: true });
     root.addEventListener("keydown", (event) => this.#onKey(event));
     root.addEventListener("click", (event) => this.#onClick(event));
-    new ResizeObserver(() => this.draw()).observe(root);
+    new ResizeObserver(() => {
+      this.#height = root.clientHeight;
+      this.draw();
+    }).observe(root);
   }
 
   get selected() {
@@ -50,21 +55,26 @@ export class EventList {
 
   follow(follows) {
     this.follows = follows;
+    if (follows) this.#total = 0; // draw() scrolls to the end
     this.#onFollow(follows);
     this.draw();
   }
 
   draw() {
     const events = this.#store.visible;
-    const height = this.#root.clientHeight;
-    if (height === 0) return; // The page shows another view.
+    const height = this.#height;
+    if (height === 0) return;
     const total = events.length * ROW_PX;
-    if (this.#spacer.offsetHeight !== total) this.#spacer.style.height = `${total}px`;
+    const end = Math.max(0, total - height);
     const removed = this.#store.removed - this.#removed;
     this.#removed = this.#store.removed;
-    if (this.follows) this.#root.scrollTop = total;
-    else if (removed > 0) this.#root.scrollTop = Math.max(0, this.#root.scrollTop - removed * ROW_PX);
-    const top = Math.min(this.#root.scrollTop, Math.max(0, total - height));
+    if (this.#total !== total) {
+      this.#total = total;
+      this.#spacer.style.height = `${total}px`;
+      if (this.follows) this.#root.scrollTop = end;
+    }
+    if (!this.follows && removed > 0) this.#root.scrollTop = Math.max(0, this.#root.scrollTop - removed * ROW_PX);
+    const top = this.follows ? end : Math.min(this.#root.scrollTop, end);
     const first = Math.max(0, Math.floor(top / ROW_PX) - 1);
     const count = Math.min(events.length - first, Math.ceil(height / ROW_PX) + SPARE_ROWS);
     this.#rows.style.transform = `translateY(${first * ROW_PX}px)`;
@@ -116,9 +126,9 @@ export class EventList {
   }
 
   #onScroll() {
-    const isAtEnd = this.#root.scrollTop + this.#root.clientHeight >= this.#spacer.offsetHeight - ROW_PX;
-    if (isAtEnd !== this.follows && this.#store.visible.length * ROW_PX > this.#root.clientHeight) this.follow(isAtEnd);
-    else this.draw();
+    const isAtEnd = this.#root.scrollTop + this.#height >= this.#total - ROW_PX;
+    if (isAtEnd !== this.follows && this.#total > this.#height) this.follow(isAtEnd);
+    else if (!this.follows) this.draw();
   }
 
   #onClick({ target }) {

@@ -51,10 +51,19 @@ function fetchEventSource({ ownId }) {
   });
 }
 
-/** kafkasse's own client. */
+/** kafkasse's own client. It keeps its token until the server rejects it. */
 async function read() {
   const { Stream } = await import(process.env.KAFKASSE_JS);
-  for await (const { type, id, data } of new Stream(url)) print(type, id, data);
+  let cached;
+  const token = async ({ refresh }) => {
+    if (!cached || refresh) {
+      const response = await fetch(new URL("/-/token", url));
+      if (!response.ok) throw new Error(response.status);
+      cached = await response.text();
+    }
+    return cached;
+  };
+  for await (const { type, id, data } of new Stream(url, { token })) print(type, id, data);
 }
 
 const programs = {

@@ -1,15 +1,31 @@
-"""Read a stream with kafkasse.client.AsyncStream, and print each event as one line of JSON. Argument: the URL."""
+"""Read a stream with kafkasse.client.AsyncStream, and print each event as one line of JSON. Argument: the URL.
+
+The program keeps its token until the server rejects it.
+"""
 
 import asyncio
 import json
 import sys
+from urllib.parse import urljoin
+
+import aiohttp
 
 from kafkasse.client import AsyncStream
 
 
 async def main() -> None:
-    async for event in AsyncStream(sys.argv[1]):
-        print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)
+    token = ""
+    async with aiohttp.ClientSession() as session:
+
+        async def current_token(refresh: bool) -> str:
+            nonlocal token
+            if refresh or not token:
+                async with session.get(urljoin(sys.argv[1], "/-/token"), raise_for_status=True) as response:
+                    token = await response.text()
+            return token
+
+        async for event in AsyncStream(sys.argv[1], token=current_token, session=session):
+            print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)
 
 
 asyncio.run(main())

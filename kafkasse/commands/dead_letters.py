@@ -1,0 +1,198 @@
+"""`kafkasse pipeline replay-dead-letters`: write the records of dead letters to their source topics again.
+
+Each batch is a Kafka transaction that contains the records and the position in the topic of dead letters. Therefore, each
+dead letter is replayed exactly once, even if the command is killed and started again. kafkasse/pipelines/contract.py defines
+the headers of a dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import click
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, ProducerFencedError
+from kafka.structs import OffsetAndMetadata
+
+from kafkasse.config import Config
+from kafkasse.config.kafka import servers
+from kafkasse.errors import CommandError
+from kafkasse.progress import Progress
+
+PREFIX = "kafkasse-dead-letter-"
+HEADER_COUNT = 6  # the last headers of a dead letter
+BATCH_RECORDS = 500
+POLL_TIMEOUT_MS = 1000
+GROUP_PREFIX = "kafkasse-replay-"  # of the consumer group that holds the position, and of the transactional ID
+MAX_REQUEST_BYTES = 33_000_000
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Original(NamedTuple):
+    """The record of a dead letter."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def replay(topic: str, bootstrap_servers: str | None, dry_run: bool) -> None:
+    """Replay the dead letters of a topic, or list them.
+
+    Raises:
+        CommandError: Kafka does not complete the replay.
+    """
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs thirty lines for an error that we report in one
+    settings = Config.load(kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {}).kafka_settings()
+    try:
+        with closing(_open(KafkaConsumer, settings, **_consumer_settings(topic))) as consumer:
+            letters = _Letters(consumer, topic)
+            if dry_run:
+                _list(letters)
+            else:
+                _replay(letters, topic, settings)
+    except ProducerFencedError as error:
+        raise CommandError(f"another call replays {topic} now; wait until it has ended") from error
+    except KafkaError as error:
+        raise CommandError(
+            f"Kafka did not complete the replay ({type(error).__name__}: {error}). Call the command again: it continues"
+            " after the last complete batch"
+        ) from error
+
+
+def _consumer_settings(topic: str) -> dict[str, Any]:
+    return {
+        "group_id": f"{GROUP_PREFIX}{topic}",
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+        "max_poll_records": BATCH_RECORDS,
+    }
+
+
+def _open(type_: Any, settings: Any, **more: Any) -> Any:
+    try:
+        return type_(**settings, **more)
+    except KafkaError as error:
+        raise CommandError(f"cannot connect to Kafka at {servers(settings)}: {type(error).__name__}") from error
+
+
+class _Letters:
+    """The dead letters of a topic that were not replayed yet.
+
+    Attributes:
+        total: the number of offsets to read.
+        done: the number of offsets that were read.
+        positions: the position to commit after the batch.
+        skipped: the dead letters that cannot be replayed, by the reason.
+    """
+
+    def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
+        self._consumer = consumer
+        partitions = [TopicPartition(topic, each) for each in sorted(consumer.partitions_for_topic(topic) or ())]
+        if not partitions:
+            raise CommandError(f"the topic {topic} does not exist, or you may not read it")
+        consumer.assign(partitions)
+        first, self._ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        self.positions: dict[Any, int] = {}
+        for each in partitions:
+            committed = consumer.committed(each)
+            self.positions[each] = max(first[each], committed if committed is not None else 0)
+            consumer.seek(each, self.positions[each])
+        self.total = sum(max(0, self._ends[each] - self.positions[each]) for each in partitions)
+        self.done = 0
+        self.skipped: Counter[str] = Counter()
+        self._seen: set[tuple[str, int, int]] = set()
+
+    def batches(self) -> Iterator[list[Original]]:
+        """Yield the records of each batch. Afterwards, `positions` is the position after the batch."""
+        while any(self.positions[each] < end for each, end in self._ends.items()):
+            polled = self._consumer.poll(POLL_TIMEOUT_MS)
+            originals = [each for records in polled.values() for record in records if (each := self._original(record))]
+            for each in self.positions:
+                position = self._consumer.position(each)
+                self.done += position - self.positions[each]
+                self.positions[each] = position
+            yield originals
+
+    def _original(self, record: Any) -> Original | None:
+        own = dict(record.headers[-HEADER_COUNT:])
+        texts = {name.removeprefix(PREFIX): (value or b"").decode() for name, value in own.items()}
+        if reason := _reason_to_skip(own, texts):
+            self.skipped[reason] += 1
+            return None
+        where = texts["topic"], int(texts["partition"]), int(texts["offset"])
+        if where in self._seen:
+            self.skipped["they are duplicates"] += 1
+            return None
+        self._seen.add(where)
+        return Original(*where, record.key, record.value, record.headers[:-HEADER_COUNT])
+
+
+def _reason_to_skip(own: Mapping[str, bytes | None], texts: Mapping[str, str]) -> str:
+    if len(own) != HEADER_COUNT or not all(name.startswith(PREFIX) for name in own):
+        return "they are no dead letters"
+    if not texts["partition"]:
+        return "they are results, which the pipeline computes again from its sources"
+    return "they are incomplete, because they were too large" if texts["omitted"] else ""
+
+
+def _list(letters: _Letters) -> None:
+    for batch in letters.batches():
+        for original in batch:
+            key = None if original.key is None else original.key.decode(errors="replace")
+            click.echo(f"{original.topic} partition {original.partition} offset {original.offset} key {key}")
+    _report_skipped(letters)
+
+
+def _replay(letters: _Letters, topic: str, settings: Any) -> None:
+    replayed: Counter[str] = Counter()
+    name = f"{GROUP_PREFIX}{topic}"
+    more = {"transactional_id": name, "max_request_size": MAX_REQUEST_BYTES, "allow_auto_create_topics": False}
+    with (
+        closing(_open(KafkaProducer, settings, **more)) as producer,
+        Progress(f"replaying {topic}", letters.total) as bar,
+    ):
+        producer.init_transactions()
+        for batch in letters.batches():
+            _write(producer, batch, letters.positions, name)
+            replayed.update(original.topic for original in batch)
+            bar.show(letters.done, f"{replayed.total()} replayed")
+    for source, count in sorted(replayed.items()):
+        click.echo(f"{count} records written to {source}")
+    if not replayed:
+        click.echo("no dead letters to replay")
+    _report_skipped(letters)
+
+
+def _write(producer: Any, batch: list[Original], positions: dict[Any, int], group: str) -> None:
+    """Write the records of a batch and the position after it in one transaction."""
+    producer.begin_transaction()
+    try:
+        sent = [
+            producer.send(
+                each.topic, key=each.key, value=each.value, headers=list(each.headers), partition=each.partition
+            )
+            for each in batch
+        ]
+        producer.flush()
+        for future in sent:
+            future.get(0)
+        offsets = {each: OffsetAndMetadata(position, "", -1) for each, position in positions.items()}
+        producer.send_offsets_to_transaction(offsets, group)
+    except BaseException:
+        producer.abort_transaction()
+        raise
+    producer.commit_transaction()
+
+
+def _report_skipped(letters: _Letters) -> None:
+    for reason, count in sorted(letters.skipped.items()):
+        click.echo(f"{count} not replayed: {reason}")

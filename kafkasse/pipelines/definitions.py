@@ -1,0 +1,303 @@
+"""Read pipelines from a YAML file that matches schemas/pipelines.schema.json.
+
+Each error names the file, the line and the reason. This module reads files and the schema registry; it does not depend on
+Kafka or on a Spark session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import yaml
+from jsonschema.exceptions import ValidationError, best_match
+
+from kafkasse import schemas
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines.json_records import Type
+from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
+from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTable
+
+SCHEMA = "pipelines"
+MAX_FILE_BYTES = 1_048_576
+NOT_SHOWN = ("spark", "registry")  # their values may contain passwords
+
+_Path = tuple[str | int, ...]
+
+
+class Definitions:
+    """The pipelines of a file.
+
+    Args:
+        path: the file.
+
+    Raises:
+        CommandError: the file cannot be read, is not YAML, or does not match the schema.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[_Path, int] = {}
+        self._pipelines: dict[str, Any] = self._read()["pipelines"]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the pipelines."""
+        return list(self._pipelines)
+
+    def pipeline(self, name: str) -> Pipeline:
+        """Return a pipeline of the file.
+
+        Raises:
+            CommandError: there is no such pipeline, one of its names is unknown, or its schema cannot be read.
+        """
+        if name not in self._pipelines:
+            close = get_close_matches(name, self.names, 1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise CommandError(f"{self._path} has no pipeline {name}{hint}; it has: {', '.join(self.names)}")
+        return _Definition(self, name, self._pipelines[name]).pipeline()
+
+    def error(self, path: _Path, reason: str) -> CommandError:
+        """Return the error for the value at `path`."""
+        where = ".".join(str(part) for part in path)
+        return CommandError(f"{self._path}:{self._line(path)}: {where + ': ' if where else ''}{reason}")
+
+    @property
+    def directory(self) -> Path:
+        """The folder to which paths in the file are relative."""
+        return self._path.resolve().parent
+
+    def _line(self, path: _Path) -> int:
+        for length in range(len(path), -1, -1):
+            if path[:length] in self._lines:
+                return self._lines[path[:length]]
+        return 1
+
+    def _read(self) -> Any:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise CommandError(f"cannot read {self._path}: {error.strerror}") from error
+        if len(content) > MAX_FILE_BYTES:
+            raise CommandError(f"{self._path} has more than {MAX_FILE_BYTES} bytes")
+        loader = _Loader(content)
+        try:
+            node = loader.get_single_node()
+            if node is not None:
+                self._index(node, ())
+            value = loader.construct_document(node) if node is not None else {}
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise CommandError(f"{self._path}:{line}: not YAML: {error.problem or error.context}") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise CommandError(f"{self._path}: not YAML: {error}") from error
+        finally:
+            loader.dispose()
+        problem = best_match(schemas.validator(SCHEMA).iter_errors(value))
+        if problem is not None:
+            raise self._mismatch(problem)
+        return value
+
+    def _index(self, node: yaml.Node, path: _Path) -> None:
+        """Remember the line of each value: for a value of a mapping, the line of its key."""
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                self._index(item, (*path, number))
+        elif isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, item in node.value:
+                name = str(key.value)
+                if name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{name} is there twice", problem_mark=key.start_mark)
+                seen.add(name)
+                self._lines[*path, name] = key.start_mark.line + 1
+                self._index(item, (*path, name))
+
+    def _mismatch(self, error: ValidationError) -> CommandError:
+        while error.context:
+            error = max(error.context, key=lambda each: (len(each.absolute_path), each.validator != "type"))
+        path = tuple(error.absolute_path)
+        if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
+            known, given = list(error.schema.get("properties", {})), cast("dict[str, Any]", error.instance)
+            name = next(each for each in given if each not in known)
+            close = get_close_matches(name, known, 1)
+            hint = f": did you mean {close[0]}?" if close else f"; use one of: {', '.join(known)}"
+            return self.error((*path, name), f"is not a setting{hint}")
+        if any(part in NOT_SHOWN for part in path):
+            return self.error(path, "the value is invalid; see schemas/pipelines.schema.json")
+        return self.error(path, schemas.shorten(error.message, schemas.MAX_SENTENCE_CHARS))
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads times and all names as text. In YAML 1.1, the name `on` is the value true."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self.flatten_mapping(node)
+        for name, _ in node.value:
+            if isinstance(name, yaml.ScalarNode):
+                name.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
+
+
+class Named(NamedTuple):
+    """A part of a definition by its name, and its path in the file."""
+
+    value: dict[str, Any]
+    path: _Path
+
+
+class _Definition:
+    """One pipeline of a file."""
+
+    def __init__(self, file: Definitions, name: str, value: dict[str, Any]) -> None:
+        self._file, self._name, self._value = file, name, value
+        self._path: _Path = ("pipelines", name)
+
+    def pipeline(self) -> Pipeline:
+        sources, sinks, tables = self._sources(), self._sinks(), self._tables()
+        for each in sinks.values():
+            self._check_query(each, sources, tables)
+        queries = {name: each.value.get("query", {}) for name, each in sinks.items()}
+        query = DeclaredQuery(
+            queries=queries,
+            sources={name: self._declared(each) for name, each in sources.items()},
+            tables={name: self._table(each) for name, each in tables.items()},
+        )
+        topics: dict[str, str | Source] = {name: self._source(each) for name, each in sources.items()}
+        topics |= {
+            name: Source(each.value["topic"], table=True) for name, each in tables.items() if "topic" in each.value
+        }
+        options = ("mode", "checkpoint", "state_partitions", "spark", "version", "dead_letters", "summary")
+        try:
+            return Pipeline(
+                self._name,
+                topics,
+                query,
+                {name: Sink(each.value["topic"]) for name, each in sinks.items()},
+                output_mode=self._output_mode(sinks),
+                **{option: self._value[option] for option in options if option in self._value},
+            )
+        except CommandError as error:
+            raise self._file.error(self._path, error.detail) from error
+
+    def _sources(self) -> dict[str, Named]:
+        return self._one_or_several("source", "sources", self._value.get("source"))
+
+    def _sinks(self) -> dict[str, Named]:
+        topic = self._value.get("sink")
+        if "sinks" in self._value and "query" in self._value:
+            raise self._file.error((*self._path, "query"), "each of several sinks has its own query; move it there")
+        only = {"topic": topic, "query": self._value.get("query", {})} if topic else None
+        found = self._one_or_several("sink", "sinks", only)
+        return {
+            name: Named(each.value, self._path if "sink" in self._value else each.path) for name, each in found.items()
+        }
+
+    def _one_or_several(self, one: str, several: str, only: dict[str, Any] | None) -> dict[str, Named]:
+        if (one in self._value) == (several in self._value):
+            raise self._file.error(self._path, f"it needs either {one} or {several}")
+        if only is not None:
+            return {one: Named(only, (*self._path, one))}
+        return {name: Named(each, (*self._path, several, name)) for name, each in self._value[several].items()}
+
+    def _tables(self) -> dict[str, Named]:
+        tables = self._value.get("tables", {})
+        return {name: Named(each, (*self._path, "tables", name)) for name, each in tables.items()}
+
+    def _check_query(self, sink: Named, sources: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
+        query, path = sink.value.get("query", {}), (*sink.path, "query")
+        chosen = [name for name in ("latest", "top", "window") if name in query]
+        if len(chosen) > 1:
+            raise self._file.error((*path, chosen[1]), f"a query has only one of: {', '.join(chosen)}")
+        given = query.get("from", [])
+        for name in [given] if isinstance(given, str) else given:
+            if name not in sources:
+                raise self._file.error((*path, "from"), f"{name} is not one of the sources: {', '.join(sources)}")
+        for number, each in enumerate(query.get("enrich", [])):
+            if each["table"] not in tables:
+                known = ", ".join(tables) or "there are none"
+                raise self._file.error(
+                    (*path, "enrich", number, "table"), f"{each['table']} is not one of the tables: {known}"
+                )
+
+    def _output_mode(self, sinks: Mapping[str, Named]) -> Any:
+        queries = [each.value.get("query", {}) for each in sinks.values()]
+        final = [query.get("window", {}).get("results") == "final" for query in queries]
+        if any(final) and any(
+            ("window" in query and not is_final) or "top" in query or "latest" in query
+            for query, is_final in zip(queries, final, strict=True)
+        ):
+            raise self._file.error(
+                self._path,
+                "a pipeline with final results writes no updates; define another pipeline for the other sinks",
+            )
+        return "append" if any(final) else "update"
+
+    def _source(self, source: Named) -> Source:
+        start = source.value.get("start", "earliest")
+        try:
+            return Source(
+                source.value["topic"],
+                {int(partition): offset for partition, offset in start.items()} if isinstance(start, dict) else start,
+                source.value.get("max_records_per_s"),
+            )
+        except CommandError as error:
+            raise self._file.error(source.path, error.detail) from error
+
+    def _declared(self, source: Named) -> DeclaredSource:
+        return DeclaredSource(self._fields(source), source.value.get("key"), "registry" in source.value["schema"])
+
+    def _table(self, table: Named) -> DeclaredTable:
+        types = self._fields(table) if "schema" in table.value else None
+        for format_ in ("csv", "parquet"):
+            if format_ in table.value:
+                path = str(table.value[format_])
+                return DeclaredTable(format_, path if "://" in path else str(self._file.directory / path), types)
+        return DeclaredTable(fields=types)
+
+    def _fields(self, owner: Named) -> dict[str, Type]:
+        given, path = owner.value["schema"], (*owner.path, "schema")
+        try:
+            if "file" in given:
+                return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8")))
+            return fields(_registered(given) if "registry" in given else given)
+        except CommandError as error:
+            raise self._file.error(path, error.detail) from error
+        except OSError as error:
+            raise self._file.error((*path, "file"), f"cannot read {error.filename}: {error.strerror}") from error
+        except ValueError as error:
+            raise self._file.error(path, f"the schema is not JSON: {error}") from error
+
+
+def _registered(given: Mapping[str, Any]) -> Any:
+    """Read a JSON Schema from the schema registry."""
+    try:
+        from kafkasse.config.settings import SchemaRegistrySettings
+        from kafkasse.registry.client import Misconfigured, NotFound, RegistryClient, TemporaryFailure
+    except ImportError as error:
+        raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
+
+    settings = SchemaRegistrySettings(
+        url=given["registry"], username=given.get("username"), password_file=given.get("password_file")
+    )
+    subject, version = given["subject"], given.get("version", "latest")
+    try:
+        found = RegistryClient(settings).version(subject, version)
+    except NotFound:
+        raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
+    except (TemporaryFailure, Misconfigured) as error:
+        raise CommandError(f"the registry cannot be read: {error}") from error
+    if found.type != "JSON":
+        raise CommandError(f"the schema of {subject} is of type {found.type}; a pipeline reads JSON with a JSON Schema")
+    if found.references:
+        raise CommandError(f"the schema of {subject} refers to other subjects, which a pipeline does not read")
+    return json.loads(found.text)

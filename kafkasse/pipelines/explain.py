@@ -1,0 +1,168 @@
+"""Explain a pipeline without running it: what it reads and writes, Spark's plan, and the modes that accept its query.
+
+Spark itself checks the query: it starts the query on an empty source in memory, in each mode, and stops it at once. No
+record is read or written, and Kafka is not used. This module calls classes of Spark that are not public, so it needs a
+session of Spark classic.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import result, temporary, topics
+from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
+from kafkasse.schemas import shorten
+
+KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+NO_KAFKA = {"bootstrap.servers": "127.0.0.1:1"}  # the sink connects only if there are records
+START_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.05
+MAX_REASON_CHARACTERS, MAX_LINE_CHARACTERS = 500, 120
+# The operators of Spark's plans that keep state.
+_STATEFUL = (
+    "StateStoreSave",
+    "SessionWindowStateStoreSave",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+    "StreamingDeduplicate",
+    "StreamingDeduplicateWithinWatermark",
+    "StreamingSymmetricHashJoin",
+    "FlatMapGroupsWithState",
+    "StreamingGlobalLimit",
+)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `kafkasse pipeline check` reports.
+
+    Attributes:
+        plan: Spark's plan of the query.
+        stateful: the stateful stages of the plan.
+        rejections: why a mode rejects the query, or None if it accepts it.
+    """
+
+    plan: str
+    stateful: list[str]
+    rejections: dict[Mode, str | None]
+
+
+def explain(spark: SparkSession, pipeline: Pipeline) -> Explanation:
+    """Return an explanation of the pipeline.
+
+    Args:
+        spark: a classic session with enough slots: one for each source and each stateful stage.
+        pipeline: the pipeline.
+
+    Raises:
+        CommandError: the query fails, or it does not return what its sinks need.
+    """
+    try:
+        plan = _plan(result.rows(pipeline, lambda: _empty(spark, pipeline)))
+    except AnalysisException as error:
+        raise CommandError(f"the query of the pipeline {pipeline.name} is not valid: {_reason(error)}") from error
+    stateful = [name for line in plan.splitlines() for name in _STATEFUL if re.search(rf"\b{name}\b", line)]
+    modes: tuple[Mode, ...] = ("realtime", "microbatch")
+    return Explanation(plan, stateful, {mode: _rejection(spark, pipeline, mode) for mode in modes})
+
+
+def text(pipeline: Pipeline, explanation: Explanation) -> Iterator[str]:
+    """Yield the lines of a report for the terminal."""
+    yield f"pipeline {pipeline.name}, version {pipeline.version}, mode {pipeline.mode}"
+    for name, source in pipeline.sources.items():
+        yield f"  reads {_named(name, source.topic)}{_how(source)}"
+    for name, sink in pipeline.sinks.items():
+        yield f"  writes {_named(name, sink.topic)}"
+    yield f"  stateful stages: {', '.join(explanation.stateful) or 'none'}"
+    for mode, rejection in explanation.rejections.items():
+        yield f"  {'real-time mode' if mode == 'realtime' else 'micro-batches'}: {rejection or 'accepted'}"
+    yield ""
+    yield from (shorten(line, MAX_LINE_CHARACTERS) for line in explanation.plan.splitlines())
+
+
+def _named(name: str, topic: str) -> str:
+    return topic if name in (topic, "source", "sink") else f"{name} ({topic})"
+
+
+def _how(source: Source) -> str:
+    if source.table:
+        return " as a table, when the pipeline starts"
+    limit = f", at most {source.max_records_per_s:g} records/s" if source.max_records_per_s else ""
+    start = "the given offsets" if isinstance(source.start, Mapping) else source.start
+    return f" from {start}{limit}"
+
+
+def _empty(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
+    """Return a stream or a table without rows for each source, with the columns of Spark's Kafka source."""
+    table = spark.createDataFrame([], KAFKA_COLUMNS)
+    return {name: table if source.table else _stream(table) for name, source in pipeline.sources.items()}
+
+
+def _stream(like: DataFrame) -> DataFrame:
+    """Return an empty stream in memory, which real-time mode accepts."""
+    spark = like.sparkSession
+    jvm: Any = spark._jvm
+    stream = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
+    encoder = jvm.org.apache.spark.sql.Encoders.row(like._jdf.schema())
+    return DataFrame(stream.singlePartition(spark._jsparkSession, encoder).toDF(), spark)
+
+
+def _plan(rows: DataFrame) -> str:
+    jvm: Any = rows.sparkSession._jvm
+    simple = jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
+    return str(rows._jdf.queryExecution().explainString(simple)).strip()
+
+
+def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | None:
+    """Start the query in a mode. Returns why Spark rejects it, or None."""
+    if mode == "realtime" and pipeline.output_mode != "update":
+        return "rejected: it writes only final results"
+    unlimited = {name: replace(source, max_records_per_s=None) for name, source in pipeline.sources.items()}
+    with temporary.directory("kafkasse-check-") as directory:
+        try:
+            rows = result.rows(pipeline, lambda: _empty(spark, pipeline))
+            query = topics.write(
+                rows.select("topic", "key", "value"),
+                NO_KAFKA,
+                replace(pipeline, mode=mode, source=unlimited),
+                str(directory),
+            )
+        except PySparkException as error:
+            return f"rejected: {_reason(error)}"
+        try:
+            deadline_s = time.monotonic() + START_TIMEOUT_S
+            while query.isActive and not _has_started(spark, query, mode):
+                if time.monotonic() > deadline_s:
+                    raise CommandError(f"Spark did not check the query within {START_TIMEOUT_S:.0f} s")
+                time.sleep(POLL_INTERVAL_S)
+            failure = query.exception()
+        finally:
+            with suppress(PySparkException):
+                query.stop()
+    return f"rejected: {_reason(failure)}" if failure else None
+
+
+def _has_started(spark: SparkSession, query: Any, mode: Mode) -> bool:
+    """Whether Spark has accepted the plan: real-time mode runs tasks without records, micro-batches wait for records."""
+    if mode == "realtime":
+        return bool(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
+    return not query.status["message"].startswith("Initializing")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the message of Spark in one line, without the plan that follows it."""
+    message = str(error).split("\n\n")[0].split(";\n")[0]
+    found = re.search(r"\[[A-Z_.]+\] .*", message, re.DOTALL)
+    return " ".join((found[0] if found else message).split())[:MAX_REASON_CHARACTERS]

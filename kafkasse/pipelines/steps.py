@@ -1,0 +1,244 @@
+"""The query of a pipeline that a YAML file defines.
+
+    parse ─▶ combine ─▶ enrich ─▶ where ─▶ select ─▶ records, top or window
+
+A row keeps its place until the last step: a row that `where` rejects is marked as removed, and the last step removes its key
+from the result. So a row that stops matching is retracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import dead_letters, json_records, tables
+from kafkasse.pipelines.json_records import Type
+from kafkasse.pipelines.stateful_processor import top_n
+
+WATERMARK = "1 minute"
+# Columns of each row besides its fields. Expressions may use them.
+KEY, PRESENT, PARTITION, OFFSET, TIMESTAMP = "_key", "_present", "_partition", "_offset", "_timestamp"
+METADATA = (KEY, PRESENT, PARTITION, OFFSET, TIMESTAMP)
+JSON_OPTIONS = {"ignoreNullFields": "false"}
+# The partitions of a second source get other numbers, so that a position does not mix the offsets of two topics.
+PARTITIONS_PER_SOURCE = 1_000_000
+
+
+@dataclass(frozen=True)
+class DeclaredSource:
+    """How to parse the records of a source.
+
+    Args:
+        fields: the fields of each record.
+        key: the field that must equal the record's key, or None.
+        framed: whether values start with the ID of a schema, as the serializers of schema registries write them.
+    """
+
+    fields: Mapping[str, Type]
+    key: str | None = None
+    framed: bool = False
+
+
+@dataclass(frozen=True)
+class DeclaredTable:
+    """A side table: a file, or the topic that the query receives under the table's name.
+
+    Args:
+        format: `csv`, `parquet`, or None for a topic.
+        path: the file.
+        fields: the columns of a topic or of a CSV file.
+    """
+
+    format: str | None = None
+    path: str | None = None
+    fields: Mapping[str, Type] | None = None
+
+
+@dataclass(frozen=True)
+class DeclaredQuery:
+    """The queries of all sinks. A call with the rows of each source returns the rows of each sink.
+
+    Args:
+        queries: a query for each sink, as the YAML file defines it.
+        sources: the sources by name.
+        tables: the side tables by name.
+    """
+
+    queries: Mapping[str, Mapping[str, Any]]
+    sources: Mapping[str, DeclaredSource]
+    tables: Mapping[str, DeclaredTable]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint depends on."""
+        types = {name: {each: type_.sql for each, type_ in of.fields.items()} for name, of in self.sources.items()}
+        return {"queries": {name: dict(query) for name, query in self.queries.items()}, "fields": types}
+
+    def __call__(self, **frames: DataFrame) -> dict[str, DataFrame]:
+        """Return the rows of each sink."""
+        checked: set[str] = set()
+        return {name: self._result(query, frames, checked) for name, query in self.queries.items()}
+
+    def _result(self, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]) -> DataFrame:
+        rows = self._parsed(query, frames, checked)
+        for each in query.get("enrich", []):
+            rows = _enriched(rows, each, self._table(each["table"], frames))
+        if "where" in query:
+            matches = F.coalesce(F.expr(query["where"]).cast("boolean"), F.lit(False))
+            rows = rows.withColumn(PRESENT, F.col(PRESENT) & matches)
+        if "select" in query:
+            rows = _selected(rows, query["select"])
+        if "window" in query:
+            return _window(rows, query["window"])
+        if "top" in query:
+            return _top(rows, query["top"])
+        return _records(rows)
+
+    def _parsed(self, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]) -> DataFrame:
+        """Combine the sources of a query: one column for each field, and METADATA.
+
+        The bad records of a source become dead letters once, although several sinks may use the source: `checked` contains
+        the sources of the queries before this one.
+        """
+        given = query.get("from", list(self.sources))
+        numbers = list(self.sources)
+        parsed = []
+        for name in [given] if isinstance(given, str) else given:
+            source = self.sources[name]
+            validated = json_records.validate(
+                frames[name],
+                source.fields,
+                source.key,
+                needs_key="window" not in query,
+                value=F.expr(_WITHOUT_SCHEMA_ID) if source.framed else None,
+            )
+            good = validated.where("problem IS NULL") if name in checked else dead_letters.reject(validated)
+            checked.add(name)
+            parsed.append(_row(good, source.fields, numbers.index(name)))
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parsed)
+
+    def _table(self, name: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+        table = self.tables[name]
+        spark = next(iter(frames.values())).sparkSession
+        types = table.fields or {}
+        if table.format is None:
+            validated = json_records.validate(frames[name], types, None)
+            return validated.where("problem IS NULL AND fields IS NOT NULL").select("fields.*")
+        if table.format == "parquet":
+            return spark.read.parquet(str(table.path))
+        schema = ", ".join(f"`{field}` {type_.sql}" for field, type_ in types.items())
+        reader = spark.read.option("header", True).option("enforceSchema", False)
+        return (reader.schema(schema) if schema else reader).csv(str(table.path))
+
+
+def _row(valid: DataFrame, fields: Iterable[str], number: int) -> DataFrame:
+    return valid.select(
+        *(F.col("fields")[name].alias(name) for name in fields),
+        F.col("key").alias(KEY),
+        F.col("fields").isNotNull().alias(PRESENT),
+        (F.col("partition") + F.lit(number * PARTITIONS_PER_SOURCE)).alias(PARTITION),
+        F.col("offset").alias(OFFSET),
+        F.col("timestamp").alias(TIMESTAMP),
+    )
+
+
+# Confluent's wire format: a zero and an ID of 4 bytes, or a one and a GUID of 16 bytes.
+_WITHOUT_SCHEMA_ID = """
+CASE substring(value, 1, 1) WHEN X'00' THEN substring(value, 6) WHEN X'01' THEN substring(value, 18) ELSE value END
+"""
+
+
+def _enriched(rows: DataFrame, step: Mapping[str, Any], table: DataFrame) -> DataFrame:
+    on = {step["on"]: step["on"]} if isinstance(step["on"], str) else step["on"]
+    _require(table.columns, on.values(), f"the table {step['table']}")
+    _require(rows.columns, on.keys(), "the rows")
+    added = [name for name in table.columns if name not in on.values()]
+    both = [name for name in added if name in rows.columns]
+    if both:
+        raise CommandError(f"the table {step['table']} and the rows both have the column {both[0]}; rename one of them")
+    unique = tables.local(table.dropDuplicates(list(on.values())))
+    keys = [F.col(f"`{name}`").alias(f"_{step['table']}_{number}") for number, name in enumerate(on.values())]
+    side = unique.select(*keys, *(f"`{name}`" for name in added))
+    conditions = [F.col(f"`{name}`") == F.col(f"_{step['table']}_{number}") for number, name in enumerate(on)]
+    joined = rows.join(F.broadcast(side), reduce(lambda one, other: one & other, conditions), "left")
+    return joined.drop(*(f"_{step['table']}_{number}" for number in range(len(on))))
+
+
+def _selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
+    all_fields = [f"`{name}`" for name in _fields(rows)]
+    chosen = [
+        each for expression in expressions for each in (all_fields if expression.strip() == "*" else [expression])
+    ]
+    return rows.selectExpr(*chosen, *METADATA)
+
+
+def _fields(rows: DataFrame) -> list[str]:
+    return [name for name in rows.columns if name not in METADATA]
+
+
+def _object(rows: DataFrame) -> Column:
+    return F.struct(*(F.col(f"`{name}`") for name in _fields(rows)))
+
+
+def _records(rows: DataFrame) -> DataFrame:
+    """One record for each row, or a tombstone if the row was removed or does not match."""
+    return rows.select(
+        F.col(KEY).alias("key"),
+        F.when(F.col(PRESENT), F.to_json(_object(rows), JSON_OPTIONS)).alias("value"),
+        (F.col(OFFSET) + 1).alias("version"),
+        F.create_map(PARTITION, OFFSET).alias("position"),
+    )
+
+
+def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
+    """One record each time that the largest rows of a group change."""
+    _require(rows.columns, (top["by"], top["group"]), "the rows")
+    rank = F.col(top["by"]).cast("bigint")
+    members = rows.select(
+        F.col(KEY).alias("key"),
+        F.when(F.col(PRESENT), F.col(top["group"]).cast("string")).alias("group"),
+        (-rank if top.get("order") == "ascending" else rank).alias("rank"),
+        _object(rows).alias("item"),
+    )
+    tops = top_n(members, top["n"])
+    value = F.struct(F.col("group").alias(top["group"]), F.col("items").alias(top.get("as", "items")))
+    return tops.select(
+        F.col("group").alias("key"),
+        F.when(F.size("items") > 0, F.to_json(value, JSON_OPTIONS)).alias("value"),
+    )
+
+
+def _window(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
+    """One record for each window and group. Rows that were removed are not counted."""
+    time, by = window.get("time", TIMESTAMP), window.get("by", [])
+    _require(rows.columns, (time, *by), "the rows")
+    aggregates = [F.expr(expression).alias(name) for name, expression in window["aggregates"].items()]
+    counted = (
+        rows.where(PRESENT)
+        .withWatermark(time, window.get("watermark", WATERMARK))
+        .groupBy(F.window(time, window["size"], window.get("slide", window["size"])).alias("_window"), *by)
+        .agg(*aggregates, F.count(F.lit(1)).alias("_version"))
+    )
+    start = F.col("_window.start")
+    value = F.struct(
+        *by, start.alias("window_start"), F.col("_window.end").alias("window_end"), *window["aggregates"].keys()
+    )
+    return counted.select(
+        F.concat_ws(" ", *by, F.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSSXXX")).alias("key"),
+        F.to_json(value, JSON_OPTIONS).alias("value"),
+        # The number of records that a result was computed from increases with each change, also in a replay.
+        F.col("_version").alias("version"),
+    )
+
+
+def _require(columns: Sequence[str], names: Any, owner: str) -> None:
+    for name in names:
+        if name not in columns:
+            known = ", ".join(each for each in columns if each not in METADATA)
+            raise CommandError(f"{owner} of the query have no column {name}; the columns are: {known}")

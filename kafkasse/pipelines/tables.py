@@ -1,0 +1,41 @@
+"""Side tables: small tables that a query joins with the rows of its sources.
+
+A table is read when the pipeline starts, and becomes a part of the query. Real-time mode rejects a query that reads a table
+while it runs, apart from files.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType
+
+from kafkasse.errors import CommandError
+
+MAX_ROWS = 1_000_000
+
+
+def local(table: DataFrame) -> DataFrame:
+    """Return a DataFrame with the current rows of `table`, which no longer depends on where they were read from.
+
+    Raises:
+        CommandError: the table has more than MAX_ROWS rows.
+    """
+    rows = table.select(F.to_json(F.struct("*"))).limit(MAX_ROWS + 1).collect()
+    if len(rows) > MAX_ROWS:
+        raise CommandError(f"a side table has more than {MAX_ROWS} rows; filter it, or join it in a query of your own")
+    return of_json([row[0] for row in rows], table)
+
+
+def of_json(objects: list[str], like: DataFrame) -> DataFrame:
+    """Return rows with the columns of `like` from JSON objects."""
+    array = F.from_json(F.lit(f"[{','.join(objects)}]"), ArrayType(like.schema))
+    return like.sparkSession.range(1).select(F.inline(array))
+
+
+def latest(records: DataFrame) -> DataFrame:
+    """Return the latest record of each key in the rows of Spark's Kafka source, without tombstones."""
+    newest = (
+        records.where("key IS NOT NULL").groupBy("key", "partition").agg(F.max_by(F.struct("*"), "offset").alias("r"))
+    )
+    return local(newest.select("r.*").where("value IS NOT NULL"))

@@ -1,0 +1,127 @@
+"""`kafkasse pipeline replay-dead-letters` writes each dead letter to its source topic exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaTimeoutError
+
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.commands import pipeline
+from kafkasse.pipelines.contract import DEAD_LETTER_HEADERS
+from tests.support.kafka import Cluster
+
+
+class World:
+    """A source topic and a topic of dead letters."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self.servers = servers
+        self.cluster = Cluster(servers)
+        self.source = self.cluster.create(f"{name}-source", 2)
+        self.letters = self.cluster.create(f"{name}-letters")
+
+    def letter(self, offset: int, omitted: bytes = b"", partition: bytes = b"1") -> None:
+        """Write the dead letter of a record."""
+        values = [b"bad", self.source.encode(), partition, b"%d" % offset, b"0", omitted]
+        headers = [("trace", b"\x00"), *zip(DEAD_LETTER_HEADERS, values, strict=True)]
+        self.cluster.send(self.letters, b"\xff%d" % offset, key=b"k", headers=headers)
+
+    def replay(self, *words: str) -> Result:
+        return CliRunner().invoke(
+            pipeline.replay_dead_letters, [self.letters, "--bootstrap-servers", self.servers, *words]
+        )
+
+    def replayed(self) -> list[Any]:
+        """Return the records of the source topic."""
+        settings = {"bootstrap_servers": self.servers, "isolation_level": "read_committed"}
+        with closing(KafkaConsumer(**settings, auto_offset_reset="earliest")) as consumer:
+            partitions = [TopicPartition(self.source, each) for each in (0, 1)]
+            consumer.assign(partitions)
+            ends, records = consumer.end_offsets(partitions), []
+            while any(consumer.position(each) < ends[each] for each in partitions):
+                records += [record for polled in consumer.poll(500).values() for record in polled]
+        return records
+
+
+@pytest.fixture
+def world(broker: EmbeddedBroker, fresh_name: str) -> Iterator[World]:
+    """Topics that no other test uses."""
+    world = World(broker.bootstrap_servers, fresh_name)
+    yield world
+    world.cluster.close()
+
+
+def test_replays_the_original_bytes_into_the_original_partition(world: World) -> None:
+    """Key, value and headers are those of the record, without the headers of the dead letter."""
+    world.letter(7)
+
+    result = world.replay()
+
+    assert (0, f"1 records written to {world.source}\n") == (result.exit_code, result.stdout)
+    assert [(1, b"k", b"\xff7", [("trace", b"\x00")])] == [
+        (record.partition, record.key, record.value, list(record.headers)) for record in world.replayed()
+    ]
+
+
+def test_replays_each_dead_letter_once(world: World) -> None:
+    """A second call continues where the first one has ended."""
+    world.letter(1)
+    world.replay()
+    world.letter(2)
+
+    results = [world.replay().stdout for _ in range(2)]
+
+    assert [f"1 records written to {world.source}\n", "no dead letters to replay\n"] == results
+    assert [b"\xff1", b"\xff2"] == [record.value for record in world.replayed()]
+
+
+def test_an_interrupted_batch_is_replayed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the command ends before the transaction does, readers of committed records see nothing of it."""
+    world.letter(1)
+    with monkeypatch.context() as patched:
+        error = KafkaTimeoutError("no answer")
+        patched.setattr(KafkaProducer, "send_offsets_to_transaction", lambda *_: (_ for _ in ()).throw(error))
+        failed = world.replay()
+
+    world.replay()
+
+    assert "Call the command again" in str(failed.exception)
+    assert [b"\xff1"] == [record.value for record in world.replayed()]
+
+
+def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
+    """Those without their complete record, results, duplicates, and other records."""
+    world.letter(1, omitted=b"value")
+    world.letter(2, partition=b"")
+    world.letter(3)
+    world.letter(3)
+    world.cluster.send(world.letters, b"x")
+
+    result = world.replay()
+
+    assert f"1 records written to {world.source}\n" in result.stdout
+    for reason in ("incomplete", "results", "duplicates", "no dead letters"):
+        assert f"1 not replayed: they are {reason}" in result.stdout
+
+
+def test_a_dry_run_writes_nothing(world: World) -> None:
+    """It lists the records that would be replayed."""
+    world.letter(7)
+
+    result = world.replay("--dry-run")
+
+    assert f"{world.source} partition 1 offset 7 key k\n" == result.stdout
+    assert [] == world.replayed()
+
+
+def test_a_missing_topic_is_reported(world: World) -> None:
+    """The topic is not created."""
+    world.letters = "no-such-topic"
+
+    assert "the topic no-such-topic does not exist" in str(world.replay().exception)

@@ -1,0 +1,291 @@
+"""A YAML file defines pipelines, and each error names the file, the line and the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.catalog import find
+from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines.pipeline import MAX_OFFSET
+
+ORDERS = """\
+pipelines:
+  large-orders:
+    source:
+      topic: orders
+      schema: {properties: {id: {type: string}, amount: {type: number}}, required: [id]}
+    query:
+      where: amount > 100
+    sink: large-orders
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with a pipeline."""
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(ORDERS)
+    return path
+
+
+def message(file: Path, name: str = "large-orders") -> str:
+    """The error for the file, without its folder."""
+    with pytest.raises(CommandError) as error:
+        find(f"{file}:{name}")
+    return error.value.detail.replace(f"{file.parent}/", "")
+
+
+def test_a_file_defines_a_pipeline(file: Path) -> None:
+    """The name may be omitted, because the file has only one."""
+    found = find(str(file))
+
+    assert ("large-orders", "orders", "large-orders") == (
+        found.name,
+        found.sources["source"].topic,
+        found.sinks["sink"].topic,
+    )
+    assert {"where": "amount > 100"} == found.settings["query"]["queries"]["sink"]
+
+
+def test_all_options_reach_the_pipeline(file: Path) -> None:
+    """The options have the names of the arguments of Pipeline."""
+    options = {
+        "mode": "microbatch",
+        "checkpoint": "/data",
+        "state_partitions": 4,
+        "spark": {"spark.executor.memory": "2g"},
+        "version": 2,
+        "dead_letters": "bad-orders",
+        "summary": "Orders above 100",
+    }
+    definition = yaml.safe_load(ORDERS)
+    definition["pipelines"]["large-orders"] |= options
+    definition["pipelines"]["large-orders"]["source"] |= {"start": {"0": 5, "1": 6}, "max_records_per_s": 10}
+    file.write_text(yaml.safe_dump(definition))
+
+    found = find(str(file))
+
+    assert options == {name: getattr(found, name) for name in options}
+    assert Source("orders", {0: 5, 1: 6}, 10) == found.sources["source"]
+
+
+INVALID = [
+    ("source:", "sauce:", "3: pipelines.large-orders.sauce: is not a setting: did you mean source?"),
+    ("where:", "were:", "7: pipelines.large-orders.query.were: is not a setting: did you mean where?"),
+    ("topic: orders", "topic: all orders", "4: pipelines.large-orders.source.topic: 'all orders' does not match"),
+    ("amount > 100", "5", "7: pipelines.large-orders.query.where: 5 is not of type 'string'"),
+    ("    sink: large-orders", "", "2: pipelines.large-orders: it needs either sink or sinks"),
+    ("    sink:", "    mode: real-time\n    sink:", "8: pipelines.large-orders.mode: 'real-time' is not one of"),
+    (
+        "where: amount > 100",
+        "from: shop",
+        "7: pipelines.large-orders.query.from: shop is not one of the sources: source",
+    ),
+    (
+        "where: amount > 100",
+        "enrich: [{table: shops, on: id}]",
+        "7: pipelines.large-orders.query.enrich.0.table: shops is not one of the tables: there are none",
+    ),
+    (
+        "where: amount > 100",
+        "top: {n: 1, by: amount, group: id}\n      window: {size: 1 hour, aggregates: {n: count(*)}}",
+        "8: pipelines.large-orders.query.window: a query has only one of: top, window",
+    ),
+    (
+        "where: amount > 100",
+        "window: {size: 1 minute, aggregates: {n: count(*)}, results: final}",
+        "2: pipelines.large-orders: the pipeline large-orders: real-time mode requires output_mode='update'",
+    ),
+    (
+        "{properties",
+        "{file: order.json, properties",
+        "5: pipelines.large-orders.source.schema.properties: is not a setting",
+    ),
+    ("schema: {", "schema: {} #", "5: pipelines.large-orders.source.schema: 'properties' is a required property"),
+    ("topic: orders", "topic: orders\n      topic: more", "5: not YAML: topic is there twice"),
+    ("topic: orders", "topic: [", "6: not YAML:"),
+    (
+        "topic: orders",
+        "topic: orders\n      start: noon",
+        "3: pipelines.large-orders.source: Source: start is 'earliest'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), INVALID, ids=[expected for _, _, expected in INVALID])
+def test_an_invalid_file_is_an_error_with_its_line(file: Path, old: str, new: str, expected: str) -> None:
+    """The error suggests the name that is most similar to a misspelled one."""
+    file.write_text(ORDERS.replace(old, new))
+
+    assert message(file).startswith(f"pipelines.yaml:{expected}")
+
+
+def test_an_unknown_name_is_an_error(file: Path) -> None:
+    """The error lists the pipelines of the file."""
+    assert message(file, "large-order") == (
+        "pipelines.yaml has no pipeline large-order (did you mean large-orders?); it has: large-orders"
+    )
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """The error names the file."""
+    assert message(tmp_path / "none.yaml") == "cannot read none.yaml: No such file or directory"
+
+
+def test_an_error_does_not_show_a_password(file: Path) -> None:
+    """Credentials may be in an address and in Spark settings."""
+    file.write_text(ORDERS.replace("schema: {", "schema: {registry: 'http://me:hunter2@registry', subject: s} #"))
+    assert "hunter2" not in message(file)
+    file.write_text(ORDERS.replace("    sink:", "    spark: {spark.hadoop.secret: [hunter2]}\n    sink:"))
+    assert "hunter2" not in message(file)
+
+
+def test_the_schema_can_be_in_a_file(file: Path) -> None:
+    """The path is relative to the file of pipelines."""
+    (file.parent / "order.json").write_text('{"properties": {"id": {"type": "string"}}}')
+    file.write_text(ORDERS.replace("schema: {", "schema: {file: order.json} #"))
+
+    assert {"id": "STRING"} == find(str(file)).settings["query"]["fields"]["source"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, "cannot read"), ("{", "the schema is not JSON"), ('{"type": "object"}', "the schema has no properties")],
+)
+def test_an_unusable_schema_is_an_error(file: Path, content: str | None, expected: str) -> None:
+    """The error names the line of the schema."""
+    if content:
+        (file.parent / "order.json").write_text(content)
+    file.write_text(ORDERS.replace("schema: {", "schema: {file: order.json} #"))
+
+    assert message(file).startswith("pipelines.yaml:5: pipelines.large-orders.source.schema")
+    assert expected in message(file)
+
+
+def pipeline_of(file: Path, **changes: Any) -> Pipeline:
+    """The pipeline of ORDERS with these settings changed."""
+    definition = yaml.safe_load(ORDERS)
+    definition["pipelines"]["large-orders"] |= changes
+    file.write_text(json.dumps(definition))
+    return find(str(file))
+
+
+def test_a_pipeline_has_several_sources_and_sinks(file: Path) -> None:
+    """Each sink has its own query."""
+    schema = {"properties": {"id": {"type": "string"}}}
+    definition = {
+        "sources": {"eu": {"topic": "orders-eu", "schema": schema}, "us": {"topic": "orders-us", "schema": schema}},
+        "sinks": {"all": {"topic": "orders"}, "us": {"topic": "us-orders", "query": {"from": "us"}}},
+    }
+    file.write_text(json.dumps({"pipelines": {"split": definition}}))
+
+    found = find(str(file))
+
+    assert {"eu": "orders-eu", "us": "orders-us"} == found.settings["sources"]
+    assert {"all": "orders", "us": "us-orders"} == found.settings["sinks"]
+
+
+def test_final_results_are_appended(file: Path) -> None:
+    """Spark's output mode follows from the query."""
+    window = {"size": "1 minute", "aggregates": {"n": "count(*)"}, "results": "final"}
+
+    assert "append" == pipeline_of(file, query={"window": window}, mode="microbatch").output_mode
+    assert "update" == pipeline_of(file, query={"window": window | {"results": "updates"}}).output_mode
+
+
+SCHEMAS = [
+    ({"type": "string"}, "STRING"),
+    ({"type": ["null", "integer"]}, "BIGINT"),
+    ({"type": "number"}, "DOUBLE"),
+    ({"type": "boolean"}, "BOOLEAN"),
+    ({"type": "string", "format": "date-time"}, "TIMESTAMP"),
+    ({"type": "string", "format": "date"}, "DATE"),
+    ({"enum": ["new", "paid"]}, "STRING"),
+    ({"type": "array", "items": {"type": "number"}}, "ARRAY<DOUBLE>"),
+    ({"type": "object", "properties": {"a b": {"type": "string"}}}, "STRUCT<`a b`: STRING>"),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, "MAP<STRING, BIGINT>"),
+    ({"$ref": "#/$defs/money"}, "DOUBLE"),
+    ({"type": ["string", "number"]}, "STRING"),
+    (True, "STRING"),
+]
+
+
+@pytest.mark.parametrize(("schema", "sql"), SCHEMAS, ids=[str(schema) for schema, _ in SCHEMAS])
+def test_a_property_has_a_sql_type(schema: Any, sql: str) -> None:
+    """A value that may have several types is JSON text."""
+    root = {"properties": {"x": schema}, "$defs": {"money": {"type": "number"}}}
+
+    assert sql == fields(root)["x"].sql
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("#/$defs/none", "does not exist"),
+        ("other.json", "only references within"),
+        ("#/properties/x", "refers to itself"),
+    ],
+)
+def test_a_reference_that_cannot_be_resolved_is_an_error(reference: str, reason: str) -> None:
+    """Other documents are not downloaded."""
+    with pytest.raises(CommandError, match=reason):
+        fields({"properties": {"x": {"$ref": reference}}})
+
+
+def test_only_a_required_property_without_null_is_required() -> None:
+    """All other fields may be absent or null."""
+    root = {
+        "properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {}},
+        "required": ["a", "b", "c"],
+    }
+
+    assert {"a": True, "b": False, "c": False} == {name: type_.required for name, type_ in fields(root).items()}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["type", "properties", "items", "$ref", "required", "enum", "additionalProperties"])
+                | st.text(),
+                inner,
+            )
+        ),
+    )
+)
+def test_any_schema_gives_types_or_an_error(schema: Any) -> None:
+    """No JSON value makes the conversion fail in another way."""
+    try:
+        found = fields({"properties": {"x": schema}})
+    except CommandError:
+        return
+    assert ["x"] == list(found)
+
+
+@given(st.dictionaries(st.integers(0, 99), st.integers(0, MAX_OFFSET), min_size=1))
+def test_start_offsets_survive_the_file(offsets: dict[int, int]) -> None:
+    """The partitions are numbers, although keys of JSON objects are text."""
+    definition = yaml.safe_load(ORDERS)["pipelines"]["large-orders"]
+    definition["source"]["start"] = {str(partition): offset for partition, offset in offsets.items()}
+
+    assert offsets == _in_memory(definition).sources["source"].start
+
+
+def _in_memory(definition: dict[str, Any]) -> Pipeline:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(json.dumps({"pipelines": {"x": definition}}))
+        file.flush()
+        return find(f"{file.name}:x")

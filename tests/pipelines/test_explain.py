@@ -1,0 +1,102 @@
+"""The explanation of a pipeline says which modes accept its query, and why one does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.explain import explain, text
+
+
+def copy(rows: DataFrame) -> DataFrame:
+    """A query without state."""
+    return rows.select("key", "value")
+
+
+def counts(rows: DataFrame, window: Any = F.window) -> DataFrame:
+    """The records of each key per minute."""
+    windows = rows.withWatermark("timestamp", "1 minute").groupBy("key", window("timestamp", "1 minute"))
+    return windows.count().selectExpr("key", "CAST(count AS STRING) AS value")
+
+
+def sessions(rows: DataFrame) -> DataFrame:
+    """The records of each key per session."""
+    return counts(rows, F.session_window)
+
+
+REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "stages", "realtime", "microbatch"),
+    [
+        (Pipeline("copy", "a", copy, "b"), "none", "accepted", "accepted"),
+        (Pipeline("counts", "a", counts, "b"), "StateStoreSave", "accepted", "accepted"),
+        (
+            Pipeline("final", "a", counts, "b", mode="once", output_mode="append"),
+            "StateStoreSave",
+            "rejected: it writes only final results",
+            "accepted",
+        ),
+        (
+            Pipeline("sessions", "a", sessions, "b"),
+            "SessionWindowStateStoreSave",
+            "rejected: [STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]",
+            "rejected: [STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]",
+        ),
+        (
+            Pipeline("both", "a", lambda rows: {"b": counts(rows), "c": counts(rows)}, ["b", "c"]),
+            "StateStoreSave, StateStoreSave",
+            "rejected: [STREAMING_REAL_TIME_MODE.STATEFUL_OPERATORS_BEFORE_UNION_NOT_SUPPORTED]",
+            "accepted",
+        ),
+    ],
+    ids=["copy", "counts", "final", "sessions", "both"],
+)
+def test_says_which_modes_accept_the_query(
+    spark: SparkSession, pipeline: Pipeline, stages: str, realtime: str, microbatch: str
+) -> None:
+    """Spark itself decides. Nothing is read from Kafka."""
+    lines = list(text(pipeline, explain(spark, pipeline)))
+
+    assert f"  stateful stages: {stages}" in lines
+    assert any(line.startswith(REAL_TIME + realtime) for line in lines), lines
+    assert any(line.startswith(MICRO_BATCHES + microbatch) for line in lines), lines
+    assert "== Physical Plan ==" in lines
+
+
+def test_real_time_mode_accepts_the_demo(spark: SparkSession) -> None:
+    """Its operators run in the JVM."""
+    assert explain(spark, TOPN).rejections == {"realtime": None, "microbatch": None}
+
+
+def test_describes_the_sources(spark: SparkSession) -> None:
+    """A table and a limited source are described as such."""
+
+    def joined(orders: DataFrame, shops: DataFrame) -> DataFrame:
+        return orders.join(shops.select("key"), "key").select("key", "value")
+
+    sources = {"orders": Source("all-orders", "latest", 5), "shops": Source("shops", table=True)}
+    pipeline = Pipeline("joined", sources, joined, "b", mode="microbatch")
+
+    lines = list(text(pipeline, explain(spark, pipeline)))
+
+    assert [
+        "  reads orders (all-orders) from latest, at most 5 records/s",
+        "  reads shops as a table, when the pipeline starts",
+        "  writes b",
+    ] == lines[1:4]
+
+
+def test_an_invalid_query_is_an_error(spark: SparkSession) -> None:
+    """The message is one line."""
+    pipeline = Pipeline("wrong", "a", lambda rows: rows.select("keys"), "b")
+
+    with pytest.raises(CommandError, match=r"the query of the pipeline wrong is not valid: \[UNRESOLVED_COLUMN.*keys"):
+        explain(spark, pipeline)

@@ -1,0 +1,257 @@
+"""The queries of a YAML file return the expected records for given records."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import tables
+from kafkasse.pipelines.definitions import Definitions
+from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines.json_records import Type, validate
+from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
+
+ORDER = {
+    "properties": {
+        "id": {"type": "string"},
+        "amount": {"type": "integer"},
+        "customer": {"type": "string"},
+        "at": {"type": "string", "format": "date-time"},
+        "items": {"type": "array", "items": {"type": "object", "properties": {"price": {"type": "number"}}}},
+    },
+    "required": ["amount"],
+}
+ONE_SOURCE = {"source": {"topic": "orders", "schema": ORDER}, "sink": "result"}
+
+
+def order(key: str, amount: int | None, **more: Any) -> tuple[str, str | None]:
+    """The record of an order, or a tombstone."""
+    return key, None if amount is None else json.dumps({"amount": amount, **more})
+
+
+def kafka_rows(spark: SparkSession, *records: tuple[str | bytes | None, str | bytes | None]) -> DataFrame:
+    """Records of one partition, in order, with the columns of Spark's Kafka source. A record is written every minute."""
+    rows = [
+        (_bytes(key), _bytes(value), "orders", 0, offset, datetime(2026, 11, 1, 12, offset, tzinfo=UTC))
+        for offset, (key, value) in enumerate(records)
+    ]
+    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    return spark.createDataFrame(rows, columns).coalesce(1)
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+class Defined:
+    """Runs the query of a definition."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark, self.directory = spark, directory
+
+    def frame(self, definition: dict[str, Any], **sources: DataFrame) -> dict[str, DataFrame]:
+        """The rows of each sink."""
+        path = self.directory / "pipelines.yaml"
+        path.write_text(yaml.safe_dump({"pipelines": {"x": definition}}))
+        results: Any = Definitions(path).pipeline("x").query(**sources)
+        return dict(results)
+
+    def __call__(self, query: dict[str, Any], *records: Any, **more: Any) -> list[tuple[str, Any]]:
+        """The keys and the values that a query of one source and one sink returns."""
+        rows = self.frame(ONE_SOURCE | {"query": query} | more, source=kafka_rows(self.spark, *records))["sink"]
+        return [(row.key, row.value and json.loads(row.value)) for row in rows.collect()]
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Defined:
+    """Runs the query of a definition."""
+    return Defined(spark, tmp_path)
+
+
+def test_a_filter_retracts_a_row_that_stops_matching(run: Defined) -> None:
+    """The tombstone removes the key from the sink. A condition that is null does not match."""
+    query = {"where": "amount > 100", "select": ["amount"]}
+    records = [order("a", 200), order("a", 50), order("b", 300), order("b", None)]
+
+    assert [("a", {"amount": 200}), ("a", None), ("b", {"amount": 300}), ("b", None)] == run(query, *records)
+    assert [("a", None)] == run({"where": "customer = 'x'"}, order("a", 200))
+
+
+def test_select_computes_columns(run: Defined) -> None:
+    """The expressions are those of Spark SQL. `*` stands for all fields."""
+    query = {"select": ["*", "amount * 2 AS double", "_key AS k", "size(items) AS n", "items[0].price AS first"]}
+
+    [(_, value)] = run(query, order("a", 7, items=[{"price": 1.5}, {"price": 2}]))
+
+    assert {"double": 14, "k": "a", "n": 2, "first": 1.5, "amount": 7, "id": None} == {
+        name: value[name] for name in ("double", "k", "n", "first", "amount", "id")
+    }
+
+
+def test_a_record_has_its_version_and_position(run: Defined) -> None:
+    """The version increases with the offset."""
+    rows = run.frame(ONE_SOURCE, source=kafka_rows(run.spark, order("a", 1), order("a", 2)))["sink"].collect()
+
+    assert [(1, {0: 0}), (2, {0: 1})] == [(row.version, row.position) for row in rows]
+
+
+def test_records_that_do_not_match_the_schema_are_left_out(run: Defined) -> None:
+    """An optional field may be absent or null, but it has its type."""
+    bad = [("a", b"{"), ("a", "{}"), ("a", '{"amount": "1"}'), ("a", '{"amount": 1, "customer": 5}'), (None, b"{}")]
+    good = [("a", '{"amount": 1, "customer": null}')]
+
+    assert [("a", {"amount": 1})] == run({"select": ["amount"]}, *bad, *good)
+
+
+def test_the_problem_of_a_record_names_the_field(spark: SparkSession) -> None:
+    """A field that the schema does not require may be absent."""
+    types = {name: type_ for name, type_ in order_types().items() if name != "amount"}
+    values = ['{"at": "yesterday"}', '{"at": 5}', '{"items": {}}', "[]", "{}"]
+
+    rows = validate(kafka_rows(spark, *(("a", value) for value in values)), types, None).collect()
+
+    expected = [
+        "its at is not a time",
+        "its at is not a time",
+        "its items is not an array",
+        "its value is not an object",
+        None,
+    ]
+    assert expected == [row.problem for row in rows]
+
+
+def order_types() -> dict[str, Type]:
+    """The fields of an order."""
+    return fields(ORDER)
+
+
+def test_the_prefix_of_a_schema_registry_is_removed(run: Defined) -> None:
+    """A value starts with the ID or the GUID of its schema."""
+    query = DeclaredQuery({"sink": {"select": ["amount"]}}, {"source": DeclaredSource(order_types(), framed=True)}, {})
+    json_ = b'{"amount": 1}'
+    rows = kafka_rows(run.spark, ("a", b"\0\0\0\0\5" + json_), ("b", b"\1" + bytes(16) + json_), ("c", json_))
+
+    assert ['{"amount":1}'] * 3 == [row.value for row in query(source=rows)["sink"].collect()]
+
+
+def test_top_ranks_the_rows_of_each_group(run: Defined) -> None:
+    """A row that stops matching leaves the ranking."""
+    top = {"n": 2, "by": "amount", "group": "customer", "as": "orders"}
+    query = {"where": "amount < 500", "select": ["id", "amount", "customer"], "top": top}
+    records = [order(key, amount, id=key, customer="x") for key, amount in (("a", 1), ("b", 2), ("c", 3), ("c", 900))]
+
+    *_, (key, value) = run(query, *records)
+
+    assert ("x", ["b", "a"]) == (key, [each["id"] for each in value["orders"]])
+    assert "x" == value["customer"]
+
+
+def test_top_can_rank_in_ascending_order(run: Defined) -> None:
+    """The smallest row is the first."""
+    top = {"n": 1, "by": "amount", "group": "customer", "order": "ascending"}
+    records = [order(key, amount, id=key, customer="x") for key, amount in (("a", 2), ("b", 1))]
+
+    *_, (_, value) = run({"top": top}, *records)
+
+    assert ["b"] == [each["id"] for each in value["items"]]
+
+
+def test_a_window_aggregates_records(run: Defined) -> None:
+    """A sliding window counts each record in several windows."""
+    window = {
+        "size": "2 minutes",
+        "slide": "1 minute",
+        "by": ["customer"],
+        "aggregates": {"orders": "count(*)", "total": "sum(amount)"},
+    }
+    records = [order("a", 1, customer="x"), order("b", 2, customer="x"), order("c", 9, customer="y")]
+
+    found = run({"where": "amount < 5", "window": window}, *records)
+
+    assert {
+        ("x 2026-11-01T11:59:00.000Z", 1, 1),
+        ("x 2026-11-01T12:00:00.000Z", 2, 3),
+        ("x 2026-11-01T12:01:00.000Z", 1, 2),
+    } == {(key, value["orders"], value["total"]) for key, value in found}
+    assert {"customer", "window_start", "window_end", "orders", "total"} == found[0][1].keys()
+
+
+def test_a_window_can_use_a_field_as_its_time(run: Defined) -> None:
+    """The field is of the format date-time. A record needs no key."""
+    window = {"time": "at", "size": "1 hour", "aggregates": {"n": "count(*)"}}
+
+    assert [("2026-01-02T03:00:00.000Z", 1)] == [
+        (key, value["n"]) for key, value in run({"window": window}, (None, order("", 1, at="2026-01-02T03:04:05Z")[1]))
+    ]
+
+
+@pytest.mark.parametrize("format_", ["csv", "parquet"])
+def test_enrich_adds_the_columns_of_a_table(run: Defined, format_: str) -> None:
+    """A row without a match keeps null. A table with the same key twice does not duplicate rows."""
+    table = run.spark.createDataFrame([("x", "Ann"), ("y", "Bob"), ("y", "Bob")], "id string, name string")
+    path = run.directory / "customers"
+    table.coalesce(1).write.option("header", True).format(format_).save(str(path))
+    query = {"enrich": [{"table": "customers", "on": {"customer": "id"}}], "select": ["name"]}
+    records = [order("a", 1, customer="y"), order("b", 1, customer="z"), order("c", 1)]
+
+    found = run(query, *records, tables={"customers": {format_: "customers"}})
+
+    assert [("a", {"name": "Bob"}), ("b", {"name": None}), ("c", {"name": None})] == found
+
+
+def test_enrich_reads_the_latest_records_of_a_topic(run: Defined) -> None:
+    """A tombstone removes a row of the table."""
+    customer = {"properties": {"customer": {"type": "string"}, "name": {"type": "string"}}}
+    names = [("x", "Ann"), ("y", "Bob"), ("x", "Anna")]
+    records = [(key, json.dumps({"customer": key, "name": name})) for key, name in names]
+    customers = tables.latest(kafka_rows(run.spark, *records, ("y", None)))
+    definition = ONE_SOURCE | {
+        "tables": {"customers": {"topic": "customers", "schema": customer}},
+        "query": {"enrich": [{"table": "customers", "on": "customer"}], "select": ["name"]},
+    }
+    orders = kafka_rows(run.spark, order("a", 1, customer="x"), order("b", 1, customer="y"))
+
+    rows = run.frame(definition, source=orders, customers=customers)["sink"].collect()
+
+    assert [("a", {"name": "Anna"}), ("b", {"name": None})] == [(row.key, json.loads(row.value)) for row in rows]
+
+
+def test_sources_are_combined_and_each_sink_has_its_query(run: Defined) -> None:
+    """A column that a source lacks is null."""
+    other = {"properties": {"amount": {"type": "integer"}, "shop": {"type": "string"}}}
+    definition = {
+        "sources": {"eu": {"topic": "eu", "schema": ORDER}, "us": {"topic": "us", "schema": other}},
+        "sinks": {
+            "all": {"topic": "all", "query": {"select": ["amount", "shop"]}},
+            "us": {"topic": "only-us", "query": {"from": "us", "select": ["amount"]}},
+        },
+    }
+    eu, us = kafka_rows(run.spark, order("a", 1)), kafka_rows(run.spark, order("b", 2, shop="s"))
+
+    found = run.frame(definition, eu=eu, us=us)
+
+    assert {'{"amount":1,"shop":null}', '{"amount":2,"shop":"s"}'} == {row.value for row in found["all"].collect()}
+    assert ['{"amount":2}'] == [row.value for row in found["us"].collect()]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        (
+            {"top": {"n": 1, "by": "size", "group": "id"}},
+            "the rows of the query have no column size; the columns are: amount, at, customer, id, items$",
+        ),
+        ({"window": {"size": "1 hour", "aggregates": {"n": "count(*)"}, "by": ["shop"]}}, "have no column shop"),
+    ],
+)
+def test_an_unknown_column_is_an_error(run: Defined, query: dict[str, Any], reason: str) -> None:
+    """The message lists the columns."""
+    with pytest.raises(CommandError, match=reason):
+        run(query, order("a", 1))
