@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type, validate
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
+from tests.pipelines.rows import kafka_rows
 
 ORDER = {
     "properties": {
@@ -34,20 +34,6 @@ ONE_SOURCE = {"source": {"topic": "orders", "schema": ORDER}, "sink": "result"}
 def order(key: str, amount: int | None, **more: Any) -> tuple[str, str | None]:
     """The record of an order, or a tombstone."""
     return key, None if amount is None else json.dumps({"amount": amount, **more})
-
-
-def kafka_rows(spark: SparkSession, *records: tuple[str | bytes | None, str | bytes | None]) -> DataFrame:
-    """Records of one partition, in order, with the columns of Spark's Kafka source. A record is written every minute."""
-    rows = [
-        (_bytes(key), _bytes(value), "orders", 0, offset, datetime(2026, 11, 1, 12, offset, tzinfo=UTC))
-        for offset, (key, value) in enumerate(records)
-    ]
-    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    return spark.createDataFrame(rows, columns).coalesce(1)
-
-
-def _bytes(text: str | bytes | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
 
 
 class Defined:
