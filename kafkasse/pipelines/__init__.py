@@ -1,7 +1,7 @@
 """Spark Structured Streaming pipelines. A pipeline reads topics, runs a query and writes topics.
 
     topics.read ─▶ queries/ (DataFrame ─▶ DataFrame) ─▶ result.rows ─▶ topics.write
-                   json_records.json_objects, stateful_processor.top_n
+                   json_records, operators
 
 `pipeline` defines a pipeline as data, `catalog` finds it by name, `session` starts Spark or uses the session of
 spark-submit, `runner` runs a query from start to end, `supervisor` restarts it after failures, and `application` connects

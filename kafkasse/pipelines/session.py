@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -179,7 +180,9 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
         shlex.split(chosen.get("spark.driver.extraJavaOptions", "")),
         filter(None, [chosen.get("spark.driver.extraClassPath")]),
     )
-    with _environment({"SPARK_HOME": str(directory)}):
+    # Spark's default for Python is `python3` on PATH.
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    with _environment({"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}):
         try:
             return _get_or_create(chosen)
         except PySparkRuntimeError as error:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import dead_letters, json_records, tables
 from kafkasse.pipelines.json_records import Type
-from kafkasse.pipelines.stateful_processor import top_n
+from kafkasse.pipelines.operators import ranked
 
 WATERMARK = "1 minute"
 # Columns of each row besides its fields. Expressions may use them.
@@ -205,12 +205,16 @@ def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
         F.when(F.col(PRESENT), F.col(top["group"]).cast("string")).alias("group"),
         (-rank if top.get("order") == "ascending" else rank).alias("rank"),
         _object(rows).alias("item"),
+        F.col(PARTITION).alias("partition"),
+        F.col(OFFSET).alias("offset"),
     )
-    tops = top_n(members, top["n"])
+    tops = ranked(members, top["n"])
     value = F.struct(F.col("group").alias(top["group"]), F.col("items").alias(top.get("as", "items")))
     return tops.select(
         F.col("group").alias("key"),
         F.when(F.size("items") > 0, F.to_json(value, JSON_OPTIONS)).alias("value"),
+        "version",
+        "position",
     )
 
 

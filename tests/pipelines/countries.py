@@ -26,9 +26,9 @@ def tombstone(code: str) -> Record:
     return code.encode(), None
 
 
-def kafka_rows(spark: SparkSession, records: Iterable[Record]) -> DataFrame:
+def kafka_rows(spark: SparkSession, records: Iterable[Record], first_offset: int = 0) -> DataFrame:
     """Records of one partition, in order, with the columns of Spark's Kafka source."""
-    rows = [(key, value, 0, offset) for offset, (key, value) in enumerate(records)]
+    rows = [(key, value, 0, offset) for offset, (key, value) in enumerate(records, first_offset)]
     return spark.createDataFrame(rows, "key binary, value binary, partition int, offset bigint").coalesce(1)
 
 

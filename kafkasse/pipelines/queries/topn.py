@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects
-from kafkasse.pipelines.stateful_processor import top_n
+from kafkasse.pipelines.operators import ranked
 
 COUNTRY = {"code": TEXT, "name": TEXT, "population": WHOLE_NUMBER, "size": WHOLE_NUMBER, "continent": TEXT}
 
@@ -25,11 +25,8 @@ def topn(records: DataFrame, n: int = 3) -> DataFrame:
         `{"continent": …, "nrs": [COUNTRY, …]}` with one to `n` countries, the largest first, and countries of equal
         size ordered by code. The value is null (a tombstone) when the continent's last country was removed.
     """
-    countries = json_objects(records, COUNTRY, key="code")
-    ranked = countries.select(
-        "key", F.col("continent").alias("group"), F.col("size").alias("rank"), F.struct(*COUNTRY).alias("item")
-    )
+    countries = json_objects(records, COUNTRY, key="code").withColumn("item", F.struct(*COUNTRY))
+    top = ranked(countries, n, group="continent", rank="size")
     continent = F.struct(F.col("group").alias("continent"), F.col("items").alias("nrs"))
-    return top_n(ranked, n).select(
-        F.col("group").alias("key"), F.when(F.size("items") > 0, F.to_json(continent)).alias("value")
-    )
+    value = F.when(F.size("items") > 0, F.to_json(continent)).alias("value")
+    return top.select(F.col("group").alias("key"), value, "version", "position")

@@ -1,0 +1,88 @@
+"""The latest row of each key."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.operators import engines
+from kafkasse.pipelines.operators.engines import Engine
+from kafkasse.pipelines.operators.schemas import POSITION
+
+POSITION_COLUMNS = ("partition", "offset"), ("version", "position")
+
+
+def latest_per_key(
+    rows: DataFrame,
+    key: str = "key",
+    removed: Column | str | None = None,
+    order: str | None = None,
+    engine: Engine | None = None,
+) -> DataFrame:
+    """Keep the latest row of each key, and return a row each time that it changes.
+
+    Args:
+        rows: the columns of interest, and the position of each row: either `partition` and `offset` of its record, or
+            `version` and `position` from another operator. Rows of the same partition may arrive in any order within a
+            micro-batch. A row that was already applied changes nothing.
+        key: the name of the key column, which is text.
+        removed: a condition. A row that meets it removes its key.
+        order: the name of a bigint column, such as the time of an event. A row whose value is lower than the one of the
+            latest row arrived late and is ignored. Without it, the last row in the order of arrival is the latest. The
+            state then keeps removed keys, because a late row must not bring them back.
+        engine: "jvm" or "python". The default is "jvm", or "python" on Spark Connect.
+
+    Returns:
+        All columns of `rows`, with a new `version` and `position`. All other columns but the key are null if the key was
+        removed. Rows that only repeat the latest row are left out.
+
+        `position` maps each partition to the highest offset that the row was computed from. `version` increases with each
+        change of a key, and the same input gives the same version, if all records of a key are in one partition.
+
+    Raises:
+        CommandError: a column is missing, or it has the wrong type.
+    """
+    columns = [name for name in rows.columns if name not in {key, "version", "position"}]
+    changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order, engine)
+    values = [F.col(f"after.{name}").alias(name) for name in columns]
+    return changes.select(F.col("key").alias(key), *values, "version", "position")
+
+
+def key_changes(
+    rows: DataFrame,
+    key: str,
+    columns: list[Column],
+    removed: Column | str | None,
+    order: str | None,
+    engine: Engine | None,
+) -> DataFrame:
+    """Return the changes of each key: `key`, `before`, `after`, `version`, `position` and `step`.
+
+    `before` and `after` are structs of the columns, or null. `step` is the difference to the key's previous version.
+    """
+    if not isinstance(rows.schema[key].dataType, StringType):
+        raise CommandError(f"the key column {key} is not text; cast it to string")
+    version, position = _position(rows)
+    is_removed = F.expr(removed) if isinstance(removed, str) else removed
+    row = F.struct(*columns)
+    numbered = rows.where(F.col(key).isNotNull()).select(
+        F.col(key).alias("key"),
+        F.col(order).cast("bigint").alias("order") if order else F.lit(None).cast("bigint").alias("order"),
+        version.cast("bigint").alias("version"),
+        position.cast(POSITION).alias("position"),
+        (row if is_removed is None else F.when(~F.coalesce(is_removed, F.lit(False)), row)).alias("row"),
+    )
+    return engines.latest_per_key(numbered, engine)
+
+
+def _position(rows: DataFrame) -> tuple[Column, Column]:
+    """Return the version and the position of a row. The version is null if the position alone determines it."""
+    if {"version", "position"} <= set(rows.columns):
+        return F.col("version"), F.col("position")
+    if {"partition", "offset"} <= set(rows.columns):
+        return F.lit(None), F.create_map(F.col("partition").cast("int"), F.col("offset"))
+    raise CommandError(
+        "the rows have neither the columns partition and offset nor the columns version and position; select them too"
+    )

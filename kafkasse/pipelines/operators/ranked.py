@@ -1,0 +1,73 @@
+"""The top n rows of each group."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.operators import engines
+from kafkasse.pipelines.operators.engines import Engine
+from kafkasse.pipelines.operators.latest import key_changes
+
+
+def ranked(
+    rows: DataFrame,
+    n: int,
+    key: str = "key",
+    group: str = "group",
+    rank: str = "rank",
+    item: str = "item",
+    order: str | None = None,
+    engine: Engine | None = None,
+) -> DataFrame:
+    """Compute the top `n` items of each group, by descending rank and, for equal ranks, by key.
+
+    Args:
+        rows: one row for each change of a key, with its position, see latest_per_key(). A row replaces the previous row of
+            its key. A row whose group or rank is null removes the key.
+        n: the number of items for each group. The state contains all keys, not only the top n.
+        key, group: the names of two text columns.
+        rank: the name of a bigint column.
+        item: the name of a struct column.
+        order, engine: see latest_per_key().
+
+    Returns:
+        `group`, `items`, `version` and `position`: one row each time that the top n of a group change. `items` is empty if
+        the group's last key was removed. Use output mode update.
+
+        A micro-batch emits at most one row for each group. `version` increases with each change of a group, and it does
+        not depend on the order in which partitions were read.
+
+    Raises:
+        CommandError: a column is missing, or it has the wrong type.
+    """
+    if n < 1:
+        raise CommandError(f"n is {n}; it must be at least 1")
+    if not isinstance(rows.schema[rank].dataType, LongType):
+        raise CommandError(f"the rank column {rank} is not a bigint; cast it")
+    columns = [F.col(group).alias("group"), F.col(rank).alias("rank"), F.col(item).alias("item")]
+    is_removed = F.col(group).isNull() | F.col(rank).isNull()
+    changes = key_changes(rows, key, columns, is_removed, order, engine)
+    return engines.ranked(_moves(changes), n, engine)
+
+
+def _moves(changes: DataFrame) -> DataFrame:
+    """Return what each change means for a group: one row, or two rows if the key moves from one group to another."""
+    before, after = F.col("before.group"), F.col("after.group")
+    leaves = F.struct(
+        before.alias("group"),
+        F.col("before.rank").alias("old_rank"),
+        F.lit(None).cast("bigint").alias("rank"),
+        F.col("before.item").alias("item"),
+    )
+    joins = F.struct(
+        after.alias("group"),
+        F.when(before == after, F.col("before.rank")).alias("old_rank"),
+        F.col("after.rank").alias("rank"),
+        F.col("after.item").alias("item"),
+    )
+    moves = F.array(F.when(before.isNotNull() & ~before.eqNullSafe(after), leaves), F.when(after.isNotNull(), joins))
+    numbered = changes.select("key", F.col("version").alias("sequence"), "step", "position", F.inline(moves))
+    return numbered.where(F.col("group").isNotNull())

@@ -1,0 +1,73 @@
+"""All access to Spark's JVM through PySpark's private attributes.
+
+Spark has no public Python API for these functions. They need a classic session, and do not work with Spark Connect. A test
+checks that no other module of the pipelines uses private names of PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from kafkasse.java.compiler import JAR
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the session runs in this process, and not on a server of Spark Connect."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def transform_with_state(
+    rows: DataFrame, key: str, class_name: str, arguments: Sequence[int | StructType], output: StructType
+) -> DataFrame:
+    """Run a stateful processor that is written in Java.
+
+    Args:
+        rows: the input.
+        key: the name of the text column that identifies a state.
+        class_name: a class in kafkasse's jar, see kafkasse.java.compiler. It extends `StatefulProcessor<String, Row, Row>`.
+        arguments: the arguments of its constructor.
+        output: the type of the rows that it returns.
+    """
+    spark = rows.sparkSession
+    jvm: Any = spark._jvm
+    encoders, streaming = jvm.org.apache.spark.sql.Encoders, jvm.org.apache.spark.sql.streaming
+    grouped = getattr(rows.groupBy(key)._jgd, "as")(encoders.STRING(), encoders.row(_java_type(spark, rows.schema)))
+    result = grouped.transformWithState(
+        _instance(spark, class_name, arguments),
+        getattr(streaming.TimeMode, "None")(),
+        streaming.OutputMode.Update(),
+        encoders.row(_java_type(spark, output)),
+    )
+    return DataFrame(result, spark)
+
+
+def _java_type(spark: SparkSession, schema: StructType) -> Any:
+    return spark._jsparkSession.parseDataType(schema.json())
+
+
+def _instance(spark: SparkSession, class_name: str, arguments: Sequence[int | StructType]) -> Any:
+    context: Any = spark.sparkContext
+    values = context._gateway.new_array(context._jvm.Object, len(arguments))
+    for number, argument in enumerate(arguments):
+        values[number] = _java_type(spark, argument) if isinstance(argument, StructType) else argument
+    return java_class(spark, class_name).getConstructors()[0].newInstance(values)
+
+
+def java_class(spark: SparkSession, name: str) -> Any:
+    """Return a class in kafkasse's jar."""
+    return _class_loader(spark.sparkContext).loadClass(name)
+
+
+@lru_cache(maxsize=1)  # a process has one Spark context at a time
+def _class_loader(context: Any) -> Any:
+    """Return a class loader for the jar in the driver, and distribute the jar to the executors."""
+    context._jsc.addJar(str(JAR))
+    jvm = context._jvm
+    urls = context._gateway.new_array(jvm.java.net.URL, 1)
+    urls[0] = jvm.java.io.File(str(JAR)).toURI().toURL()
+    return jvm.java.net.URLClassLoader(urls, jvm.java.lang.Thread.currentThread().getContextClassLoader())

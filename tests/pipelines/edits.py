@@ -1,0 +1,112 @@
+"""Random edits of members of groups, and what `ranked` and `latest_per_key` must return for them, in plain Python.
+
+This module does not import Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+PARTITIONS = 3
+# Long keys have an equal prefix. The last two sort differently as UTF-8 and as UTF-16.
+KEYS = [f"k{i}" for i in range(30)] + [f"a common prefix of 24 by {i}" for i in range(8)] + ["\uffff", "\U0001f600"]
+GROUPS = ("north", "south")
+
+
+class Edit(NamedTuple):
+    """A record: a key has a group and a rank, or is removed if its group is None."""
+
+    key: str
+    group: str | None
+    rank: int
+    partition: int = 0
+    offset: int = 0
+    order: int = 0
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """The edit as a row of SCHEMA."""
+        item = {"key": self.key, "rank": self.rank, "tags": [self.rank / 2], "counts": {"a": self.rank}}
+        return (self.key, self.group, self.rank, item, self.partition, self.offset, self.order)
+
+
+SCHEMA = (
+    "key string, group string, rank bigint, item struct<key: string, rank: bigint, tags: array<double>, counts: "
+    "map<string, int>>, partition int, offset bigint, order bigint"
+)
+
+
+def numbered(edits: Iterable[Edit]) -> list[Edit]:
+    """Give each edit the next offset of its key's partition."""
+    offsets = [0] * PARTITIONS
+    result = []
+    for edit in edits:
+        partition = sum(edit.key.encode()) % PARTITIONS
+        result.append(edit._replace(partition=partition, offset=offsets[partition]))
+        offsets[partition] += 1
+    return result
+
+
+_EDITS = st.builds(
+    Edit,
+    st.sampled_from(KEYS),
+    st.sampled_from([*GROUPS, GROUPS[0], None]),
+    st.integers(-3, 3),
+    order=st.integers(0, 5),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Edit]:
+    """Inserts, corrections, moves and removals. Some make a group large and then remove its largest members."""
+    edits: list[Edit] = []
+    for kind in draw(st.lists(st.sampled_from(["edits", "edits", "fill", "drain"]), max_size=6)):
+        if kind == "edits":
+            edits += draw(st.lists(_EDITS, max_size=25))
+        elif kind == "fill":
+            edits += [Edit(key, GROUPS[0], number % 20) for number, key in enumerate(KEYS[: draw(st.integers(1, 40))])]
+        else:
+            largest = members(edits).get(GROUPS[0], [])[: draw(st.integers(1, 40))]
+            edits += [Edit(key, None, 0, order=9) for key in largest]
+    return numbered(edits)
+
+
+def latest(edits: Iterable[Edit]) -> dict[str, Edit]:
+    """The latest edit of each key. Removed keys are left out."""
+    found = {edit.key: edit for edit in edits}
+    return {key: edit for key, edit in found.items() if edit.group is not None}
+
+
+def latest_by_order(edits: Iterable[Edit]) -> dict[str, Edit]:
+    """The edit with the highest order of each key, and for equal orders the last one. Removed keys are left out."""
+    return latest(sorted(edits, key=lambda edit: (edit.order, edit.partition, edit.offset)))
+
+
+def members(edits: Iterable[Edit]) -> dict[str, list[str]]:
+    """All keys of each group that has a member, in rank order."""
+    return ranked_members(latest(edits).values())
+
+
+def ranked_members(edits: Iterable[Edit]) -> dict[str, list[str]]:
+    """Sort these edits of different keys within their groups."""
+    ordered = sorted(edits, key=lambda edit: (-edit.rank, edit.key.encode()))
+    groups = {edit.group for edit in ordered if edit.group is not None}
+    return {group: [edit.key for edit in ordered if edit.group == group] for group in groups}
+
+
+def top(edits: Iterable[Edit], n: int) -> dict[str, list[str]]:
+    """The keys of the top n of each group that has a member."""
+    return {group: keys[:n] for group, keys in members(edits).items()}
+
+
+def prefixed(histories: Sequence[list[Edit]]) -> list[Edit]:
+    """Combine independent histories into one. Each has its own keys and groups."""
+    combined = [
+        edit._replace(key=f"{number} {edit.key}", group=edit.group and f"{number} {edit.group}")
+        for number, edits in enumerate(histories)
+        for edit in edits
+    ]
+    return numbered(combined)

@@ -1,0 +1,41 @@
+"""Run a streaming query over files, without Kafka. Each file is a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+
+class MicroBatches:
+    """The input, the checkpoint and the results of a query.
+
+    Args:
+        spark: the session.
+        directory: an empty directory.
+        query: from rows of the input to results.
+    """
+
+    def __init__(self, spark: SparkSession, directory: Path, query: Callable[[DataFrame], DataFrame]) -> None:
+        self._spark, self._directory, self._query = spark, directory, query
+        self._files = 0
+        self.results: list[Row] = []
+
+    def process(self, *inputs: DataFrame) -> list[Row]:
+        """Start the query, process each DataFrame as a micro-batch, and end the query. Returns the new results."""
+        for rows in inputs:
+            self._files += 1
+            rows.write.parquet(str(self._directory / "input" / f"{self._files:04}"))
+        source = self._spark.readStream.schema(inputs[0].schema).option("maxFilesPerTrigger", 1)
+        count = len(self.results)
+        query = (
+            self._query(source.parquet(f"{self._directory}/input/*"))
+            .writeStream.foreachBatch(lambda batch, _: self.results.extend(batch.collect()))
+            .option("checkpointLocation", str(self._directory / "checkpoint"))
+            .outputMode("update")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return self.results[count:]

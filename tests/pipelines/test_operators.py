@@ -1,0 +1,219 @@
+"""The operators in Spark: the Java classes and the Python classes return what plain Python computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines.operators import latest_per_key, ranked
+from kafkasse.pipelines.operators.engines import Engine
+from kafkasse.pipelines.operators.order_key import order_key
+from kafkasse.pipelines.operators.schemas import ORDER_KEY
+from kafkasse.pipelines.private_spark import java_class
+from tests.pipelines import edits as plain
+from tests.pipelines.edits import Edit
+from tests.pipelines.micro_batches import MicroBatches
+from tests.support.examples import examples
+
+HISTORIES = 12  # Spark takes seconds for a query, however many independent histories it contains
+STATE_PARTITIONS = 2
+in_batches_of_histories = settings(
+    max_examples=examples(2), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture(params=get_args(Engine))
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each implementation."""
+    if request.param == "python":
+        for package in ("pandas", "pyarrow", "google.protobuf"):
+            pytest.importorskip(package, reason=f"needs pip install '.[python-operators]' for {package}")
+    chosen: Engine = request.param
+    return chosen
+
+
+@pytest.fixture
+def partitions(spark: SparkSession) -> Iterator[None]:
+    """More than one partition of the state."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, str(STATE_PARTITIONS))
+    yield
+    spark.conf.set(name, before or "1")
+
+
+def frame(spark: SparkSession, edits: Iterable[Edit]) -> DataFrame:
+    """The edits as rows, in a random order."""
+    rows = [edit.row for edit in edits]
+    Random(1).shuffle(rows)  # noqa: S311 - not used for cryptography
+    return spark.createDataFrame(rows, plain.SCHEMA).coalesce(1)
+
+
+@in_batches_of_histories
+@given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES), st.integers(1, 4))
+def test_ranked_equals_plain_python(
+    spark: SparkSession, partitions: None, engine: Engine, histories: list[list[Edit]], n: int
+) -> None:
+    """Inserts, corrections, moves, removals and reordered rows give the top n, with all fields."""
+    edits = plain.prefixed(histories)
+
+    results = ranked(frame(spark, edits), n, engine=engine).collect()
+
+    items = {edit.key: edit.row[3] for edit in plain.latest(edits).values()}
+    expected = {group: [items[key] for key in keys] for group, keys in plain.top(edits, n).items()}
+    assert expected == {row.group: [item.asDict() for item in row["items"]] for row in results if row["items"]}
+
+
+@in_batches_of_histories
+@given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES))
+def test_latest_per_key_equals_plain_python(
+    spark: SparkSession, partitions: None, engine: Engine, histories: list[list[Edit]]
+) -> None:
+    """With an order, late rows are ignored. Each change of a key has a higher version than the one before."""
+    edits = plain.prefixed(histories)
+
+    rows = latest_per_key(frame(spark, edits), removed="group IS NULL", order="order", engine=engine).collect()
+
+    found = {row.key: row for row in sorted(rows, key=lambda row: row.version)}
+    expected = {key: edit.rank for key, edit in plain.latest_by_order(edits).items()}
+    assert expected == {row.key: row.rank for row in found.values() if row.group is not None}
+    assert len({(row.key, row.version) for row in rows}) == len(rows)
+
+
+def test_both_implementations_give_equal_results(spark: SparkSession) -> None:
+    """Items, versions and positions are equal."""
+    pytest.importorskip("pyarrow", reason="needs pip install '.[python-operators]'")
+    edits = plain.numbered(random_edits(Random(7), 300))  # noqa: S311 - not used for cryptography
+
+    jvm, python = (ranked(frame(spark, edits), 3, engine=each).sort("group").collect() for each in get_args(Engine))
+
+    assert jvm == python
+
+
+def view(results: Iterable[Row]) -> dict[str, list[str]]:
+    """What a client shows that drops results with a lower version than the one that it shows."""
+    shown: dict[str, Row] = {}
+    for row in results:
+        if row.group not in shown or row.version >= shown[row.group].version:
+            shown[row.group] = row
+    return {group: [item.key for item in row["items"]] for group, row in shown.items() if row["items"]}
+
+
+def random_edits(chance: Random, count: int) -> list[Edit]:
+    """Edits that often change the top 3."""
+    return [
+        Edit(chance.choice(plain.KEYS), chance.choice([*plain.GROUPS, None]), chance.randint(-3, 3))
+        for _ in range(count)
+    ]
+
+
+def test_a_query_resumes_from_its_checkpoint(
+    spark: SparkSession, partitions: None, engine: Engine, tmp_path: Path
+) -> None:
+    """After a restart, the results are those of all edits, and a client that drops lower versions shows them."""
+    edits = plain.numbered(random_edits(Random(3), 200))  # noqa: S311 - not used for cryptography
+    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine=engine))
+
+    stream.process(frame(spark, edits[:100]))
+    stream.process(frame(spark, edits[100:]))
+
+    assert plain.top(edits, 3) == view(stream.results)
+
+
+def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In real-time mode, the run before may have emitted a result of other edits with a higher version."""
+    stream = MicroBatches(spark, tmp_path, partial(ranked, n=1, engine="jvm"))
+    stream.process(*(frame(spark, [Edit(f"k{offset}", "north", -offset, offset=offset)]) for offset in range(3)))
+
+    repeated = stream.process(
+        *(frame(spark, [Edit(f"k{offset}", "north", -offset, offset=offset)]) for offset in range(3, 8))
+    )
+
+    assert [(1, ["k0"]), (10, ["k0"]), (15, ["k0"]), (21, ["k0"])] == [
+        (row.version, [item.key for item in row["items"]]) for row in stream.results
+    ]
+    assert 3 == len(repeated)
+
+
+def test_an_empty_group_is_emitted_and_continues_to_count(
+    spark: SparkSession, partitions: None, engine: Engine, tmp_path: Path
+) -> None:
+    """A group without members has no items. Its version increases when it has members again."""
+    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine=engine))
+    edits = [Edit("k", "north", 1, offset=5), Edit("k", None, 1, offset=6), Edit("k", "north", 2, offset=7)]
+
+    stream.process(*(frame(spark, [edit]) for edit in edits))
+
+    assert [["k"], [], ["k"]] == [[item.key for item in row["items"]] for row in stream.results]
+    assert [6, 7, 15] == [row.version for row in stream.results]
+    assert [{0: 5}, {0: 6}, {0: 7}] == [row.position for row in stream.results]
+
+
+class StoredOrder(StatefulProcessor):
+    """Stores the rows of a group under their order keys, and returns them in the order of the state store."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._map = handle.getMapState("map", ORDER_KEY, "key string, rank bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self._map.updateValue(order_key(row.rank, row.key), (row.key, row.rank))
+        return iter([Row(key=name, rank=rank) for name, rank in self._map.values()])
+
+
+def test_the_state_store_returns_order_keys_in_rank_order(spark: SparkSession) -> None:
+    """Otherwise the operators would read whole groups. This depends on how Spark encodes the keys of a map."""
+    pytest.importorskip("pyarrow", reason="needs pip install '.[python-operators]'")
+    chance = Random(5)  # noqa: S311 - not used for cryptography
+    members = [
+        (f"k{i}" * chance.randint(1, 3), chance.randint(-(2**63), 2**63 - 1) >> chance.randint(0, 60))
+        for i in range(500)
+    ]
+    rows = spark.createDataFrame([("g", *member) for member in members], "group string, key string, rank bigint")
+
+    stored = (
+        rows.groupBy("group").transformWithState(StoredOrder(), "key string, rank bigint", "update", "none").collect()
+    )
+
+    assert sorted(members, key=lambda member: (-member[1], member[0].encode())) == [tuple(row) for row in stored]
+
+
+@pytest.mark.parametrize("rank", [0, 1, -1, 2**63 - 1, -(2**63), 123456789])
+@pytest.mark.parametrize("key", ["", "k", "k" * 16, "k" * 17, "\uffff", "\U0001f600" * 9])
+def test_both_implementations_have_equal_order_keys(spark: SparkSession, rank: int, key: str) -> None:
+    """OrderKey.java computes the same numbers as order_key.py."""
+    found = java_class(spark, "kafkasse.operators.OrderKey").getMethods()
+    of = next(method for method in found if method.getName() == "of")
+    arguments = spark.sparkContext._gateway.new_array(spark._jvm.Object, 2)
+    arguments[0], arguments[1] = spark._jvm.Long.valueOf(rank), key
+
+    row = of.invoke(None, arguments)
+
+    assert order_key(rank, key) == tuple(row.get(i) for i in range(5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.withColumn("key", F.lit(1)), "the key column key is not text; cast it to string"),
+        (lambda rows: rows.withColumn("rank", F.lit("1")), "the rank column rank is not a bigint; cast it"),
+        (lambda rows: rows.drop("offset"), "select them too"),
+    ],
+)
+def test_wrong_columns_are_reported(spark: SparkSession, change: Any, message: str) -> None:
+    """Before the query starts."""
+    with pytest.raises(CommandError, match=message):
+        ranked(change(frame(spark, [Edit("k", "north", 1)])), 3)
