@@ -125,6 +125,11 @@ def check(name: str) -> None:
     type=click.Choice(["OFF", "ERROR", "WARN", "INFO", "DEBUG"]),
     help="The level of Spark's log, which goes to stderr.",
 )
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="First compute all results from the start, beside the running version, and then switch over to them.",
+)
 def run(
     name: str,
     bootstrap_servers: str,
@@ -134,6 +139,7 @@ def run(
     checkpoint: str | None,
     master: str | None,
     log_level: str,
+    rebuild: bool,
 ) -> None:
     """Run the pipeline NAME until Ctrl-C or SIGTERM.
 
@@ -152,6 +158,7 @@ def run(
         checkpoint=checkpoint,
         master=master,
         log_level=log_level,
+        rebuild=rebuild,
     )
     application.run(_pipeline(name, source, sink), options, stop, lambda: click.echo("kafkasse pipeline: ready"))
     if stop.interrupted:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from kafkasse.errors import CommandError
 from kafkasse.log_line import Fields
-from kafkasse.pipelines import failing_record, runner, session, temporary, topics
+from kafkasse.pipelines import failing_record, rebuild, runner, session, temporary, topics
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.supervisor import Interrupted, State, StopRequests, supervise
 
@@ -34,6 +34,7 @@ class Options:
     checkpoint: str | None = None
     master: str | None = None
     log_level: str = "OFF"
+    rebuild: bool = False
 
 
 def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
@@ -63,6 +64,7 @@ class _Application:
     stop: StopRequests
     ready: Callable[[], None]
     directory: str = ""
+    is_rebuilt: bool = False
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
@@ -75,6 +77,10 @@ class _Application:
                 self.pipeline, self._kafka(spark), directory, self.stop, self.report, self.progressed, is_kept
             )
             try:
+                if self.options.rebuild and not self.is_rebuilt:
+                    self.is_rebuilt = rebuild.run(spark, self.pipeline, self._kafka(spark), directory, self.stop)
+                    if not self.is_rebuilt:
+                        return
                 attempt.run(spark)
             except AnalysisException as error:
                 raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pyspark
@@ -14,6 +15,18 @@ from kafkasse.pipelines.manifest import FILE, Manifest, plain_settings
 from kafkasse.pipelines.pipeline import Pipeline
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
+PENDING = "kafkasse-rebuild"  # in a checkpoint whose results are not in the sinks yet
+_REBUILD = re.compile(r"\.rebuild-\d+$")
+
+
+def rebuild_suffix(generation: int) -> str:
+    """Return the end of the names of a rebuild's checkpoint and topics."""
+    return f".rebuild-{generation}"
+
+
+def first_of(checkpoint: str) -> str:
+    """Return the first checkpoint of a pipeline, given one of them."""
+    return _REBUILD.sub("", checkpoint)
 
 
 def current(files: Files, first: str) -> str:

@@ -40,14 +40,10 @@ def records(
         max_bytes: the size of the largest record that Kafka accepts, for each topic.
         generation: how often the sink was rebuilt.
     """
-    named = F.lit(f"{pipeline.name}/{pipeline.version}")
-    own = [_header(PIPELINE, named)]
-    if "version" in rows.columns:
-        own.append(_header(VERSION, F.col("version") + F.lit(generation * GENERATION)))
-    if "position" in rows.columns:
-        own.append(_header(SOURCE, F.to_json("position")))
+    version = F.col("version") + F.lit(generation * GENERATION) if "version" in rows.columns else None
+    position = F.to_json("position") if "position" in rows.columns else None
     user = F.coalesce(F.col("headers").cast(HEADERS_TYPE), no_headers()) if "headers" in rows.columns else no_headers()
-    headers = F.concat(user, F.filter(F.array(*own), lambda each: each["value"].isNotNull()))
+    headers = F.concat(user, own_headers(pipeline, version, position))
     complete = rows.select(
         "topic", F.col("key").cast("binary"), F.col("value").cast("binary"), headers.alias("headers")
     )
@@ -67,6 +63,13 @@ def records(
         bad.alias("bad"),
     )
     return fit(letter, max_bytes[dead_letters])
+
+
+def own_headers(pipeline: Pipeline, version: Column | None, position: Column | None = None) -> Column:
+    """Return the headers of a record that the contract defines. A header without a value is left out."""
+    own = [_header(PIPELINE, F.lit(f"{pipeline.name}/{pipeline.version}"))]
+    own += [_header(name, value) for name, value in ((VERSION, version), (SOURCE, position)) if value is not None]
+    return F.filter(F.array(*own), lambda each: each["value"].isNotNull())
 
 
 def fit(letters: DataFrame, max_bytes: int) -> DataFrame:

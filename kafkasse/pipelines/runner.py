@@ -14,7 +14,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, start, topics
+from kafkasse.pipelines import checkpoint, failures, start, topics
+from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.listener import Listener, listening
 from kafkasse.pipelines.pipeline import Mode, Pipeline
 from kafkasse.pipelines.session import is_local
@@ -45,13 +46,18 @@ def running_query(
     Raises:
         CommandError: a topic does not exist, or Kafka does not respond.
     """
-    checkpoint = checkpoint_path(spark, pipeline, kafka, checkpoints)
-    with start.started(spark, pipeline, kafka, checkpoint) as query:
+    path = checkpoint_path(spark, pipeline, kafka, checkpoints)
+    with start.started(spark, pipeline, kafka, path) as query:
         yield query
 
 
 def checkpoint_path(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
-    """Return the checkpoint of the pipeline for the current IDs of its topics."""
+    """Return the checkpoint of the pipeline for the current IDs of its topics. A rebuild replaces it with another one."""
+    return checkpoint.current(Files(spark), first_checkpoint(spark, pipeline, kafka, checkpoints))
+
+
+def first_checkpoint(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
+    """Return the checkpoint that the pipeline has for the current IDs of its topics until a rebuild."""
     used = [source.topic for source in pipeline.sources.values()] + [sink.topic for sink in pipeline.sinks.values()]
     ids = topics.topic_ids(spark, kafka, used)
     return f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
@@ -104,7 +110,7 @@ class Attempt:
                 return True
         self._handle(listener.take_last())
         if query.exception() is not None or self.pipeline.mode != "once":
-            raise _failure(spark, query)
+            raise failure(spark, query)
         return False
 
     def _handle(self, events: Iterable[StreamingQueryProgress]) -> None:
@@ -123,7 +129,7 @@ def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, s
         if not query.isActive:
             if query.exception() is None and mode == "once":
                 return True
-            raise _failure(spark, query)
+            raise failure(spark, query)
         if time.monotonic() > deadline_s:
             raise Crashed(f"Spark did not start the query within {START_TIMEOUT_S:.0f} s (--log-level INFO shows more)")
         if stop.wait(START_POLL_INTERVAL_S):
@@ -157,7 +163,8 @@ def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> Non
         logger.warning("stopped without a commit; the next run repeats the records since the last commit")
 
 
-def _failure(spark: SparkSession, query: StreamingQuery) -> CommandError | Interrupted:
+def failure(spark: SparkSession, query: StreamingQuery) -> CommandError | Interrupted:
+    """Return the error of a query that has ended."""
     jvm: Any = spark._jvm
     exception = query._jsq.exception()
     reason = jvm.org.apache.spark.util.Utils.exceptionString(exception.get()) if exception.isDefined() else "it ended"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -88,6 +88,36 @@ class SinkTopics:
                         f"the topic {topic} for dead letters does not exist and cannot be created ({cause.getMessage()});"
                         " create it, or set dead_letters= of the pipeline to another topic"
                     ) from error
+
+    def create_like(self, topic: str, copy: str) -> None:
+        """Create a compacted topic with the partitions of another one, if it does not exist.
+
+        Raises:
+            CommandError: the topic cannot be created.
+        """
+        partitions = self._jvm.java.util.Optional.of(len(self.offsets(topic)))
+        configs = {"max.message.bytes": str(self.max_bytes([topic])[topic]), "cleanup.policy": "compact"}
+        optional = self._jvm.java.util.Optional.empty()
+        new = self._jvm.org.apache.kafka.clients.admin.NewTopic(copy, partitions, optional).configs(configs)
+        with self._admin() as admin:
+            if copy in set(admin.listTopics().names().get()):
+                return
+            try:
+                admin.createTopics([new]).all().get()
+            except Py4JJavaError as error:
+                reason = error.java_exception.getCause().getMessage()
+                raise CommandError(
+                    f"the topic {copy} for the rebuild cannot be created ({reason}); allow it, or create it with the "
+                    f"partitions of {topic} and cleanup.policy=compact"
+                ) from error
+
+    def delete(self, topics: Iterable[str]) -> None:
+        """Delete those of the topics that exist, as far as the user may delete them."""
+        with self._admin() as admin:
+            existing = set(admin.listTopics().names().get())
+            for future in admin.deleteTopics([each for each in topics if each in existing]).topicNameValues().values():
+                with suppress(Py4JJavaError):
+                    future.get()
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return the first offset and the end of each partition of a topic."""

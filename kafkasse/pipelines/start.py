@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, dead_letters, result, topics, written
-from kafkasse.pipelines.manifest import Manifest
+from kafkasse.pipelines import contract, dead_letters, lease, result, topics, written
+from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.sink_topics import SinkTopics, dead_letters_of
 
 
 @contextmanager
 def started(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str = ""
 ) -> Iterator[StreamingQuery]:
     """Run the queries of a pipeline until the block ends. Yields the query that writes the sinks.
 
     Args:
         spark, pipeline, kafka: see runner.running_query().
         checkpoint: the checkpoint of the pipeline.
+        staging: during a rebuild, the end of the names of the topics that are written instead of the sinks.
 
     Raises:
         CommandError: the pipeline cannot continue with the checkpoint, or the topic for dead letters cannot be created.
     """
     manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint)
+    if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
+        raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
     letters, max_bytes = prepare(spark, pipeline, kafka)
     kafka = {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
     rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
     if not is_new and "version" in rows.columns:
-        rows = _only_newer(spark, rows, pipeline, kafka, checkpoint, manifest)
+        since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
+        found = written.since(spark, kafka, [f"{sink.topic}{staging}" for sink in pipeline.sinks.values()], since_ms)
+        rows = rows if found is None else written.only_newer(rows, found, manifest.generation, staging)
     records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
+    if staging:
+        staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))
+        records = records.withColumn("topic", staged)
     with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters]):
         query = topics.write(records, kafka, pipeline, checkpoint)
         try:
-            yield query
+            with lease.held(spark, query, checkpoint) if not staging else nullcontext():
+                yield query
         finally:
             query.stop()
 
@@ -51,17 +62,3 @@ def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> t
     sinks = [sink.topic for sink in pipeline.sinks.values()]
     of_kafka.create_dead_letters(letters, max(of_kafka.max_bytes([*sources, *sinks]).values()))
     return letters, of_kafka.max_bytes([*sinks, letters])
-
-
-def _only_newer(
-    spark: SparkSession,
-    rows: DataFrame,
-    pipeline: Pipeline,
-    kafka: dict[str, str],
-    checkpoint: str,
-    manifest: Manifest,
-) -> DataFrame:
-    """Drop rows that are older than those that an interrupted run has written."""
-    since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
-    found = written.since(spark, kafka, [sink.topic for sink in pipeline.sinks.values()], since_ms)
-    return rows if found is None else written.only_newer(rows, found, manifest.generation)

@@ -68,15 +68,18 @@ def _versions(spark: SparkSession, kafka: dict[str, str], topics: str, start: di
     )
 
 
-def only_newer(rows: DataFrame, written: DataFrame, generation: int) -> DataFrame:
+def only_newer(rows: DataFrame, written: DataFrame, generation: int, staging: str = "") -> DataFrame:
     """Return the rows that are newer than the written record of their key.
 
     Args:
         rows: `topic`, `key`, `value` and `version`.
         written: the result of since().
         generation: of the rows; see contract.records().
+        staging: the end of the names of the topics that are written during a rebuild.
     """
-    same_key = (F.col("topic") == F.col("written_topic")) & (F.col("key").cast("binary") == F.col("written_key"))
+    same_key = (F.concat("topic", F.lit(staging)) == F.col("written_topic")) & (
+        F.col("key").cast("binary") == F.col("written_key")
+    )
     joined = rows.join(F.broadcast(written), same_key, "left")
     version = F.col("version") + F.lit(generation * GENERATION)
     is_newer = F.col("written_version").isNull() | F.col("version").isNull() | (version > F.col("written_version"))

@@ -1,0 +1,179 @@
+"""Rebuild the sinks of a pipeline: compute all results from the start beside the running version, then switch over.
+
+    1. old version ─▶ sink               new version ─▶ sink.rebuild-1, with its own checkpoint, until it has caught up
+    2. the old version ends              new version ─▶ sink.rebuild-1, until it has caught up again
+    3. sink.rebuild-1 ─▶ sink: the latest result of each key, and a tombstone for each key that has none
+    4. new version ─▶ sink
+
+The records of the new version have a higher generation (contract.GENERATION), so all of them are newer than those of the old
+one. An interrupted rebuild continues where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafkasse.pipelines import checkpoint as checkpoints
+from kafkasse.pipelines import contract, runner, start, written
+from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.lease import INTERVAL_S, MARKER
+from kafkasse.pipelines.manifest import FILE, Manifest
+from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.sink_topics import SinkTopics
+from kafkasse.pipelines.supervisor import StopRequests
+
+POLL_INTERVAL_S = 0.5
+SILENCE_S = 3 * INTERVAL_S  # a run that has not renewed its lease for this time has ended
+
+logger = logging.getLogger("kafkasse.pipeline")
+
+
+def run(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], directory: str, stop: StopRequests) -> bool:
+    """Rebuild the sinks. Afterwards, the pipeline can run as usual.
+
+    Args:
+        spark, pipeline, kafka: see runner.running_query().
+        directory: the directory of the checkpoints.
+        stop: a stop request ends the rebuild; another call continues it.
+
+    Returns:
+        Whether the rebuild is complete.
+
+    Raises:
+        CommandError, Interrupted: see runner.Attempt.run().
+    """
+    first = runner.first_checkpoint(spark, pipeline, kafka, directory)
+    files = Files(spark)
+    if files.read(f"{first}/{FILE}") is None:
+        return True  # the first run computes everything anyway
+    return _Rebuild(spark, pipeline, kafka, first, files, stop).run()
+
+
+@dataclass(frozen=True)
+class _Rebuild:
+    spark: SparkSession
+    pipeline: Pipeline
+    kafka: dict[str, str]
+    first: str
+    files: Files
+    stop: StopRequests
+
+    def run(self) -> bool:
+        old = checkpoints.current(self.files, self.first)
+        new, generation = self._begin(old)
+        suffix = checkpoints.rebuild_suffix(generation)
+        of_kafka = SinkTopics(self.spark, self.kafka)
+        sinks = [sink.topic for sink in self.pipeline.sinks.values()]
+        for sink in sinks:
+            of_kafka.create_like(sink, f"{sink}{suffix}")
+        with start.started(self.spark, self.pipeline, self.kafka, new, staging=suffix) as query:
+            logger.info("rebuild: reading the sources from the start")
+            if not self._catch_up(query):
+                return False
+            self.files.write(f"{self.first}/{checkpoints.POINTER}", new)
+            if not self._wait_for_end_of(old if old != new else self.first) or not self._catch_up(query):
+                return False
+        for sink in sinks:
+            self._copy(f"{sink}{suffix}", sink, generation)
+        self.files.delete(f"{new}/{checkpoints.PENDING}")
+        of_kafka.delete([f"{sink}{suffix}" for sink in sinks])
+        logger.info("rebuild: complete; the checkpoint is %s", new)
+        return True
+
+    def _begin(self, old: str) -> tuple[str, int]:
+        """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
+        if self.files.exists(f"{old}/{checkpoints.PENDING}"):
+            return old, self._manifest(old).generation
+        sinks = [sink.topic for sink in self.pipeline.sinks.values()]
+        newest = written.next_generation(self.spark, self.kafka, sinks)
+        generation = max(newest, self._manifest(old).generation + 1)
+        new = f"{self.first}{checkpoints.rebuild_suffix(generation)}"
+        manifest = checkpoints.new_manifest(self.pipeline, generation)
+        interrupted = self.files.read(f"{new}/{FILE}")
+        if interrupted is not None and Manifest.parse(interrupted, new).settings == manifest.settings:
+            return new, generation
+        self.files.delete(new)
+        suffix = checkpoints.rebuild_suffix(generation)
+        SinkTopics(self.spark, self.kafka).delete([f"{sink}{suffix}" for sink in sinks])
+        self.files.write(f"{new}/{checkpoints.PENDING}", "")
+        self.files.write(f"{new}/{FILE}", manifest.text())
+        return new, generation
+
+    def _manifest(self, checkpoint: str) -> Manifest:
+        return Manifest.parse(self.files.read(f"{checkpoint}/{FILE}") or "", checkpoint)
+
+    def _catch_up(self, query: StreamingQuery) -> bool:
+        """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
+        of_kafka = SinkTopics(self.spark, self.kafka)
+        ends = {
+            (source.topic, partition): end
+            for source in self.pipeline.sources.values()
+            for partition, (_, end) in of_kafka.offsets(source.topic).items()
+        }
+        known_at = datetime.now(UTC)
+        while not _has_reached(query, ends, known_at):
+            if not query.isActive:
+                if query.exception() is None and self.pipeline.mode == "once":
+                    return True
+                raise runner.failure(self.spark, query)
+            if self.stop.wait(POLL_INTERVAL_S):
+                return False
+        return True
+
+    def _wait_for_end_of(self, checkpoint: str) -> bool:
+        """Wait until the run with the old checkpoint has ended, which it does when its lease is not the current one."""
+        marker = f"{checkpoint}/{MARKER}"
+        seen, seen_at_s = self.files.read(marker), time.monotonic()
+        while seen is not None and time.monotonic() - seen_at_s < SILENCE_S:
+            if self.stop.wait(POLL_INTERVAL_S):
+                return False
+            if (now := self.files.read(marker)) != seen:
+                seen, seen_at_s = now, time.monotonic()
+        return True
+
+    def _copy(self, staging: str, sink: str, generation: int) -> None:
+        """Write the latest results of the new version to the sink, and a tombstone for each key that it does not have."""
+        new = _latest(self.spark, self.kafka, staging)
+        gone = _latest(self.spark, self.kafka, sink).where("value IS NOT NULL").join(new, "key", "left_anti")
+        headers = contract.own_headers(self.pipeline, F.lit(generation * contract.GENERATION))
+        tombstones = gone.select("key", F.lit(None).cast("binary").alias("value"), headers.alias("headers"))
+        limit = SinkTopics(self.spark, self.kafka).max_bytes([sink])[sink]
+        options = {"kafka.max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)}
+        options |= {f"kafka.{name}": value for name, value in self.kafka.items()}
+        new.unionByName(tombstones).write.format("kafka").options(**options).option("topic", sink).save()
+
+
+def _latest(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
+    """Return the latest record of each key: `key`, `value` and `headers`."""
+    options = {f"kafka.{name}": value for name, value in kafka.items()}
+    reader = spark.read.format("kafka").options(**options).option("includeHeaders", "true")
+    records = reader.option("subscribe", topic).load().where("key IS NOT NULL")
+    latest = records.groupBy("key").agg(F.max_by(F.struct("value", "headers"), "offset").alias("latest"))
+    return latest.select("key", "latest.*")
+
+
+def _has_reached(query: StreamingQuery, ends: dict[tuple[str, int], int], known_at: datetime) -> bool:
+    """Return whether a batch has committed these offsets, or a batch that began after `known_at` has found no record.
+
+    Transaction markers at the end of a partition have offsets, but a query does not reach them.
+    """
+    progress = query.lastProgress
+    if progress is None:
+        return not any(ends.values())
+    if progress.numInputRows == 0 and datetime.fromisoformat(progress.timestamp) > known_at:
+        return True
+    reached = {
+        (topic, int(partition)): offset
+        for source in progress.sources
+        for topic, offsets in json.loads(source.endOffset or "{}").items()
+        for partition, offset in offsets.items()
+    }
+    return all(reached.get(partition, 0) >= end for partition, end in ends.items())

@@ -1,0 +1,114 @@
+"""A rebuild computes all results with the new version beside the old one, and then switches over."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, rebuild
+from kafkasse.pipelines.contract import GENERATION
+from kafkasse.pipelines.runner import running_query
+from kafkasse.pipelines.supervisor import Crashed, StopRequests
+from tests.pipelines.test_sink import read
+from tests.pipelines.topics import Topics
+from tests.support.waiting import wait_until
+
+
+def named(records: DataFrame, name: str, without: str = "") -> DataFrame:
+    """A query that adds a name to each value, and leaves out a key."""
+    value = F.concat("value", F.lit(f" {name}"))
+    return records.where(F.col("key") != without).select(
+        "key", value.alias("value"), (F.col("offset") + 1).alias("version")
+    )
+
+
+def pipeline(topics: Topics, name: str, without: str = "") -> Pipeline:
+    query = partial(named, name=name, without=without)
+    return Pipeline("named", topics.source, query, topics.sink, mode="microbatch")
+
+
+def run_beside(query: StreamingQuery, spark: SparkSession, topics: Topics, new: Pipeline, directory: Path) -> None:
+    """Rebuild while the query of the old version runs. Fail as the runner does when the query has ended."""
+    read(topics, topics.sink, 4)
+    assert rebuild.run(spark, new, topics.kafka, str(directory), StopRequests())
+    wait_until(lambda: not query.isActive)
+    raise Crashed("the query has ended")
+
+
+def latest(records: list[Any]) -> dict[bytes, bytes | None]:
+    return {record.key: record.value for record in records}
+
+
+def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
+    old, new = pipeline(topics, "old"), pipeline(topics, "new", without="b")
+    topics.send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"))
+    with (
+        pytest.raises(CommandError, match="a rebuild has replaced this run"),
+        running_query(spark, old, topics.kafka, str(tmp_path)) as query,
+    ):
+        run_beside(query, spark, topics, new, tmp_path)
+    topics.send((b"a", b"3"))
+    with running_query(spark, new, topics.kafka, str(tmp_path)):
+        records = read(topics, topics.sink, 8)
+
+    assert {b"a": b"3 new", b"b": None, b"c": b"1 new"} == latest(records)
+    versions = [int(dict(record.headers)["kafkasse-version"]) for record in records]
+    assert all(version < GENERATION for version in versions[:4])
+    assert all(version >= GENERATION for version in versions[4:])
+    with closing(KafkaConsumer(bootstrap_servers=topics.cluster.bootstrap_servers)) as consumer:
+        assert [] == [name for name in consumer.topics() if name.startswith(f"{topics.sink}.rebuild-")]
+
+
+def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """Until then, the pipeline does not start, because the sink does not contain its results yet."""
+    old, new = pipeline(topics, "old"), pipeline(topics, "new")
+    topics.send((b"a", b"1"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rebuild._Rebuild, "_copy", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+    with (
+        pytest.raises(CommandError, match="was interrupted; continue it with --rebuild"),
+        running_query(spark, new, topics.kafka, str(tmp_path)),
+    ):
+        pass
+
+    rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+
+    assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
+
+
+def test_a_stop_request_ends_a_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """The old version is still the current one."""
+    old, new = pipeline(topics, "old"), pipeline(topics, "new")
+    topics.send((b"a", b"1"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    stop = StopRequests()
+    stop.signals.put(15)
+
+    is_complete = rebuild.run(spark, new, topics.kafka, str(tmp_path), stop)
+
+    assert not is_complete
+    topics.send((b"a", b"2"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        records = read(topics, topics.sink, 2)
+    assert b"2 old" == records[-1].value
+
+
+def test_the_first_run_needs_no_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """It computes everything from the start anyway."""
+    assert rebuild.run(spark, pipeline(topics, "new"), topics.kafka, str(tmp_path), StopRequests())
+    assert [] == list(tmp_path.iterdir())
