@@ -70,10 +70,10 @@ class _Rebuild:
         old = checkpoints.current(self.files, self.first)
         new, generation = self._begin(old)
         suffix = checkpoints.rebuild_suffix(generation)
-        of_kafka = SinkTopics(self.spark, self.kafka)
         sinks = [sink.topic for sink in self.pipeline.sinks.values()]
-        for sink in sinks:
-            of_kafka.create_like(sink, f"{sink}{suffix}")
+        with SinkTopics(self.spark, self.kafka) as of_kafka:
+            for sink in sinks:
+                of_kafka.create_like(sink, f"{sink}{suffix}")
         with start.started(self.spark, self.pipeline, self.kafka, new, staging=suffix) as query:
             logger.info("rebuild: reading the sources from the start")
             if not self._catch_up(query):
@@ -84,7 +84,8 @@ class _Rebuild:
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
         self.files.delete(f"{new}/{checkpoints.PENDING}")
-        of_kafka.delete([f"{sink}{suffix}" for sink in sinks])
+        with SinkTopics(self.spark, self.kafka) as of_kafka:
+            of_kafka.delete([f"{sink}{suffix}" for sink in sinks])
         logger.info("rebuild: complete; the checkpoint is %s", new)
         return True
 
@@ -102,7 +103,8 @@ class _Rebuild:
             return new, generation
         self.files.delete(new)
         suffix = checkpoints.rebuild_suffix(generation)
-        SinkTopics(self.spark, self.kafka).delete([f"{sink}{suffix}" for sink in sinks])
+        with SinkTopics(self.spark, self.kafka) as of_kafka:
+            of_kafka.delete([f"{sink}{suffix}" for sink in sinks])
         self.files.write(f"{new}/{checkpoints.PENDING}", "")
         self.files.write(f"{new}/{FILE}", manifest.text())
         return new, generation
@@ -112,12 +114,10 @@ class _Rebuild:
 
     def _catch_up(self, query: StreamingQuery) -> bool:
         """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
-        of_kafka = SinkTopics(self.spark, self.kafka)
-        ends = {
-            (source.topic, partition): end
-            for source in self.pipeline.sources.values()
-            for partition, (_, end) in of_kafka.offsets(source.topic).items()
-        }
+        topics = [source.topic for source in self.pipeline.sources.values()]
+        with SinkTopics(self.spark, self.kafka) as of_kafka:
+            offsets = {topic: of_kafka.offsets(topic) for topic in topics}
+        ends = {(topic, each): end for topic, found in offsets.items() for each, (_, end) in found.items()}
         known_at = datetime.now(UTC)
         while not _has_reached(query, ends, known_at):
             if not query.isActive:
@@ -145,7 +145,8 @@ class _Rebuild:
         gone = _latest(self.spark, self.kafka, sink).where("value IS NOT NULL").join(new, "key", "left_anti")
         headers = contract.own_headers(self.pipeline, F.lit(generation * contract.GENERATION))
         tombstones = gone.select("key", F.lit(None).cast("binary").alias("value"), headers.alias("headers"))
-        limit = SinkTopics(self.spark, self.kafka).max_bytes([sink])[sink]
+        with SinkTopics(self.spark, self.kafka) as of_kafka:
+            limit = of_kafka.max_bytes([sink])[sink]
         options = {"kafka.max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)}
         options |= {f"kafka.{name}": value for name, value in self.kafka.items()}
         new.unionByName(tombstones).write.format("kafka").options(**options).option("topic", sink).save()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -24,7 +24,7 @@ def dead_letters_of(pipeline: Pipeline) -> str:
 
 
 class SinkTopics:
-    """Asks Kafka about topics.
+    """Asks Kafka about topics: `with SinkTopics(spark, kafka) as topics`.
 
     Args:
         spark: the session whose JVM contains Kafka's client.
@@ -32,19 +32,18 @@ class SinkTopics:
     """
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
-        self._jvm: Any = spark._jvm
         self._kafka = dict(kafka)
-
-    @contextmanager
-    def _admin(self) -> Iterator[Any]:
-        properties = self._jvm.java.util.Properties()
+        self._jvm = jvm = _jvm(spark)
+        properties = jvm.java.util.Properties()
         for name, value in (self._kafka | SHORT_TIMEOUTS).items():
             properties.setProperty(name, value)
-        admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
-        try:
-            yield admin
-        finally:
-            admin.close()
+        self._admin: Any = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+
+    def __enter__(self) -> SinkTopics:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._admin.close()
 
     def max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the size of the largest record that Kafka accepts, for each topic.
@@ -55,13 +54,12 @@ class SinkTopics:
         if "max.request.size" in self._kafka:
             own = min(own, int(self._kafka["max.request.size"]))
         type_ = self._jvm.org.apache.kafka.common.config.ConfigResource.Type.TOPIC
-        with self._admin() as admin:
-            return {topic: min(own, self._max_message_bytes(admin, type_, topic)) for topic in topics}
+        return {topic: min(own, self._max_message_bytes(type_, topic)) for topic in topics}
 
-    def _max_message_bytes(self, admin: Any, type_: Any, topic: str) -> int:
+    def _max_message_bytes(self, type_: Any, topic: str) -> int:
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource(type_, topic)
         try:
-            config = admin.describeConfigs([resource]).values()[resource].get()
+            config = self._admin.describeConfigs([resource]).values()[resource].get()
         except Py4JJavaError:  # the user may not read the settings of topics
             return DEFAULT_MAX_BYTES
         return int(config.get("max.message.bytes").value())
@@ -76,18 +74,17 @@ class SinkTopics:
         created = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, optional, optional).configs(
             {"max.message.bytes": str(max_bytes + LETTER_OVERHEAD_BYTES)}
         )
-        with self._admin() as admin:
-            if topic in set(admin.listTopics().names().get()):
-                return
-            try:
-                admin.createTopics([created]).all().get()
-            except Py4JJavaError as error:
-                cause = error.java_exception.getCause()
-                if cause.getClass().getSimpleName() != "TopicExistsException":
-                    raise CommandError(
-                        f"the topic {topic} for dead letters does not exist and cannot be created ({cause.getMessage()});"
-                        " create it, or set dead_letters= of the pipeline to another topic"
-                    ) from error
+        if topic in set(self._admin.listTopics().names().get()):
+            return
+        try:
+            self._admin.createTopics([created]).all().get()
+        except Py4JJavaError as error:
+            cause = error.java_exception.getCause()
+            if cause.getClass().getSimpleName() != "TopicExistsException":
+                raise CommandError(
+                    f"the topic {topic} for dead letters does not exist and cannot be created ({cause.getMessage()});"
+                    " create it, or set dead_letters= of the pipeline to another topic"
+                ) from error
 
     def create_like(self, topic: str, copy: str) -> None:
         """Create a compacted topic with the partitions of another one, if it does not exist.
@@ -99,34 +96,37 @@ class SinkTopics:
         configs = {"max.message.bytes": str(self.max_bytes([topic])[topic]), "cleanup.policy": "compact"}
         optional = self._jvm.java.util.Optional.empty()
         new = self._jvm.org.apache.kafka.clients.admin.NewTopic(copy, partitions, optional).configs(configs)
-        with self._admin() as admin:
-            if copy in set(admin.listTopics().names().get()):
-                return
-            try:
-                admin.createTopics([new]).all().get()
-            except Py4JJavaError as error:
-                reason = error.java_exception.getCause().getMessage()
-                raise CommandError(
-                    f"the topic {copy} for the rebuild cannot be created ({reason}); allow it, or create it with the "
-                    f"partitions of {topic} and cleanup.policy=compact"
-                ) from error
+        if copy in set(self._admin.listTopics().names().get()):
+            return
+        try:
+            self._admin.createTopics([new]).all().get()
+        except Py4JJavaError as error:
+            reason = error.java_exception.getCause().getMessage()
+            raise CommandError(
+                f"the topic {copy} for the rebuild cannot be created ({reason}); allow it, or create it with the "
+                f"partitions of {topic} and cleanup.policy=compact"
+            ) from error
 
     def delete(self, topics: Iterable[str]) -> None:
         """Delete those of the topics that exist, as far as the user may delete them."""
-        with self._admin() as admin:
-            existing = set(admin.listTopics().names().get())
-            for future in admin.deleteTopics([each for each in topics if each in existing]).topicNameValues().values():
-                with suppress(Py4JJavaError):
-                    future.get()
+        existing = set(self._admin.listTopics().names().get())
+        for future in (
+            self._admin.deleteTopics([each for each in topics if each in existing]).topicNameValues().values()
+        ):
+            with suppress(Py4JJavaError):
+                future.get()
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return the first offset and the end of each partition of a topic."""
         kafka = self._jvm.org.apache.kafka
-        with self._admin() as admin:
-            described = admin.describeTopics([topic]).topicNameValues()[topic].get()
-            partitions = [kafka.common.TopicPartition(topic, each.partition()) for each in described.partitions()]
-            first, end = (
-                admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
-                for spec in (kafka.clients.admin.OffsetSpec.earliest(), kafka.clients.admin.OffsetSpec.latest())
-            )
-            return {each.partition(): (first[each].offset(), end[each].offset()) for each in partitions}
+        described = self._admin.describeTopics([topic]).topicNameValues()[topic].get()
+        partitions = [kafka.common.TopicPartition(topic, each.partition()) for each in described.partitions()]
+        first, end = (
+            self._admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
+            for spec in (kafka.clients.admin.OffsetSpec.earliest(), kafka.clients.admin.OffsetSpec.latest())
+        )
+        return {each.partition(): (first[each].offset(), end[each].offset()) for each in partitions}
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm

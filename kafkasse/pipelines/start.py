@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -15,6 +16,9 @@ from kafkasse.pipelines import contract, dead_letters, lease, result, topics, wr
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.sink_topics import SinkTopics, dead_letters_of
+from kafkasse.pipelines.supervisor import Unavailable
+
+MAX_REASON_CHARACTERS = 300
 
 
 @contextmanager
@@ -30,21 +34,14 @@ def started(
 
     Raises:
         CommandError: the pipeline cannot continue with the checkpoint, or the topic for dead letters cannot be created.
+        Unavailable: Kafka or the file system of the checkpoint does not respond.
     """
-    manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint)
-    if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
-        raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
-    letters, max_bytes = prepare(spark, pipeline, kafka)
+    try:
+        records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging)
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage()).splitlines()[0][:MAX_REASON_CHARACTERS]
+        raise Unavailable(f"Kafka or the file system of the checkpoint does not respond: {reason}") from error
     kafka = {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
-    rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
-    if not is_new and "version" in rows.columns:
-        since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
-        found = written.since(spark, kafka, [f"{sink.topic}{staging}" for sink in pipeline.sinks.values()], since_ms)
-        rows = rows if found is None else written.only_newer(rows, found, manifest.generation, staging)
-    records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
-    if staging:
-        staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))
-        records = records.withColumn("topic", staged)
     with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters]):
         query = topics.write(records, kafka, pipeline, checkpoint)
         try:
@@ -54,11 +51,31 @@ def started(
             query.stop()
 
 
+def _records(
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str
+) -> tuple[DataFrame, str, dict[str, int]]:
+    """Return the records to write, the topic for dead letters, and the largest record of each topic."""
+    manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint)
+    if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
+        raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
+    letters, max_bytes = prepare(spark, pipeline, kafka)
+    rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
+    if not is_new and "version" in rows.columns:
+        since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
+        found = written.since(spark, kafka, [f"{sink.topic}{staging}" for sink in pipeline.sinks.values()], since_ms)
+        rows = rows if found is None else written.only_newer(rows, found, manifest.generation, staging)
+    records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
+    if staging:
+        staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))
+        records = records.withColumn("topic", staged)
+    return records, letters, max_bytes
+
+
 def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
     """Create the topic for dead letters if it does not exist. Returns its name, and the largest record of each topic."""
-    of_kafka = SinkTopics(spark, kafka)
     letters = dead_letters_of(pipeline)
     sources = [source.topic for source in pipeline.sources.values()]
     sinks = [sink.topic for sink in pipeline.sinks.values()]
-    of_kafka.create_dead_letters(letters, max(of_kafka.max_bytes([*sources, *sinks]).values()))
-    return letters, of_kafka.max_bytes([*sinks, letters])
+    with SinkTopics(spark, kafka) as of_kafka:
+        of_kafka.create_dead_letters(letters, max(of_kafka.max_bytes([*sources, *sinks]).values()))
+        return letters, of_kafka.max_bytes([*sinks, letters])

@@ -46,8 +46,9 @@ def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms
 def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str]) -> int:
     """Return the generation of a new checkpoint: one more than that of the newest records of the sinks."""
     found = -1
-    for topic in topics:
-        offsets = SinkTopics(spark, kafka).offsets(topic)
+    with SinkTopics(spark, kafka) as of_kafka:
+        known = {topic: of_kafka.offsets(topic) for topic in topics}
+    for topic, offsets in known.items():
         if all(first == end for first, end in offsets.values()):
             continue
         starts = {str(partition): max(first, end - TAIL_RECORDS) for partition, (first, end) in offsets.items()}
