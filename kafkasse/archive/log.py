@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -420,7 +421,8 @@ class ArchiveCursor:
             self._return_to_kafka(partition, place)
             return None
         try:
-            records, end = self._log.reader.read(archived, entry, place.offset)
+            before_kafka = replace(entry, end=min(entry.end, place.until))
+            records, end = self._log.reader.read(archived, before_kafka, place.offset)
         except (DamagedFile, FileNotFoundError) as error:
             newest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0)
             if newest.manifest.at(partition.partition, place.offset) != entry:
@@ -428,9 +430,6 @@ class ArchiveCursor:
             log.error("A file of the archive is damaged, so clients receive a gap: %s", error)
             damage_end = min(getattr(error, "end", None) or entry.end, place.until)
             raise OffsetOutOfRange([partition], unreadable={partition: (damage_end, DAMAGED)}) from error
-        if end > place.until:
-            end = place.until
-            records = [each for each in records[:] if each.offset < end]
         return Batch(partition, records, end, entry.epoch)
 
     def _return_to_kafka(self, partition: Partition, place: _Place) -> None:

@@ -30,7 +30,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines.archive.offsets import Held, KafkaOffsets, Removed, Seen, Truncated
 from kafkasse.pipelines.supervisor import Crashed
 
-MAX_COMMIT_OFFSETS = 200_000  # of a partition
+MAX_COMMIT_OFFSETS = 100_000  # of a partition
 MAX_FILE_RECORDS = 1_000_000
 MAX_CONFLICTS = 10
 MAX_DAYS = 400  # segments of a partition in one commit
@@ -38,12 +38,14 @@ DAY_MS = 86_400_000
 STAGED = "run"
 WRITE_OPTIONS = {
     "compression": "zstd",
-    # Small row groups limit the memory of clients. Spark must check the size after each record, because one may have 1 MB.
+    # Small row groups limit the memory of clients. Their size must be that of the records in memory, so they have no
+    # dictionary and no page that is compressed before its end. Check it after each record, because one may have 1 MB.
     "parquet.block.size": str(parquet.ROW_GROUP_BYTES),
-    "parquet.block.size.row.check.min": "1",
-    "parquet.block.size.row.check.max": "100",
     "parquet.page.size.row.check.min": "1",
-    "parquet.page.size.row.check.max": "100",
+    "parquet.page.size.row.check.max": "1",
+    "parquet.page.size": str(4 * parquet.ROW_GROUP_BYTES),
+    "parquet.page.row.count.limit": str(parquet.ROW_GROUP_BYTES),
+    "parquet.enable.dictionary": "false",
     "parquet.page.write-checksum.enabled": "true",
     "maxRecordsPerFile": str(MAX_FILE_RECORDS),
 }
@@ -129,8 +131,7 @@ def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirec
             _check_complete(plan, files)
             entries = [entry for segment, written in files.items() for entry in _add_files(directory, segment, written)]
             _commit(directory, before, plan, entries)
-    lost = sum(end - start for _, start, end in _new_holes(before, plan))
-    return Committed(sum(entry.records for entry in entries), lost, plan.is_complete)
+    return Committed(sum(entry.records for entry in entries), _lost(plan), plan.is_complete)
 
 
 # The plan.
@@ -333,12 +334,9 @@ def _commit(directory: TopicDirectory, before: Manifest, plan: Plan, entries: Se
     raise Crashed(f"another process changes the archive of {directory.topic}")
 
 
-def _new_holes(before: Manifest, plan: Plan) -> Iterator[tuple[int, int, int]]:
-    """Yield the partition and offsets of each hole between the archive and what Kafka still holds."""
+def _lost(plan: Plan) -> int:
+    """Return how many offsets Kafka removed between those that are archived and those of the plan."""
     starts: dict[int, int] = {}
     for each in plan.segments:
         starts.setdefault(each.partition, each.start)
-    for partition, start in starts.items():
-        end = plan.manifest.end(partition)
-        if end is not None and end < start:
-            yield partition, end, start
+    return sum(start - (plan.manifest.end(partition) or start) for partition, start in starts.items())
