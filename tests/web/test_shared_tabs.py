@@ -1,0 +1,170 @@
+"""kafkasse.js in Chromium and Firefox: frames of a page share one connection, as tabs do, and are closed and reloaded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from flask import Flask, Response, request, send_from_directory
+from selenium import webdriver
+from werkzeug.serving import make_server
+
+from kafkasse.web.pages import CLIENT
+from tests.support.firefox import FIREFOX, Firefox
+from tests.support.waiting import wait_until
+from tests.web.test_page import SHUTDOWN_POLL_S, Quiet
+
+pytestmark = pytest.mark.processes
+
+FRAMES = ["a", "b", "c"]
+INTERVAL_S = 0.01
+
+PAGE = "<!doctype html><title>tabs</title>" + "".join(
+    f'<iframe src="frame?{each}" id="{each}"></iframe>' for each in FRAMES
+)
+
+# Each frame keeps its position and the numbers that it has received, also when it is reloaded.
+FRAME = """<!doctype html>
+<script type="module">
+import { Stream } from "./kafkasse.js";
+const name = location.search.slice(1);
+const store = {
+  load: () => sessionStorage.getItem("position " + name),
+  save: (id) => sessionStorage.setItem("position " + name, id),
+};
+const add = (text) => sessionStorage.setItem(name, `${sessionStorage.getItem(name) ?? ""} ${text}`);
+new Stream("stream", { shared: true, store }).run({ message: ({ id }) => add(id), gap: () => add("gap") });
+</script>
+"""
+
+
+class Site:
+    """The page, and a stream of numbers from 1 that continues after the number in Last-Event-ID.
+
+    Attributes:
+        streams: how many streams are open.
+        end: the last number; None while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.end: int | None = None
+        self._began_s = time.monotonic()
+        app = Flask("tabs")
+        app.add_url_rule("/", "page", lambda: PAGE)
+        app.add_url_rule("/other", "other", lambda: "<!doctype html><title>other</title>")
+        app.add_url_rule("/frame", "frame", lambda: FRAME)
+        app.add_url_rule("/kafkasse.js", "client", partial(send_from_directory, CLIENT.parent, CLIENT.name))
+        app.add_url_rule("/stream", "stream", self._stream)
+        self._server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+        threading.Thread(target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    @property
+    def newest(self) -> int:
+        """The newest number: one more every INTERVAL_S seconds."""
+        return int((time.monotonic() - self._began_s) / INTERVAL_S)
+
+    def close(self) -> None:
+        self.end = self.end or 0  # ends all streams
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _stream(self) -> Response:
+        start = int(request.headers.get("Last-Event-ID") or self.newest)
+        return Response(self._events(start), content_type="text/event-stream")
+
+    def _events(self, start: int) -> Iterator[str]:
+        self.streams += 1
+        try:
+            yield f"retry: 10\n\nevent: position\ndata: {{}}\nid: {start}\n\n"
+            for number in itertools.count(start + 1):
+                while number > self.newest or (self.end is not None and number > self.end):
+                    if self.end == 0:
+                        return
+                    yield ":heartbeat\n\n"
+                    time.sleep(INTERVAL_S)
+                yield f"data: {number}\nid: {number}\n\n"
+        finally:
+            self.streams -= 1
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+    if not FIREFOX.exists():
+        pytest.fail("firefox-esr is missing") if os.environ.get("CI") == "true" else pytest.skip("no firefox-esr")
+    firefox = Firefox(tmp_path_factory.mktemp("firefox"))
+    yield firefox
+    firefox.quit()
+
+
+@pytest.fixture(params=["browser", "firefox"])
+def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
+
+
+def seen(browser: Any, name: str) -> list[str]:
+    """Return the numbers that a frame has received."""
+    return str(browser.execute_script("return sessionStorage.getItem(arguments[0]) ?? ''", name)).split()
+
+
+def wait_for_more(browser: Any, count: int = 5) -> None:
+    """Wait until each frame has received more numbers."""
+    wanted = {name: len(seen(browser, name)) + count for name in FRAMES}
+    wait_until(lambda: all(len(seen(browser, name)) >= wanted[name] for name in FRAMES))
+
+
+def check(browser: Any, site: Site) -> None:
+    """Check that each frame received every number once, from its first one to the end, over one connection."""
+    wait_for_more(browser)
+    wait_until(lambda: site.streams == 1)
+    site.end = site.newest + 20
+    last = str(site.end)
+    wait_until(lambda: all(seen(browser, name)[-1] == last for name in FRAMES))
+    for name in FRAMES:
+        numbers = seen(browser, name)
+        assert list(map(str, range(int(numbers[0]), site.end + 1))) == numbers, name
+
+
+@pytest.mark.parametrize("action", ["frame.contentWindow.location.reload()", "frame.replaceWith(frame.cloneNode())"])
+def test_frames_that_come_and_go_receive_each_event_once(
+    any_browser: webdriver.Chrome | Firefox, site: Site, action: str
+) -> None:
+    """Each frame in turn is reloaded, or closed and opened again, whether or not it has the connection."""
+    any_browser.get(site.url)
+    wait_for_more(any_browser)
+
+    for name in FRAMES:
+        any_browser.execute_script(f"const frame = document.getElementById(arguments[0]); {action}", name)
+        wait_for_more(any_browser)
+
+    check(any_browser, site)
+
+
+def test_a_page_that_was_left_resumes_when_the_user_goes_back(
+    any_browser: webdriver.Chrome | Firefox, site: Site
+) -> None:
+    """This is exact with and without the back/forward cache. While the user is away, the page has no connection."""
+    any_browser.get(site.url)
+    wait_for_more(any_browser)
+
+    any_browser.execute_script("location.href = 'other'")
+    wait_until(lambda: any_browser.execute_script("return document.title") == "other")
+    wait_until(lambda: site.streams == 0)
+    any_browser.execute_script("history.back()")
+    wait_until(lambda: any_browser.execute_script("return document.title") == "tabs")
+
+    check(any_browser, site)
