@@ -103,6 +103,8 @@ def run(
         raise CommandError(f"cannot read --kafka-config {kafka_config}: {error}") from error
     options = application.Options(bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level)
     application.run(options, stop, lambda: click.echo("kafkasse archive: ready"))
+    if stop.interrupted:
+        raise click.Abort
 
 
 def _log_to_stderr() -> None:
