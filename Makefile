@@ -79,8 +79,8 @@ proxies: setup ## run streams through real proxies with their documented configu
 	@PROXIES=1 $(VENV)/bin/pytest tests/proxies
 
 # `make test` does the same without the installation. Downloads 400 MB once.
-tutorial: setup ## follow docs/tutorial.md in a new virtual environment
-	@TUTORIAL=full $(VENV)/bin/pytest tests/tutorial/test_tutorial.py
+tutorial: setup ## follow both tutorials, each in a new virtual environment
+	@TUTORIAL=full $(VENV)/bin/pytest tests/tutorial/test_tutorial.py tests/tutorial/test_pipeline_tutorial.py
 
 # `make test` runs the same tests without ddtrace, which is large. See docs/extensions.md.
 extensions: setup ## run streams together with Flask extensions and ddtrace

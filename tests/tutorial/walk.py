@@ -1,4 +1,4 @@
-"""Follows docs/tutorial.md like a reader: saves its files, runs its commands in their order, and compares their output."""
+"""Follows a tutorial like a reader: saves its files, runs its commands in their order, and compares their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import POLL_S
 BLOCK = r"^```(?P<language>\w+)\n(?P<code>.*?)^```$"
 PARAGRAPH = r"(?P<paragraph>(?:^(?!```)[^\n]+\n)+)"
 EXPORTS = re.compile(r"^export .*\n", re.M)  # the variables of a terminal, which later commands see too
-SERVER = re.compile(r"^(gunicorn|kafkasse broker) ", re.M)
+SERVER = re.compile(r"^(gunicorn|kafkasse (broker|serve|pipeline run)) ", re.M)
 FOLLOWS_A_STREAM = re.compile(r"^curl -N ", re.M)
 
 
@@ -75,13 +75,23 @@ class Walk:
         app_port, kafka_port: free ports, because other tests may use those of the tutorial.
         is_full: also create the virtual environment and install kafkasse. Otherwise, the one of this process is used.
         limit_s: how long to wait for a command.
+        page: the tutorial.
 
     Attributes:
         folder: the folder of the app.
         url: the address of the app.
     """
 
-    def __init__(self, home: Path, runtime: str, app_port: int, kafka_port: int, is_full: bool, limit_s: float) -> None:
+    def __init__(
+        self,
+        home: Path,
+        runtime: str,
+        app_port: int,
+        kafka_port: int,
+        is_full: bool,
+        limit_s: float,
+        page: str = "docs/tutorial.md",
+    ) -> None:
         self.folder = home / "shop"
         self.url = f"http://127.0.0.1:{app_port}/"
         self._is_full = is_full
@@ -94,9 +104,9 @@ class Walk:
             "KAFKASSE_BOOTSTRAP_SERVERS": f"127.0.0.1:{kafka_port}",
             "KAFKASSE_RUNTIME_DIR": runtime,
         }
-        page = (ROOT / "docs/tutorial.md").read_text().replace("127.0.0.1:8000", f"127.0.0.1:{app_port}")
-        page = page.replace("127.0.0.1:9092", f"127.0.0.1:{kafka_port}")
-        self._steps = iter(list(_steps(page.replace("kafkasse broker ", f"kafkasse broker --port {kafka_port} "))))
+        text = (ROOT / page).read_text().replace("127.0.0.1:8000", f"127.0.0.1:{app_port}")
+        text = text.replace("127.0.0.1:9092", f"127.0.0.1:{kafka_port}")
+        self._steps = iter(list(_steps(text.replace("kafkasse broker ", f"kafkasse broker --port {kafka_port} "))))
 
     def until(self, text: str) -> None:
         """Follow the tutorial up to the paragraph that contains `text`, including this paragraph."""

@@ -1,0 +1,29 @@
+"""docs/pipeline-tutorial.md: a reader who follows it literally, with a real Kafka broker, Spark and the server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.support.secured_broker import free_ports
+from tests.tutorial.walk import Walk
+
+IS_FULL = os.environ.get("TUTORIAL") == "full"  # `make tutorial`
+LIMIT_S = 900 if IS_FULL else 120
+
+
+@pytest.mark.timeout(5 * LIMIT_S)
+def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(processes: None, tmp_path: Path) -> None:
+    """Every command has the output that the tutorial shows."""
+    ports = free_ports(["app", "kafka"])
+    home = tmp_path / "home"
+    home.mkdir()
+    with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
+        walk = Walk(home, runtime, ports["app"], ports["kafka"], IS_FULL, LIMIT_S, "docs/pipeline-tutorial.md")
+        try:
+            walk.to_the_end()
+        finally:
+            walk.stop()
