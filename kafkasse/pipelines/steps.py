@@ -1,6 +1,6 @@
 """The query of a pipeline that a YAML file defines.
 
-    parse ─▶ combine ─▶ enrich ─▶ where ─▶ select ─▶ records, top or window
+    parse ─▶ combine ─▶ enrich ─▶ where ─▶ select ─▶ records, latest, top or window
 
 A row keeps its place until the last step: a row that `where` rejects is marked as removed, and the last step removes its key
 from the result. So a row that stops matching is retracted.
@@ -20,6 +20,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import dead_letters, json_records, tables
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.operators import ranked
+from kafkasse.pipelines.operators.latest import key_changes
 
 WATERMARK = "1 minute"
 # Columns of each row besides its fields. Expressions may use them.
@@ -98,7 +99,7 @@ class DeclaredQuery:
             return _window(rows, query["window"])
         if "top" in query:
             return _top(rows, query["top"])
-        return _records(rows)
+        return _latest(rows) if "latest" in query else _records(rows)
 
     def _parsed(self, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]) -> DataFrame:
         """Combine the sources of a query: one column for each field, and METADATA.
@@ -196,6 +197,15 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
+def _latest(rows: DataFrame) -> DataFrame:
+    """One record each time that the row of a key changes."""
+    given = rows.select(F.col(KEY).alias("key"), PRESENT, _object(rows).alias("row"), *_position())
+    changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT), order=None, engine=None)
+    # A key that was not in the result needs no tombstone.
+    changed = changes.where("before IS NOT NULL OR after IS NOT NULL")
+    return changed.select("key", F.to_json("after.row", JSON_OPTIONS).alias("value"), "version", "position")
+
+
 def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
     """One record each time that the largest rows of a group change."""
     _require(rows.columns, (top["by"], top["group"]), "the rows")
@@ -205,8 +215,7 @@ def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
         F.when(F.col(PRESENT), F.col(top["group"]).cast("string")).alias("group"),
         (-rank if top.get("order") == "ascending" else rank).alias("rank"),
         _object(rows).alias("item"),
-        F.col(PARTITION).alias("partition"),
-        F.col(OFFSET).alias("offset"),
+        *_position(),
     )
     tops = ranked(members, top["n"])
     value = F.struct(F.col("group").alias(top["group"]), F.col("items").alias(top.get("as", "items")))
@@ -239,6 +248,10 @@ def _window(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
         # The number of records that a result was computed from increases with each change, also in a replay.
         F.col("_version").alias("version"),
     )
+
+
+def _position() -> tuple[Column, Column]:
+    return F.col(PARTITION).alias("partition"), F.col(OFFSET).alias("offset")
 
 
 def _require(columns: Sequence[str], names: Any, owner: str) -> None:

@@ -127,6 +127,14 @@ def test_the_prefix_of_a_schema_registry_is_removed(run: Defined) -> None:
     assert ['{"amount":1}'] * 3 == [row.value for row in query(source=rows)["sink"].collect()]
 
 
+def test_latest_writes_only_changes(run: Defined) -> None:
+    """A row that is repeated, and the removal of a row that is not in the result, give no record."""
+    query = {"where": "amount > 100", "select": ["amount"], "latest": True}
+    records = [order("a", amount) for amount in (50, 200, 200, 50, 60)]
+
+    assert [("a", {"amount": 200}), ("a", None)] == run(query, *records)
+
+
 def test_top_ranks_the_rows_of_each_group(run: Defined) -> None:
     """A row that stops matching leaves the ranking."""
     top = {"n": 2, "by": "amount", "group": "customer", "as": "orders"}
