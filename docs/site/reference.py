@@ -39,6 +39,7 @@ API: dict[str, tuple[str, ...]] = {
     "kafkasse.client": (),
     "kafkasse.pipelines": (),
 }
+MEMBERS = {"Config": " load"}  # its other members are for kafkasse itself
 MAX_LISTED_FILES = 100
 
 
@@ -124,7 +125,9 @@ def api() -> str:
             found = getattr(import_module(module), name)
             kind = "class" if inspect.isclass(found) else "function" if callable(found) else "data"
             # The members of a named tuple are its attributes, which the docstring describes.
-            options = "\n   :members:" if kind == "class" and not hasattr(found, "_fields") else ""
+            options = (
+                f"\n   :members:{MEMBERS.get(name, '')}" if kind == "class" and not hasattr(found, "_fields") else ""
+            )
             parts.append(f".. auto{kind}:: {module}.{name}{options}\n\n")
         parts.append("```\n")
     return "".join(parts)

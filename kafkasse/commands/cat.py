@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -75,6 +76,9 @@ def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> l
         name, separator, value = text.partition(":" if param.name == "headers" else "=")
         if not (separator and name.strip() and text.isprintable() and text.isascii()):
             raise click.BadParameter(f"the form is {param.metavar}, in ASCII and on one line.")
+        # The server ignores parameters that it does not know, so the stream would not be filtered.
+        if param.name == "where" and not re.fullmatch(r"key|(header|field)\..+", name):
+            raise click.BadParameter(f"{name!r} is not a part of a record: use key, header.NAME or field.NAME.")
         found.append((name.strip(), value.strip()))
     return found
 

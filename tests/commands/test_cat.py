@@ -432,6 +432,14 @@ def test_rejects_an_invalid_header(option: list[str]) -> None:
     assert "s3cret" not in done.stderr
 
 
+def test_rejects_a_condition_that_the_server_would_ignore() -> None:
+    """A condition names a part of a record."""
+    done = run_cat("http://127.0.0.1/t", "--where", "value=1")
+
+    assert 2 == done.returncode
+    assert "'value' is not a part of a record: use key, header.NAME or field.NAME." in done.stderr
+
+
 def test_filters_become_parameters(serve: Callable[..., Server]) -> None:
     """The command to resume contains the filters, too."""
     server = serve(stream(event(0), end="hold"))
