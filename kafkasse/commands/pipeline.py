@@ -34,6 +34,10 @@ RUN_EPILOG = """\b
 Example:
   kafkasse pipeline run topn --bootstrap-servers localhost:9092 --checkpoint /var/lib/kafkasse/topn
 """
+STATUS_EPILOG = """\b
+Example:
+  kafkasse pipeline status --bootstrap-servers localhost:9092
+"""
 REPLAY_EPILOG = """\b
 Example:
   kafkasse pipeline replay-dead-letters topn.dead-letters --dry-run
@@ -44,6 +48,13 @@ def _addresses(ctx: click.Context, param: click.Parameter, value: str) -> str:
     if "@" in value:  # the value is not shown, because it contains a password
         raise click.BadParameter("an address is HOST:PORT without a password; use --kafka-config for credentials.")
     return value
+
+
+def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    for value in values:
+        if not value.startswith("spark.") or "=" not in value:
+            raise click.BadParameter(f"a setting is written spark.NAME=VALUE, not {value}.")
+    return dict(value.split("=", 1) for value in values)
 
 
 @click.group(epilog=EPILOG)
@@ -119,6 +130,29 @@ def check(name: str) -> None:
     help="Where Spark runs: local[16] (the default) or spark://... The pipeline needs one slot for each partition.",
 )
 @click.option(
+    "--memory",
+    metavar="SIZE",
+    help="The heap of Spark's JVM and, on a cluster, of each executor, such as 2g. The default is 512m.",
+)
+@click.option(
+    "--conf",
+    "conf",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_settings,
+    help="A Spark setting, which overrides all others. May be repeated.",
+)
+@click.option(
+    "--metrics-bind",
+    metavar="HOST:PORT",
+    help="Serve /-/metrics and /-/ready here. Off by default; the address has no access control.",
+)
+@click.option(
+    "--status-topic",
+    metavar="TOPIC",
+    help="Write the pipeline's status to this topic, such as _pipelines. Off by default.",
+)
+@click.option(
     "--log-level",
     default="OFF",
     show_default=True,
@@ -138,6 +172,10 @@ def run(
     sink: str | None,
     checkpoint: str | None,
     master: str | None,
+    memory: str | None,
+    conf: dict[str, str],
+    metrics_bind: str | None,
+    status_topic: str | None,
     log_level: str,
     rebuild: bool,
 ) -> None:
@@ -159,6 +197,9 @@ def run(
         master=master,
         log_level=log_level,
         rebuild=rebuild,
+        spark=({"spark.driver.memory": memory, "spark.executor.memory": memory} if memory else {}) | conf,
+        metrics_bind=metrics_bind,
+        status_topic=status_topic,
     )
     application.run(_pipeline(name, source, sink), options, stop, lambda: click.echo("kafkasse pipeline: ready"))
     if stop.interrupted:
@@ -195,6 +236,21 @@ def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool
     from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
 
     dead_letters.replay(topic, bootstrap_servers, dry_run)
+
+
+@command.command(epilog=STATUS_EPILOG)
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
+)
+@click.option("--topic", metavar="TOPIC", default="_pipelines", show_default=True, help="The status topic.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each pipeline.")
+def status(bootstrap_servers: str | None, topic: str, as_json: bool) -> None:
+    """Print the status of the pipelines that run with --status-topic."""
+    from kafkasse.commands import pipeline_status  # needs kafka-python, which a machine that runs pipelines may lack
+
+    pipeline_status.show(topic, bootstrap_servers, as_json)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:

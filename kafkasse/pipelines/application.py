@@ -6,10 +6,14 @@ application ─▶ supervisor.supervise ─▶ _Application.attempt ─▶ runne
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
@@ -18,16 +22,28 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from kafkasse.errors import CommandError
 from kafkasse.log_line import Fields
-from kafkasse.pipelines import failing_record, rebuild, runner, session, temporary, topics
+from kafkasse.pipelines import dead_letters, failing_record, metrics, rebuild, runner, session, temporary, topics
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.sink_topics import SinkTopics
+from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Interrupted, State, StopRequests, supervise
+
+STATUS_INTERVAL_S = 5.0  # between two requests for the end of the sources, and between two records of the status topic
 
 logger = logging.getLogger("kafkasse.pipeline")
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `kafkasse pipeline run`. `properties` is the content of the file --kafka-config."""
+    """The options of `kafkasse pipeline run`.
+
+    Args:
+        properties: the content of the file --kafka-config.
+        spark: Spark settings that override those of the pipeline.
+        metrics_bind: HOST:PORT of the metrics. None: no metrics are served.
+        status_topic: the topic for the status. None: the status is not written.
+    """
 
     bootstrap_servers: str
     properties: str = ""
@@ -35,6 +51,9 @@ class Options:
     master: str | None = None
     log_level: str = "OFF"
     rebuild: bool = False
+    spark: Mapping[str, str] = field(default_factory=dict)
+    metrics_bind: str | None = None
+    status_topic: str | None = None
 
 
 def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
@@ -49,9 +68,11 @@ def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callabl
     Raises:
         CommandError: the pipeline cannot run before the user fixes something.
     """
-    sessions = session.Sessions(f"kafkasse {pipeline.name}", options.master, pipeline.spark_settings)
-    with closing(sessions), ExitStack() as resources:
-        application = _Application(pipeline, options, sessions, resources, stop, ready)
+    settings = pipeline.spark_settings | dict(options.spark)
+    sessions = session.Sessions(f"kafkasse {pipeline.name}", options.master, settings)
+    status = Status.of(pipeline)
+    with metrics.serving(options.metrics_bind, status), closing(sessions), ExitStack() as resources:
+        application = _Application(pipeline, options, sessions, resources, stop, ready, status)
         supervise(application.attempt, stop, application.report, application.position)
 
 
@@ -63,22 +84,26 @@ class _Application:
     resources: ExitStack
     stop: StopRequests
     ready: Callable[[], None]
+    status: Status
     directory: str = ""
     is_rebuilt: bool = False
+    topic: StatusTopic | None = None
+    checked_at_s: float = -math.inf
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
         with self.sessions.use() as spark:
             self.stop.install()  # again, because PySpark has installed its own handler
             spark.sparkContext.setLogLevel(self.options.log_level)
+            kafka = self._kafka(spark)
+            self._open_status_topic(spark, kafka)
             directory = self._checkpoints(spark)
             is_kept = directory != self.directory
-            attempt = runner.Attempt(
-                self.pipeline, self._kafka(spark), directory, self.stop, self.report, self.progressed, is_kept
-            )
+            progressed = partial(self.progressed, spark, kafka)
+            attempt = runner.Attempt(self.pipeline, kafka, directory, self.stop, self.report, progressed, is_kept)
             try:
                 if self.options.rebuild and not self.is_rebuilt:
-                    self.is_rebuilt = rebuild.run(spark, self.pipeline, self._kafka(spark), directory, self.stop)
+                    self.is_rebuilt = rebuild.run(spark, self.pipeline, kafka, directory, self.stop)
                     if not self.is_rebuilt:
                         return
                 attempt.run(spark)
@@ -89,11 +114,42 @@ class _Application:
         level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
         fields = {"name": self.pipeline.name, "state": state.value} | ({"reason": reason} if reason else {})
         logger.log(level, "pipeline %s", Fields(fields))
+        self.status.enter(state, reason)
+        if self.topic:
+            self.topic.write(self.status, wait=state in (State.STOPPED, State.FAILED))
         if state is State.RUNNING:
             self.ready()
 
-    def progressed(self, _: StreamingQueryProgress) -> None:
+    def progressed(self, spark: SparkSession, kafka: dict[str, str], progress: StreamingQueryProgress) -> None:
+        """Update the status after a commit of the pipeline's query, or of the query that writes the dead letters."""
         self.sessions.archive_classes()  # after the first commit, so that the archive contains the classes of a whole batch
+        if letters := progress.observedMetrics.get(dead_letters.OBSERVED):
+            self.status.rejected(letters.records)
+            return
+        now_s = time.monotonic()
+        is_due = now_s - self.checked_at_s >= STATUS_INTERVAL_S
+        self.status.committed(json.loads(progress.json), self._end(spark, kafka) if is_due else None)
+        if is_due:
+            self.checked_at_s = now_s
+            if self.topic:
+                self.topic.write(self.status)
+
+    def _end(self, spark: SparkSession, kafka: dict[str, str]) -> dict[tuple[str, int], int] | None:
+        """Return the end of each partition of the sources, or None if Kafka does not answer."""
+        try:
+            with SinkTopics(spark, kafka) as of_kafka:
+                return {
+                    (topic, partition): end
+                    for topic in self.status.sources
+                    for partition, (_, end) in of_kafka.offsets(topic).items()
+                }
+        except (Py4JError, OSError):
+            return None
+
+    def _open_status_topic(self, spark: SparkSession, kafka: dict[str, str]) -> None:
+        if self.options.status_topic and (self.topic is None or self.topic.spark is not spark):
+            self.topic = StatusTopic(spark, kafka, self.options.status_topic)
+            self.topic.write(self.status)
 
     def position(self) -> str:
         """Return the record that the query cannot pass, or else where the query starts again and again."""

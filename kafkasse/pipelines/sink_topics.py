@@ -86,6 +86,24 @@ class SinkTopics:
                     " create it, or set dead_letters= of the pipeline to another topic"
                 ) from error
 
+    def create_compacted(self, topic: str) -> None:
+        """Create a compacted topic with one partition, if it does not exist.
+
+        Raises:
+            CommandError: the topic cannot be created.
+        """
+        optional = self._jvm.java.util.Optional
+        new = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, optional.of(1), optional.empty())
+        if topic in set(self._admin.listTopics().names().get()):
+            return
+        try:
+            self._admin.createTopics([new.configs({"cleanup.policy": "compact"})]).all().get()
+        except Py4JJavaError as error:
+            reason = error.java_exception.getCause().getMessage()
+            raise CommandError(
+                f"the topic {topic} cannot be created ({reason}); allow it, or create it with cleanup.policy=compact"
+            ) from error
+
     def create_like(self, topic: str, copy: str) -> None:
         """Create a compacted topic with the partitions of another one, if it does not exist.
 

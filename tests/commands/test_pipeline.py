@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -101,21 +102,36 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
     assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
 
 
-def test_a_killed_jvm_is_replaced(topics: Topics, tmp_path: Path) -> None:
-    """The pipeline resumes from its checkpoint in a new JVM, and the log gives the reason."""
+@pytest.mark.timeout(400)  # it starts Spark twice, which takes a minute each on a busy machine
+def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path) -> None:
+    """The pipeline resumes from its checkpoint in a new JVM. Its log, metrics and status show the restart."""
     topics.send(country("FR", 5))
-    with pipeline(*run_words(topics), "--checkpoint", str(tmp_path)) as process:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words = "--checkpoint", str(tmp_path), "--metrics-bind", address, "--status-topic", fresh_name
+    with pipeline(*run_words(topics), *words) as process:
         process.stdout.readline()
         topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
         (jvm,) = children(process)
         os.kill(jvm, signal.SIGKILL)
         topics.send(country("IT", 3))
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
+        process.stdout.readline()  # ready again
+        ready, metrics = (urlopen(f"http://{address}/-/{path}").read().decode() for path in ("ready", "metrics"))
+        servers = topics.kafka["bootstrap.servers"]
+        [status] = map(
+            json.loads,
+            output("status", "--json", "--topic", fresh_name, "--bootstrap-servers", servers)[1].splitlines(),
+        )
         process.kill()
         err = process.stderr.read()
 
     assert "Spark's JVM was killed by signal 9; restarting in 1 s" in err
     assert "Traceback" not in err
+    assert "running\n" == ready
+    assert 'kafkasse_pipeline_restarts_total{pipeline="topn"} 1.0' in metrics
+    assert 'kafkasse_pipeline_state{pipeline="topn",state="running"} 1.0' in metrics
+    assert ("topn", "running", 1) == (status["pipeline"], status["state"], status["restarts"])
 
 
 def test_waits_for_kafka() -> None:

@@ -12,7 +12,7 @@ from tests.support.kafka import Cluster
 
 Record = tuple[bytes | None, bytes | None]
 
-READ_TIMEOUT_MS = 60_000
+READ_TIMEOUT_MS = 120_000
 PARTITIONS = 3
 
 

@@ -14,9 +14,11 @@ import pytest
 import yaml
 from prometheus_client import Counter, Histogram
 
+from kafkasse.pipelines import metrics as pipelines
 from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
 
 FUNCTIONS = {"sum", "max", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
+DASHBOARDS = ("kafkasse", "pipelines")
 FROM_PROMETHEUS = {"job", "instance", "le"}
 BRACKETS = {")": "(", "}": "{", "]": "["}
 
@@ -26,14 +28,15 @@ def alerts(root: Path) -> list[dict[str, Any]]:
     return list(group["rules"])
 
 
-def dashboard(root: Path) -> dict[str, Any]:
-    return dict(json.loads((root / "deploy/grafana/kafkasse.json").read_text()))
+def dashboard(root: Path, name: str = "kafkasse") -> dict[str, Any]:
+    return dict(json.loads((root / f"deploy/grafana/{name}.json").read_text()))
 
 
 def expressions(root: Path) -> Iterator[str]:
     yield from (rule["expr"] for rule in alerts(root))
-    for panel in dashboard(root)["panels"]:
-        yield from (target["expr"] for target in panel["targets"])
+    for name in DASHBOARDS:
+        for panel in dashboard(root, name)["panels"]:
+            yield from (target["expr"] for target in panel["targets"])
 
 
 def exported() -> dict[str, set[str]]:
@@ -42,7 +45,12 @@ def exported() -> dict[str, set[str]]:
     for name, metric in METRICS.items():
         suffixes = {Counter: ("_total",), Histogram: ("_bucket", "_sum", "_count")}.get(metric.type, ("",))
         names |= {f"{PREFIX}{name}{suffix}": set(metric.labels) for suffix in suffixes}
-    return names
+    names |= {f"{pipelines.PREFIX}{name}": set(pipelines.LABELS) for name in pipeline_metrics()}
+    return names | {pipelines.STATE: {*pipelines.LABELS, "state"}}
+
+
+def pipeline_metrics() -> list[str]:
+    return [f"{name}_total" if metric.is_counter else name for name, metric in pipelines.METRICS.items()]
 
 
 def test_every_expression_uses_metrics_and_labels_that_exist(root: Path) -> None:
@@ -110,9 +118,21 @@ def test_every_metric_is_in_the_docs_and_on_the_dashboard(root: Path) -> None:
         assert f"{PREFIX}{name}" in shown
 
 
-def test_the_dashboard_can_be_imported(root: Path) -> None:
+def test_every_metric_of_a_pipeline_is_in_the_docs_and_on_its_dashboard(root: Path) -> None:
+    """docs/metrics.md has a table of its own for pipelines."""
+    text = (root / "docs/metrics.md").read_text()
+    shown = " ".join(target["expr"] for panel in dashboard(root, "pipelines")["panels"] for target in panel["targets"])
+
+    assert f"| `{pipelines.STATE}` | `pipeline`, `state` |" in text
+    for name in pipeline_metrics():
+        assert f"| `{pipelines.PREFIX}{name}` | `pipeline` |" in text
+        assert f"{pipelines.PREFIX}{name}" in shown
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_dashboard_can_be_imported(root: Path, name: str) -> None:
     """Grafana needs unique IDs, places that do not overlap, and a data source that the user chooses."""
-    board = dashboard(root)
+    board = dashboard(root, name)
     places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in board["panels"]]
 
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()

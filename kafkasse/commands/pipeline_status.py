@@ -1,0 +1,63 @@
+"""`kafkasse pipeline status`: print the records of the status topic. It needs kafka-python, but not Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from kafka import KafkaConsumer, TopicPartition
+
+from kafkasse.config import Config
+from kafkasse.errors import CommandError
+from kafkasse.kafka.listing import existing_topics
+
+IDLE_TIMEOUT_MS = 2000
+SILENT_AFTER_S = 60  # a pipeline writes its status after each commit, which is every 10 s in real-time mode
+COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
+
+
+def show(topic: str, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Print the latest status of each pipeline."""
+    config = Config.load(os.environ, kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+    if topic not in existing_topics(config):
+        raise CommandError(f"the topic {topic} does not exist; run pipelines with --status-topic {topic}")
+    found = _latest(config, topic)
+    if as_json:
+        for status in found:
+            click.echo(json.dumps(status, ensure_ascii=False))
+        return
+    rows = [COLUMNS, *(_row(status, datetime.now(UTC)) for status in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    for row in rows:
+        click.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _latest(config: Config, topic: str) -> list[dict[str, Any]]:
+    latest: dict[bytes, dict[str, Any]] = {}
+    with closing(KafkaConsumer(**config.kafka_settings(""), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer:
+        partitions = [TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        for record in consumer:
+            if record.value is None:
+                latest.pop(record.key, None)
+            else:
+                latest[record.key] = json.loads(record.value)
+            if all(consumer.position(each) >= end for each, end in ends.items()):
+                break
+    return sorted(latest.values(), key=lambda status: str(status["pipeline"]))
+
+
+def _row(status: dict[str, Any], now: datetime) -> tuple[str, ...]:
+    age_s = (now - datetime.fromisoformat(status["updated"])).total_seconds()
+    state = status["state"]
+    if age_s > SILENT_AFTER_S and state not in ("stopped", "failed"):
+        state = f"silent (was {state})"
+    lag = f"{status['lag_records']} records, {status['lag_s']:.0f} s"
+    counts = str(status["restarts"]), str(status["dead_letters"])
+    return status["pipeline"], state, f"{age_s:.0f} s ago", lag, *counts, status["reason"]

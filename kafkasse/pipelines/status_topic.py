@@ -1,0 +1,55 @@
+"""Write the status of a pipeline to a compacted topic, with one record for each pipeline. Off by default.
+
+The producer is that of the Kafka client in Spark's JVM, so it has the settings of --kafka-config. While there is no JVM, the
+topic keeps the previous status; the field `updated` shows its age. An error of this topic never stops the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.sql import SparkSession
+
+from kafkasse.pipelines.sink_topics import SinkTopics
+from kafkasse.pipelines.status import Status
+
+TOPIC = "_pipelines"
+MAX_BLOCK_MS = "5000"
+SERIALIZER = "org.apache.kafka.common.serialization.StringSerializer"
+
+logger = logging.getLogger("kafkasse.pipeline")
+
+
+class StatusTopic:
+    """The status topic, through the JVM of one session.
+
+    Args:
+        spark, kafka: the session, and the settings of the Kafka clients.
+        topic: the topic. It is created if it does not exist.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: dict[str, str], topic: str) -> None:
+        self.spark = spark
+        jvm: Any = spark._jvm
+        self._jvm, self._topic = jvm, topic
+        properties = jvm.java.util.Properties()
+        serializers = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
+        for name, value in (kafka | serializers | {"max.block.ms": MAX_BLOCK_MS}).items():
+            properties.setProperty(name, value)
+        with SinkTopics(spark, kafka) as topics:
+            topics.create_compacted(topic)
+        self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
+
+    def write(self, status: Status, *, wait: bool = False) -> None:
+        """Write the status; with `wait`, return when Kafka has it."""
+        text = json.dumps(status.record(), ensure_ascii=False)
+        try:
+            record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(self._topic, status.pipeline, text)
+            self._producer.send(record)
+            if wait:
+                self._producer.flush()
+        except (Py4JError, OSError) as error:  # usually the JVM has ended, which the supervisor reports
+            logger.debug("the status is not in the topic %s: %s", self._topic, str(error)[:300])
