@@ -23,10 +23,11 @@ from urllib.parse import quote
 from flask import Response, current_app, request, send_from_directory
 
 from kafkasse.errors import KafkasseError
-from kafkasse.web.pages import CLIENT, HEADERS
+from kafkasse.web.pages import CLIENT, HEADERS, PAGE
 from kafkasse.web.pages import NAME as DEMO
 
 FILES = Path(__file__).parent / "console"
+SHARED = {each.name: each for each in (CLIENT, PAGE / "assets/pipelines.js")}  # with the demo's page
 PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"
 
@@ -67,7 +68,8 @@ class Console:
     def file(self) -> Response:
         """Return a script or a style."""
         name = (request.view_args or {})["file"]
-        return _as_file(send_from_directory(CLIENT.parent if name == CLIENT.name else FILES / "assets", name))
+        folder = SHARED[name].parent if name in SHARED else FILES / "assets"
+        return _as_file(send_from_directory(folder, name))
 
     def features(self) -> Response:
         """Return what this server offers to the visitor: tickets, the endpoints for operators, and the demo's page."""

@@ -26,6 +26,7 @@ ROUTES: dict[str, Any] = {
         "client_filters": ["key", "header.*", "field.n", "filter"],
     },
     "values": {"path": "/values", "topics": ["orders"], "access": "public", "format": "value", "start": "earliest"},
+    "pipelines": {"path": "/pipelines", "topics": ["_pipelines"], "access": ["staff"], "start": "snapshot"},
     "mine": {
         "path": "/mine/{customer}",
         "topics": ["orders"],
@@ -44,6 +45,7 @@ def create() -> Flask:
     """Create the app. A guard accepts TOKEN, also for the endpoints for operators."""
     log = MemoryLog()
     log.create("orders")
+    log.create("_pipelines")
     app = create_app(
         Config(
             routes=ROUTES,
@@ -76,6 +78,8 @@ def create() -> Flask:
                 log.append("orders", argument.encode(), key=b"k", headers=[("type", b"paid")])
             elif name == "tombstone":
                 log.append("orders", None, key=argument.encode())
+            elif name == "pipeline":
+                log.append("_pipelines", json.dumps(argument).encode(), key=argument["pipeline"].encode())
             elif name == "drop_before":
                 log.drop_before("orders", argument)
             elif name == "delete":

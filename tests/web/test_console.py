@@ -86,7 +86,9 @@ class TestWhereItIsServed:
 class TestFiles:
     """The page, its scripts and its styles."""
 
-    @pytest.mark.parametrize("path", ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js"]]])
+    @pytest.mark.parametrize(
+        "path", ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js"]]]
+    )
     def test_security_and_cache_headers(self, path: str) -> None:
         """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
         client = app()

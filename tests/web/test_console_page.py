@@ -176,7 +176,7 @@ class TestSignIn:
         console.click("#sign-in-form [type=submit]")
         console.wait_for("#session-state", "Signed in")
 
-        assert ["/orders", "/values", "/mine/{customer}"] == console.run(paths)
+        assert ["/orders", "/values", "/pipelines", "/mine/{customer}"] == console.run(paths)
         kept = console.run(
             "return [location.href, document.cookie, ...Object.values(localStorage), ...Object.values(sessionStorage),"
             " document.documentElement.outerHTML, document.querySelector('#token').value].join()"
@@ -433,6 +433,24 @@ class TestCode:
 class TestOperations:
     """The state of the server, for operators."""
 
+    def test_shows_the_pipelines(self, console: Console) -> None:
+        """The status topic has the newest status of each pipeline. A value of the wrong type is a dash."""
+        status = {"pipeline": "topn", "state": "waiting", "reason": "no Kafka", "lag_records": 7, "lag_s": 2.5}
+        console.change(pipeline=status | {"state": "running"})
+        console.change(pipeline=status | {"restarts": MARKUP})
+        console.open()
+        console.sign_in(TOKEN)
+        console.wait_for("#session-state", "Signed in")
+
+        console.run("location.hash = '#/operations'")
+        console.wait_for("#pipelines", "waiting no Kafka")
+
+        cells = console.run(
+            "return [...document.querySelectorAll('#pipelines tbody tr > *')].map((e) => e.textContent)"
+        )
+        assert ["topn", "waiting no Kafka", "\u2013", "7 records, 2.5 s"] == cells[:4]
+        assert {"\u2013"} == set(cells[4:])
+
     def test_shows_and_ends_streams(self, console: Console) -> None:
         """The page shows the workers, Kafka, the routes and the streams. A stream that ends reconnects."""
         console.open("operations")
@@ -440,14 +458,14 @@ class TestOperations:
         console.sign_in(TOKEN)
         console.wait_for("#kafka", "Reachable")
         reader = Client(console.server.port, "/orders")
-        console.wait_for("#open-streams", "127.0.0.1")
+        wait_until(lambda: "orders" in console.text("#open-streams"))
         assert str(console.server.worker) in console.text("#tiles")
         assert {"orders", "values", "mine"} <= set(console.text("#routes").split())
 
-        console.click("#open-streams button")
+        console.click("#open-streams button[aria-label$='of orders']")
 
         reader.rest()
-        console.wait_for("#open-streams", "None")
+        wait_until(lambda: "orders" not in console.text("#open-streams"))
 
 
 class TestAppearance:

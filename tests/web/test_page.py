@@ -26,6 +26,7 @@ from kafkasse.web.pages import CLIENT, pages
 WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
 SHUTDOWN_POLL_S = 0.05  # how often the server checks whether it must stop
 SHORT_RETRY = "retry: 50\n\n"
+PIPELINES = 'event: message\ndata: {"pipeline":"topn","state":"running","lag_s":0.25}\nid: 1\n\n'
 PAGE, ABOUT = "/-/demo", "/-/demo-about"
 
 
@@ -39,12 +40,17 @@ class Site:
 
     def __init__(self, prefix: str = "", script_name: str = "") -> None:
         self.requests: list[str | None] = []  # the Last-Event-ID of each request for the stream
+        self.catalog: list[dict[str, object]] = []
         self.preamble = ":ok\n\n"  # the start of each stream
         self.rejection: Callable[[], Response] | None = None  # creates the response to send instead of a stream
         self._streams: list[queue.SimpleQueue[str | None]] = []
         app = Flask("site")
         app.register_blueprint(pages(), url_prefix=prefix or None)
         app.add_url_rule(f"{prefix}/topn/updates", "updates", self._updates)
+        app.add_url_rule(f"{prefix}/-/catalog", "catalog", lambda: {"streams": self.catalog})
+        app.add_url_rule(
+            f"{prefix}/pipelines", "pipelines", lambda: Response(PIPELINES, content_type="text/event-stream")
+        )
         self._app = DispatcherMiddleware(NotFound(), {script_name: app}) if script_name else app
         self._port = 0
         self.start()
@@ -290,6 +296,14 @@ class TestBoard:
             ["Ukraine: number 2 in Europe", "rank-2"],
         ] == sorted(shown)
         assert [["France: number 1 in Europe", "rank-1"]] == page.run(ranks)
+
+    def test_shows_the_state_of_the_pipeline(self, page: Page) -> None:
+        """If the server has a stream of the status topic, the page shows the state of the pipeline and its lag."""
+        page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
+
+        page.open()
+
+        page.wait_for_text("#pipeline", "Pipeline: running, 0.3 s behind")
 
     def test_figures_do_not_wrap(self, page: Page) -> None:
         """A figure of eight digits has one line at every width."""

@@ -1,20 +1,18 @@
 // The view for operators: the state of the server, from its endpoints for operators. It refreshes every few seconds.
 
 import { bytes, create, duration, element, number, setText } from "./dom.js";
+import { followPipelines, statusStream } from "./pipelines.js";
 import { parseMetrics, quantile, sum } from "./metrics.js";
 import { credentials, Problem, request, requestJson, root } from "./session.js";
-import { WireStream } from "./wire_stream.js";
 
 const INTERVAL_MS = 2000;
 const MAX_STREAMS = 200; // shown; a server may have 100,000
-const PIPELINES_TOPIC = "_pipelines";
 
 export class Operations {
   #catalog;
   #timer = 0;
   #isShown = false;
   #before = null; // the metrics of the previous refresh
-  #pipelines = new Map(); // name -> the newest record
   #stream = null;
 
   /** @param catalog returns the streams of the catalog. */
@@ -131,41 +129,34 @@ export class Operations {
 
   /** Show the status topic of the pipelines, if the visitor may read a stream of it. */
   #followPipelines() {
-    const route = this.#catalog().find((stream) => stream.topics.length === 1 && stream.topics[0].endsWith(PIPELINES_TOPIC));
+    const route = statusStream(this.#catalog());
     element("pipelines-part").hidden = route === undefined;
     if (route === undefined || this.#stream !== null) return;
-    const open = (id, signal) => {
-      const headers = { ...credentials(), ...(id ? { "Last-Event-ID": id } : {}) };
-      return fetch(new URL(`.${route.path}${id ? "" : "?timestamp=0"}`, root), { signal, headers, cache: "no-store" });
-    };
-    this.#stream = new WireStream(open, false, {
-      event: (event) => this.#receive(event),
-      state: ({ name, reason }) => setText(element("pipelines-note"), name === "live" ? "" : (reason ?? "")),
-    });
-    this.#stream.start();
-  }
-
-  #receive(event) {
-    if (event.type !== "message" && event.type !== "delete") return;
-    let record = null;
-    try {
-      record = JSON.parse(event.data);
-    } catch {
-      return;
-    }
-    const name = record?.pipeline ?? record?.name ?? record?._kafka?.key ?? record?.key;
-    if (typeof name !== "string") return;
-    if (event.type === "delete") this.#pipelines.delete(name);
-    else this.#pipelines.set(name, record);
-    const records = [...this.#pipelines].sort(([a], [b]) => (a < b ? -1 : 1));
-    const columns = [...new Set(records.flatMap(([, record]) => Object.keys(record)))].filter((name) => !["name", "pipeline", "_kafka"].includes(name)).slice(0, 12);
-    table(element("pipelines"), ["Pipeline", ...columns.map((name) => name.replaceAll("_", " "))], records.map(([name, record]) => [name, ...columns.map((column) => shown(record[column]))]));
+    this.#stream = followPipelines(new URL(`.${route.path}`, root), credentials, showPipelines);
   }
 }
 
-function shown(value) {
-  if (value === undefined || value === null) return "\u2013";
-  return typeof value === "number" ? number.format(value) : typeof value === "string" ? value : JSON.stringify(value);
+function showPipelines(statuses) {
+  const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Dead letters", "Groups", "Memory"];
+  const rows = [...statuses.values()].sort((one, other) => (one.pipeline < other.pipeline ? -1 : 1));
+  table(element("pipelines"), columns, rows.map((status) => [
+    status.pipeline,
+    create("span", {}, create("span", { className: `badge ${status.state}` }, String(status.state)), status.reason ? ` ${status.reason}` : ""),
+    String(status.updated ?? "\u2013"),
+    figure(status.lag_records, (records) => `${number.format(records)} records, ${duration(Number(status.lag_s) || 0)}`),
+    figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))}/s`),
+    figure(status.batch_s, duration),
+    figure(status.commit_s, duration),
+    figure(status.restarts, number.format),
+    figure(status.dead_letters, number.format),
+    figure(status.state_rows, number.format),
+    figure(status.state_bytes, bytes),
+  ]));
+}
+
+/** Return a number as text, or a dash: everyone who can write to the topic controls the value. */
+function figure(value, format) {
+  return Number.isFinite(value) ? format(value) : "\u2013";
 }
 
 function tiles(all) {

@@ -3,9 +3,11 @@
 import { Board, parseUpdate } from "./board.js";
 import { WorldMap } from "./map.js";
 import { Stream } from "./kafkasse.js";
+import { followPipelines, statusStream } from "./pipelines.js";
 
 const SUMMARY_INTERVAL_MS = 20_000;
 
+const PIPELINE = "topn";
 const STATE_LABELS = { connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
 
 const element = (id) => document.getElementById(id);
@@ -33,6 +35,7 @@ element("retry").addEventListener("click", () => {
   read();
 });
 read();
+showPipeline();
 
 /** Read the stream until it ends with a permanent error. */
 async function read() {
@@ -61,6 +64,18 @@ function remove({ data }) {
   const continent = keyOf(data);
   board.remove(continent);
   countEvent(typeof continent === "string");
+}
+
+/** Show the status of the pipeline that writes the countries, if the server has a stream of it. */
+async function showPipeline() {
+  const response = await fetch("catalog", { headers: { Accept: "application/json" } }).catch(() => null);
+  const route = response?.ok ? statusStream((await response.json()).streams) : undefined;
+  if (route === undefined) return;
+  followPipelines(new URL(`..${route.path}`, location), () => ({}), (statuses) => {
+    const status = statuses.get(PIPELINE);
+    const lag = Number.isFinite(status?.lag_s) ? `, ${status.lag_s.toFixed(1)} s behind` : "";
+    setText("pipeline", status ? `Pipeline: ${status.state}${lag}` : "");
+  });
 }
 
 /** Return the continent that a `delete` event names, or undefined. */

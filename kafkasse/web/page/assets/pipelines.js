@@ -1,0 +1,50 @@
+// The status of the pipelines: the newest record of each pipeline in the topic _pipelines, if the visitor may read it.
+
+import { Stream, StreamError } from "./kafkasse.js";
+
+const TOPIC = "_pipelines";
+
+/** Return the stream of the catalog that contains only the status topic, or undefined. */
+export function statusStream(streams) {
+  return streams.find(({ topics, parameters }) => topics.length === 1 && topics[0] === TOPIC && parameters.length === 0);
+}
+
+/**
+ * Follow the status of all pipelines until `close()` of the result is called.
+ *
+ * @param url the URL of the stream.
+ * @param headers returns the headers of a request.
+ * @param onChange called with a map from the name of each pipeline to its status.
+ */
+export function followPipelines(url, headers, onChange) {
+  const statuses = new Map();
+  const start = new URL(url);
+  start.searchParams.set("timestamp", "0"); // The topic is compacted. With an event ID, the server ignores the time.
+  const stream = new Stream(start, { headers, retryOn: [404] });
+  const message = (event) => {
+    const record = parse(event.data);
+    const status = record?.value ?? record;
+    if (typeof status?.pipeline !== "string") return;
+    statuses.set(status.pipeline, status);
+    onChange(statuses);
+  };
+  const remove = (event) => {
+    const record = parse(event.data);
+    statuses.delete(record?.key ?? record?._kafka?.key);
+    onChange(statuses);
+  };
+  stream.run({ message, delete: remove }).catch((error) => {
+    if (!(error instanceof StreamError)) throw error;
+    statuses.clear();
+    onChange(statuses);
+  });
+  return stream;
+}
+
+function parse(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    return null;
+  }
+}
