@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkasse import schemas
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import find
+from kafkasse.pipelines.catalog import find, of_file
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
 
@@ -289,3 +292,36 @@ def _in_memory(definition: dict[str, Any]) -> Pipeline:
         file.write(json.dumps({"pipelines": {"x": definition}}))
         file.flush()
         return find(f"{file.name}:x")
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("page", ["pipelines.md", "pipeline-tutorial.md"])
+def test_the_samples_in_the_docs_are_valid(page: str, tmp_path: Path) -> None:
+    """Each YAML file of pipelines in the docs defines pipelines."""
+    blocks = re.findall(r"^```yaml\n(pipelines:.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+    assert blocks
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+
+        assert all(isinstance(each, Pipeline) for each in of_file(path))
+
+
+def test_every_setting_of_the_file_is_in_the_docs() -> None:
+    """docs/pipelines.md names each setting in a table."""
+    definitions = schemas.read("pipelines")["$defs"]
+    settings = {
+        name for part in ("pipeline", "source", "table", "query") for name in definitions[part]["properties"]
+    } | set(definitions["query"]["properties"]["window"]["properties"])
+    rows = re.findall(r"^\| (`[^|]*) \|", (DOCS / "pipelines.md").read_text(), re.M)
+
+    assert set() == settings - set(re.findall(r"`(\w+)`", " ".join(rows)))
+
+
+def test_every_argument_of_a_pipeline_is_in_the_docs() -> None:
+    """docs/pipelines.md has a row for each."""
+    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "pipelines.md").read_text(), re.M)
+
+    assert set() == {each.name for each in dataclasses.fields(Pipeline)} - set(rows)
