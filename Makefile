@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
-.PHONY: console dist jar release release-check site diagrams
+.PHONY: console dist jar operators release release-check site diagrams
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -143,6 +143,10 @@ diagrams: setup ## draw the diagrams of the documentation
 	@for file in docs/diagrams/*.d2; do \
 		$(VENV)/diagrams/bin/d2 --layout elk --theme 0 --dark-theme 200 --pad 16 $$file docs/images/$$(basename $$file .d2).svg; \
 	done
+
+# `make test` runs the same tests with less random input. See docs/pipelines.md.
+operators: setup ## compare the operators of the pipelines with plain Python on many random histories
+	@OPERATORS=full $(VENV)/bin/pytest --timeout 900 tests/pipelines/test_operators.py tests/pipelines/test_processors.py $(TEST)
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK

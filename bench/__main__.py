@@ -24,6 +24,7 @@ from bench import (
     idle,
     opening,
     personal,
+    pipeline_state,
     report,
     returning,
     scaling,
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "stalled": scaling.stalled,
     "filtering": filtering.measure,
     "decoding": decoding.measure,
+    "pipeline_state": pipeline_state.measure,
 }
 
 ROUNDS = 5

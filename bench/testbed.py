@@ -65,6 +65,8 @@ class Scale:
     growth_records: int = 60_000
     topics: tuple[int, ...] = (1, 10, 50)
     sizes: tuple[int, ...] = (100, 1024, 102_400)
+    state_keys: tuple[int, ...] = (10_000, 1_000_000)
+    state_updates: int = 300
     warm_up_s: float = 5.0
 
 
@@ -89,6 +91,8 @@ QUICK = Scale(
     topics=(1, 3),
     sizes=(100, 10_240),
     warm_up_s=0.2,
+    state_keys=(100, 200),
+    state_updates=10,
 )
 
 

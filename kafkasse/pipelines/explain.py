@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import result, temporary, topics
+from kafkasse.pipelines import private_spark, result, temporary, topics
 from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
 from kafkasse.schemas import shorten
 
@@ -107,22 +107,13 @@ def _how(source: Source) -> str:
 def _empty(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     """Return a stream or a table without rows for each source, with the columns of Spark's Kafka source."""
     table = spark.createDataFrame([], KAFKA_COLUMNS)
-    return {name: table if source.table else _stream(table) for name, source in pipeline.sources.items()}
-
-
-def _stream(like: DataFrame) -> DataFrame:
-    """Return an empty stream in memory, which real-time mode accepts."""
-    spark = like.sparkSession
-    jvm: Any = spark._jvm
-    stream = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
-    encoder = jvm.org.apache.spark.sql.Encoders.row(like._jdf.schema())
-    return DataFrame(stream.singlePartition(spark._jsparkSession, encoder).toDF(), spark)
+    return {
+        name: table if source.table else private_spark.empty_stream(table) for name, source in pipeline.sources.items()
+    }
 
 
 def _plan(rows: DataFrame) -> str:
-    jvm: Any = rows.sparkSession._jvm
-    simple = jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
-    return str(rows._jdf.queryExecution().explainString(simple)).strip()
+    return private_spark.explained(rows, "simple").strip()
 
 
 def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | None:

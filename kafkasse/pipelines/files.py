@@ -6,6 +6,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from kafkasse.pipelines import private_spark
+
 
 class Files:
     """Reads and writes small files with Hadoop's FileSystem.
@@ -15,8 +17,8 @@ class Files:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
-        self._configuration = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined,unused-ignore]
+        self._jvm = private_spark.java(spark)
+        self._configuration = private_spark.hadoop_configuration(spark)
 
     def read(self, path: str) -> str | None:
         """Return the content of a file, or None if the file does not exist."""

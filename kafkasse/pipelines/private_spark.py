@@ -6,14 +6,66 @@ checks that no other module of the pipelines uses private names of PySpark.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from kafkasse.java.compiler import JAR
+
+
+def java(spark: SparkSession) -> Any:
+    """Return the classes of the session's JVM, by package: `java(spark).java.util.Properties()`."""
+    return spark._jvm
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """Return Hadoop's settings, which define the file systems and their credentials."""
+    context: Any = spark.sparkContext
+    return context._jsc.hadoopConfiguration()
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the context has ended."""
+    context: Any = spark.sparkContext
+    return bool(context._jsc.sc().isStopped())
+
+
+def process() -> subprocess.Popen[bytes] | None:
+    """Return the process of the JVM, if PySpark has started it."""
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def forget() -> None:
+    """Forget the JVM and what belongs to it, so that PySpark can start another one."""
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def java_query(query: StreamingQuery) -> Any:
+    """Return the Java object of a query."""
+    return query._jsq
+
+
+def explained(rows: DataFrame, mode: str) -> str:
+    """Return the plan as text. The mode is one of those of `DataFrame.explain()`."""
+    execution: Any = rows._jdf.queryExecution()
+    return str(
+        execution.explainString(java(rows.sparkSession).org.apache.spark.sql.execution.ExplainMode.fromString(mode))
+    )
+
+
+def empty_stream(like: DataFrame) -> DataFrame:
+    """Return an empty stream in memory, which real-time mode accepts, with the columns of this DataFrame."""
+    spark = like.sparkSession
+    stream = java(spark).org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
+    encoder = java(spark).org.apache.spark.sql.Encoders.row(like._jdf.schema())
+    return DataFrame(stream.singlePartition(spark._jsparkSession, encoder).toDF(), spark)
 
 
 def is_classic(spark: SparkSession) -> bool:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint, failures, start, topics
+from kafkasse.pipelines import checkpoint, failures, private_spark, start, topics
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.listener import Listener, listening
 from kafkasse.pipelines.pipeline import Mode, Pipeline
@@ -152,8 +151,8 @@ def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> Non
     Another signal, or a batch that takes longer than DRAIN_TIMEOUT_S, ends the query without the commit.
     """
     # Spark's public stop() interrupts the batch. Between two batches, Spark reads the state that stop() sets.
-    execution: Any = query._jsq.streamingQuery()
-    states: Any = spark._jvm.org.apache.spark.sql.execution.streaming.runtime  # type: ignore[union-attr]
+    execution = private_spark.java_query(query).streamingQuery()
+    states = private_spark.java(spark).org.apache.spark.sql.execution.streaming.runtime
     execution.state().set(getattr(getattr(states, "TERMINATED$"), "MODULE$"))
     deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
     while execution.queryExecutionThread().isAlive():
@@ -165,8 +164,8 @@ def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> Non
 
 def failure(spark: SparkSession, query: StreamingQuery) -> CommandError | Interrupted:
     """Return the error of a query that has ended."""
-    jvm: Any = spark._jvm
-    exception = query._jsq.exception()
+    jvm = private_spark.java(spark)
+    exception = private_spark.java_query(query).exception()
     reason = jvm.org.apache.spark.util.Utils.exceptionString(exception.get()) if exception.isDefined() else "it ended"
     local = is_local(str(spark.sparkContext.master))
     return failures.explain(reason, local=local, committed=query.lastProgress is not None)

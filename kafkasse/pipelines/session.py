@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
 from kafkasse.java import runtime
-from kafkasse.pipelines import jvm, temporary
+from kafkasse.pipelines import jvm, private_spark, temporary
 from kafkasse.pipelines.supervisor import Crashed
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and the query itself occupy a slot
@@ -38,6 +38,8 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
+    # A commit writes the changes of the state, and not all of it. Otherwise records wait while a large state is saved.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # with version 1, real-time mode cannot repeat a batch
     # Wait for all executors: Spark rejects the query if too few slots are registered when it starts. Settings such as
     # spark.cores.max define how many to expect.
@@ -85,7 +87,7 @@ def session(
             with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the JVM has ended
                 spark.stop()
         except (Py4JNetworkError, ConnectionError) as error:
-            process = _jvm_process()
+            process = private_spark.process()
             if process is None:
                 raise CommandError("the JVM of spark-submit has ended; submit the application again") from error
             raise Crashed(_explain_exit(process.wait(JVM_EXIT_TIMEOUT_S))) from error
@@ -140,9 +142,9 @@ class Sessions:
 
 def _is_usable(spark: SparkSession) -> bool:
     """Whether the JVM and the context run. The context ends if, for example, a cluster removes the application."""
-    process = _jvm_process()
+    process = private_spark.process()
     try:
-        return (process is None or process.poll() is None) and not spark.sparkContext._jsc.sc().isStopped()
+        return (process is None or process.poll() is None) and not private_spark.is_stopped(spark)
     except (Py4JError, OSError):
         return False
 
@@ -211,18 +213,12 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _jvm_process() -> subprocess.Popen[bytes] | None:
-    return getattr(SparkContext._gateway, "proc", None)
-
-
 def _end_jvm() -> None:
     """Close the JVM's stdin, which makes it exit, even if it was interrupted in the middle of a call."""
-    process = _jvm_process()
+    process = private_spark.process()
     if process is None or process.stdin is None:
         return
-    # Forget the JVM and what belongs to it, so that PySpark can start another one.
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    private_spark.forget()
     process.stdin.close()
     try:
         process.wait(JVM_EXIT_TIMEOUT_S)

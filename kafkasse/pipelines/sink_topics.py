@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ig
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
+from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.topics import SHORT_TIMEOUTS
 
@@ -147,4 +148,4 @@ class SinkTopics:
 
 
 def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
+    return private_spark.java(spark)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import tables
+from kafkasse.pipelines import private_spark, tables
 from kafkasse.pipelines.pipeline import Pipeline, Source
 from kafkasse.pipelines.supervisor import Unavailable
 
@@ -60,7 +60,7 @@ def client_settings(spark: SparkSession, properties: str, bootstrap_servers: str
         properties: the content of a Java properties file, as Kafka's own tools accept it.
         bootstrap_servers: `host:port,host:port`. Overrides the properties.
     """
-    jvm: Any = spark._jvm
+    jvm = private_spark.java(spark)
     parsed = jvm.java.util.Properties()
     parsed.load(jvm.java.io.StringReader(properties))
     return {name: parsed.getProperty(name) for name in parsed.stringPropertyNames()} | {
@@ -88,7 +88,7 @@ def names(spark: SparkSession, kafka: dict[str, str]) -> set[str]:
 
 @contextmanager
 def _admin(spark: SparkSession, kafka: dict[str, str]) -> Iterator[Any]:
-    jvm: Any = spark._jvm
+    jvm = private_spark.java(spark)
     properties = jvm.java.util.Properties()
     for name, value in (kafka | SHORT_TIMEOUTS).items():
         properties.setProperty(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,12 @@ from kafkasse.pipelines.private_spark import java_class
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
 from tests.pipelines.micro_batches import MicroBatches
-from tests.support.examples import examples
 
-HISTORIES = 12  # Spark takes seconds for a query, however many independent histories it contains
+HISTORIES = 15  # Spark takes seconds for a query, however many independent histories it contains
+QUERIES = 20 if os.environ.get("OPERATORS") == "full" else 1
 STATE_PARTITIONS = 2
 in_batches_of_histories = settings(
-    max_examples=examples(2), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=QUERIES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
@@ -118,9 +119,7 @@ def random_edits(chance: Random, count: int) -> list[Edit]:
     ]
 
 
-def test_a_query_resumes_from_its_checkpoint(
-    spark: SparkSession, partitions: None, engine: Engine, tmp_path: Path
-) -> None:
+def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine, tmp_path: Path) -> None:
     """After a restart, the results are those of all edits, and a client that drops lower versions shows them."""
     edits = plain.numbered(random_edits(Random(3), 200))  # noqa: S311 - not used for cryptography
     stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine=engine))
@@ -148,11 +147,9 @@ def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(
     assert 3 == len(repeated)
 
 
-def test_an_empty_group_is_emitted_and_continues_to_count(
-    spark: SparkSession, partitions: None, engine: Engine, tmp_path: Path
-) -> None:
+def test_an_empty_group_is_emitted_and_continues_to_count(spark: SparkSession, tmp_path: Path) -> None:
     """A group without members has no items. Its version increases when it has members again."""
-    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine=engine))
+    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine="jvm"))
     edits = [Edit("k", "north", 1, offset=5), Edit("k", None, 1, offset=6), Edit("k", "north", 2, offset=7)]
 
     stream.process(*(frame(spark, [edit]) for edit in edits))

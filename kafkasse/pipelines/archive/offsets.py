@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ig
 from pyspark.sql import SparkSession
 
 from kafkasse.archive.manifest import UNKNOWN_EPOCH
+from kafkasse.pipelines import private_spark
 
 PEEK_MS = 250  # how long to wait for a record after an offset that may be the last one
 MAX_POLLS = 4
@@ -59,7 +60,7 @@ class KafkaOffsets:
     """
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str], topic: str) -> None:
-        jvm: Any = spark._jvm
+        jvm = private_spark.java(spark)
         self._jvm = jvm
         self._topic = topic
         properties = jvm.java.util.Properties()

@@ -1,0 +1,293 @@
+"""The latency of a Top 3 with a large state, and how long the pipeline takes to resume.
+
+    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 300] [--state-partitions 2] [--one-group]
+
+Runs an embedded broker and `kafkasse pipeline run`, and writes KEYS records with 1,000 keys for each group, or with a single
+group. Then each update makes a random key the largest of its group, and the next one is sent when the sink contains the
+result. The latency is from Kafka to Kafka. With --one-group, a second series removes the largest key each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.figures import Figures, Row
+from bench.machine import commit, machine
+from kafkasse.pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from bench.testbed import Testbed  # Spark's process imports this module, but needs no client of the benchmark
+
+SOURCE, SINK, PARTITIONS = "members", "tops", 3
+KEYS_PER_GROUP = 1000
+WARM_UP = 30
+RESULT_TIMEOUT_S = 200.0
+BURST = 20_000
+# The name, the unit and the goal with the largest state.
+FIGURES = (
+    ("load", "records/s", math.nan),
+    ("update, p50", "ms", 50.0),
+    ("update, p99", "ms", 150.0),
+    ("burst", "records/s", math.nan),
+    ("cores used in the burst", "cores", math.nan),
+    ("memory", "MB", math.nan),
+    ("restart until ready", "s", math.nan),
+    ("restart until the first result", "s", 15.0),
+)
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def top_3(records: Any) -> Any:
+    """The three largest members of each group."""
+    from pyspark.sql import functions as F
+
+    from kafkasse.pipelines.operators import ranked
+
+    member = F.from_json(F.col("value").cast("string"), "group string, rank bigint, name string").alias("item")
+    rows = records.select(F.col("key").cast("string").alias("key"), member, "partition", "offset")
+    top = ranked(rows.select("*", "item.group", "item.rank"), 3)
+    return top.select(F.col("group").alias("key"), F.to_json("items").alias("value"), "version", "position")
+
+
+pipeline = Pipeline(
+    "state",
+    SOURCE,
+    top_3,
+    SINK,
+    state_partitions=int(os.environ.get("STATE_PARTITIONS", "2")),
+    spark={"spark.driver.memory": os.environ.get("HEAP", "1g")},
+)
+
+
+class Topics:
+    """Writes members and reads their groups' Top 3."""
+
+    def __init__(self, servers: str, groups: int) -> None:
+        from confluent_kafka import Consumer, Producer, TopicPartition
+
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "linger.ms": 0, "queue.buffering.max.messages": 500_000}
+        )
+        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "fetch.wait.max.ms": 10})
+        self._consumer.assign([TopicPartition(SINK, 0, 0)])
+        self._groups = groups
+        self._rank = 10_000_000
+
+    def load(self, keys: int) -> None:
+        """Write all keys, and wait until the pipeline has processed them."""
+        for key in range(keys):
+            self._send(key, key, key % PARTITIONS)
+            if key % 10_000 == 0:
+                self._producer.flush()
+        for partition in range(PARTITIONS):
+            self._wait(self._send(keys + partition, self._next_rank(), partition))
+
+    def _next_rank(self) -> int:
+        self._rank += 1
+        return self._rank
+
+    def _send(self, key: int, rank: int | None, partition: int) -> bytes:
+        """Send a member. Returns bytes that only a Top 3 with this member contains."""
+        member = {"group": f"g{key % self._groups}", "rank": rank, "name": f"the name of member {key}"}
+        value = None if rank is None else json.dumps(member).encode()
+        self._producer.produce(SOURCE, value, f"k{key}".encode(), partition)
+        self._producer.poll(0)
+        return f'"rank":{rank},'.encode()
+
+    def _wait(self, mark: bytes) -> None:
+        deadline_s = time.monotonic() + RESULT_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            record = self._consumer.poll(0.1)
+            if record is not None and record.value() and mark in record.value():
+                return
+        raise TimeoutError(f"no Top 3 contains {mark!r}")
+
+    def promotions(self, keys: int, count: int) -> Iterator[float]:
+        """Make random keys the largest of their groups. Yields the latencies in milliseconds."""
+        chance = random.Random(1)
+        for _ in range(count):
+            key = chance.randrange(keys)
+            began_s = time.perf_counter()
+            self._wait(self._send(key, self._next_rank(), key % PARTITIONS))
+            yield (time.perf_counter() - began_s) * 1000
+            time.sleep(0.02)
+
+    def removals(self, keys: int, count: int) -> Iterator[float]:
+        """Make the largest key of the only group the smallest. Yields the latencies in milliseconds."""
+        for key in range(count):
+            self._wait(self._send(key, self._next_rank(), key % PARTITIONS))
+        for removed in range(count - 1, 3, -1):
+            began_s = time.perf_counter()
+            self._send(removed, -removed, removed % PARTITIONS)
+            self._wait(f'member {removed - 3}"'.encode())
+            yield (time.perf_counter() - began_s) * 1000
+
+    def burst(self, keys: int) -> float:
+        """Send BURST corrections of random keys. Returns how many the pipeline processes per second."""
+        chance = random.Random(2)
+        began_s = time.perf_counter()
+        for _ in range(BURST):
+            key = chance.randrange(keys)
+            self._send(key, chance.randrange(keys), key % PARTITIONS)
+        for partition in range(PARTITIONS):
+            self._wait(self._send(keys + partition, self._next_rank(), partition))
+        return BURST / (time.perf_counter() - began_s)
+
+
+class Running:
+    """A running pipeline."""
+
+    def __init__(self, servers: str, checkpoint: str) -> None:
+        self._began_s = time.perf_counter()
+        words = ["pipeline", "run", "bench.pipeline_state:pipeline", "--bootstrap-servers", servers]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kafkasse", *words, "--checkpoint", checkpoint], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout
+        self._process.stdout.readline()
+        self.ready_s = time.perf_counter() - self._began_s
+
+    def since_start_s(self) -> float:
+        return time.perf_counter() - self._began_s
+
+    def memory_mb(self) -> float:
+        """The resident memory of Spark's JVM and of the Python process."""
+        return sum(_status_kb(process, "VmRSS") for process in self._processes()) / 1024
+
+    def cpu_s(self) -> float:
+        """The CPU time of both processes."""
+        return sum(
+            sum(map(int, Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[11:13])) / TICKS_PER_S
+            for each in self._processes()
+        )
+
+    def _processes(self) -> list[int]:
+        parent = self._process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [parent, *map(int, children)]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+
+def _status_kb(process: int, name: str) -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+@contextmanager
+def broker_with_topics() -> Iterator[str]:
+    """An embedded broker with an empty source and an empty sink."""
+    from kafka import KafkaAdminClient
+
+    from kafkasse.broker import EmbeddedBroker
+
+    with EmbeddedBroker() as broker:
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        admin.create_topics(
+            {
+                SOURCE: {"num_partitions": PARTITIONS, "replication_factor": 1},
+                SINK: {"num_partitions": 1, "replication_factor": 1},
+            },
+            wait_for_metadata=True,
+        )
+        admin.close()
+        yield broker.bootstrap_servers
+
+
+def measure(testbed: Testbed) -> Figures:
+    """Return the latencies with states of different sizes, and with a single group."""
+    rows = []
+    smallest, *_, largest = testbed.scale.state_keys
+    small, large = (state(keys, testbed.scale.state_updates, one_group=False) for keys in (smallest, largest))
+    single = state(largest, testbed.scale.state_updates, one_group=True)
+    for name, unit, goal in FIGURES:
+        key = f"pipeline_state.{name.replace(', ', '.').replace(' ', '_')}"
+        rows += [
+            Row(f"{key}.{smallest}", f"{name}, {smallest:,} keys", small[name], unit),
+            Row(
+                f"{key}.{largest}",
+                f"{name}, {largest:,} keys",
+                large[name],
+                unit,
+                small[name],
+                f"{smallest:,} keys",
+                goal,
+            ),
+            Row(f"{key}.group", f"{name}, a group of {largest:,} keys", single[name], unit),
+        ]
+    return Figures(rows)
+
+
+def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
+    """Measure a state of this many keys."""
+    groups = 1 if one_group else max(1, keys // KEYS_PER_GROUP)
+    with broker_with_topics() as servers, tempfile.TemporaryDirectory() as checkpoint:
+        topics = Topics(servers, groups)
+        running = Running(servers, checkpoint)
+        try:
+            began_s = time.perf_counter()
+            topics.load(keys)
+            figures = {"load": keys / (time.perf_counter() - began_s)}
+            print(f"{keys:,} keys: loaded", file=sys.stderr, flush=True)
+            figures |= _percentiles("update", list(topics.promotions(keys, updates + WARM_UP))[WARM_UP:])
+            if one_group:
+                figures |= _percentiles("removal of the largest", list(topics.removals(keys, updates)))
+            cpu_s, at_s = running.cpu_s(), time.perf_counter()
+            figures["burst"] = topics.burst(keys)
+            figures["cores used in the burst"] = (running.cpu_s() - cpu_s) / (time.perf_counter() - at_s)
+            figures["memory"] = running.memory_mb()
+        finally:
+            running.stop()
+        running = Running(servers, checkpoint)
+        try:
+            figures["restart until ready"] = running.ready_s
+            next(topics.promotions(keys, 1))
+            figures["restart until the first result"] = running.since_start_s()
+        finally:
+            running.stop()
+    return figures
+
+
+def _percentiles(name: str, latencies_ms: list[float]) -> dict[str, float]:
+    ordered = sorted(latencies_ms)
+    return {f"{name}, p{share}": ordered[int(len(ordered) * share / 100)] for share in (50, 99)}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--updates", type=int, default=300)
+    parser.add_argument("--state-partitions", type=int, default=2)
+    parser.add_argument("--heap", default="1g")
+    parser.add_argument("--one-group", action="store_true", help="put all keys into a single group")
+    args = parser.parse_args()
+    os.environ |= {"STATE_PARTITIONS": str(args.state_partitions), "HEAP": args.heap}
+    load = os.getloadavg()[0]
+    columns = {keys: state(keys, args.updates, args.one_group) for keys in args.keys}
+    print(f"{machine()}; commit {commit()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after")
+    print(f"| {args.state_partitions} state partitions | {' | '.join(f'{keys:,} keys' for keys in columns)} |")
+    print("| --- |" + " ---: |" * len(columns))
+    units = {name: unit for name, unit, _ in FIGURES}
+    for name in columns[args.keys[0]]:
+        print(
+            f"| {name} [{units.get(name, 'ms')}] | {' | '.join(f'{column[name]:,.1f}' for column in columns.values())} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
