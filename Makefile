@@ -169,7 +169,7 @@ release: setup ## set the VERSION, and give it a section in the changelog
 	@$(VENV)/bin/python -m tests.project.release $(VERSION)
 
 # Takes more than an hour, because of `make compat`. See docs/releasing.md.
-release-check: lint test dist audit compat ## all checks before a release
+release-check: lint site test dist audit compat ## all checks before a release
 
 # Only runs again if the requirements have changed.
 $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
