@@ -1,0 +1,1 @@
+../../../kafkasse/javascript/kafkasse.js

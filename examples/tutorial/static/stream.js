@@ -1,1 +1,0 @@
-../../../kafkasse/web/page/assets/stream.js
