@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find, of_file
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
+from tests.support.registry import Registry
 
 ORDERS = """\
 pipelines:
@@ -172,6 +174,43 @@ def test_an_unusable_schema_is_an_error(file: Path, content: str | None, expecte
 
     assert message(file).startswith("pipelines.yaml:5: pipelines.large-orders.source.schema")
     assert expected in message(file)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """A schema registry."""
+    registry = Registry()
+    yield registry
+    registry.close()
+
+
+def in_registry(registry: Registry, **more: Any) -> str:
+    """ORDERS with its schema in the registry."""
+    schema = {"registry": registry.url, "subject": "orders-value"} | more
+    return ORDERS.replace("schema: {", f"schema: {json.dumps(schema)} #")
+
+
+def test_the_schema_can_be_in_a_registry(file: Path, registry: Registry) -> None:
+    """The latest version is used, unless the file names another one."""
+    for name in ("id", "order_id"):
+        registry.register("orders-value", {"properties": {name: {"type": "string"}}}, "JSON")
+    file.write_text(in_registry(registry))
+    latest = find(str(file))
+    file.write_text(in_registry(registry, version=1))
+
+    first = find(str(file))
+
+    assert {"order_id": "STRING"} == latest.settings["query"]["fields"]["source"]
+    assert {"id": "STRING"} == first.settings["query"]["fields"]["source"]
+
+
+def test_a_schema_of_another_type_is_an_error(file: Path, registry: Registry) -> None:
+    """The error names the type."""
+    registry.register("orders-value", '"string"')
+    file.write_text(in_registry(registry))
+    assert message(file).endswith("is of type AVRO; a pipeline reads JSON with a JSON Schema")
+    file.write_text(in_registry(registry, subject="orders"))
+    assert message(file).endswith("the registry has no version latest of the subject orders")
 
 
 def pipeline_of(file: Path, **changes: Any) -> Pipeline:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafkasse.commands import main
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN
@@ -100,3 +104,28 @@ def test_an_invalid_query_is_an_error(spark: SparkSession) -> None:
 
     with pytest.raises(CommandError, match=r"the query of the pipeline wrong is not valid: \[UNRESOLVED_COLUMN.*keys"):
         explain(spark, pipeline)
+
+
+@pytest.mark.parametrize(("mode", "code"), [("realtime", 1), ("microbatch", 0)])
+def test_the_exit_code_says_whether_the_mode_accepts_the_query(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mode: str,
+    code: int,
+) -> None:
+    """Both sinks have state, which only micro-batches accept."""
+    window = {"size": "1 minute", "aggregates": {"n": "count(*)"}}
+    sinks = {name: {"topic": name, "query": {"window": window}} for name in ("one", "two")}
+    source = {"topic": "orders", "schema": {"properties": {"id": {"type": "string"}}}}
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(json.dumps({"pipelines": {"both": {"source": source, "sinks": sinks, "mode": mode}}}))
+    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(spark))
+
+    found = main(["pipeline", "check", str(file)])
+
+    out, err = capsys.readouterr()
+    assert code == found
+    assert "  micro-batches: accepted\n" in out
+    assert ("the mode realtime of the pipeline both is rejected" in err) == bool(code)

@@ -11,7 +11,7 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import tables
+from kafkasse.pipelines import Pipeline, dead_letters, tables
 from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type, validate
@@ -42,11 +42,15 @@ class Defined:
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
 
-    def frame(self, definition: dict[str, Any], **sources: DataFrame) -> dict[str, DataFrame]:
-        """The rows of each sink."""
+    def pipeline(self, definition: dict[str, Any]) -> Pipeline:
+        """The defined pipeline."""
         path = self.directory / "pipelines.yaml"
         path.write_text(yaml.safe_dump({"pipelines": {"x": definition}}))
-        results: Any = Definitions(path).pipeline("x").query(**sources)
+        return Definitions(path).pipeline("x")
+
+    def frame(self, definition: dict[str, Any], **sources: DataFrame) -> dict[str, DataFrame]:
+        """The rows of each sink."""
+        results: Any = self.pipeline(definition).query(**sources)
         return dict(results)
 
     def __call__(self, query: dict[str, Any], *records: Any, **more: Any) -> list[tuple[str, Any]]:
@@ -249,3 +253,20 @@ def test_an_unknown_column_is_an_error(run: Defined, query: dict[str, Any], reas
     """The message lists the columns."""
     with pytest.raises(CommandError, match=reason):
         run(query, order("a", 1))
+
+
+def test_a_bad_record_is_one_dead_letter_although_two_sinks_read_it(run: Defined) -> None:
+    """A source that several sinks use is checked once."""
+    definition = {
+        "source": {"topic": "orders", "schema": ORDER},
+        "sinks": {"one": {"topic": "one"}, "two": {"topic": "two", "query": {"where": "amount > 1"}}},
+    }
+    pipeline = run.pipeline(definition)
+    rows = kafka_rows(run.spark, ("a", "{"), order("b", 1))
+
+    bad = dead_letters.bad_records(pipeline, {"source": rows})
+
+    assert bad
+    assert [(b"a", b"{", 0, "its value is not JSON")] == [
+        (bytes(row.key), bytes(row.value), row.offset, row.problem) for row in bad.collect()
+    ]
