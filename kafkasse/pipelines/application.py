@@ -22,7 +22,17 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from kafkasse.errors import CommandError
 from kafkasse.log_line import Fields
-from kafkasse.pipelines import dead_letters, failing_record, metrics, rebuild, runner, session, temporary, topics
+from kafkasse.pipelines import (
+    contract,
+    dead_letters,
+    failing_record,
+    metrics,
+    rebuild,
+    runner,
+    session,
+    temporary,
+    topics,
+)
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.sink_topics import SinkTopics
 from kafkasse.pipelines.status import Status
@@ -126,6 +136,10 @@ class _Application:
         if letters := progress.observedMetrics.get(dead_letters.OBSERVED):
             self.status.rejected(letters.records)
             return
+        results = progress.observedMetrics.get(contract.OBSERVED)
+        if results and results.records:
+            self.status.rejected(results.records)
+            logger.warning("dead letters: %d results, such as one because %s", results.records, results.example)
         now_s = time.monotonic()
         is_due = now_s - self.checked_at_s >= STATUS_INTERVAL_S
         self.status.committed(json.loads(progress.json), self._end(spark, kafka) if is_due else None)

@@ -21,6 +21,7 @@ HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 DEAD_LETTER_HEADERS = tuple(
     f"kafkasse-dead-letter-{name}" for name in ("reason", "topic", "partition", "offset", "timestamp", "omitted")
 )
+OBSERVED = "rejected_results"  # the observation that counts results that became dead letters: `records`, and `example`
 NO_KEY = "it has no key"
 # Versions of the first generation are those of the query. A rebuild starts a new generation, whose records are all newer.
 GENERATION = 2**48
@@ -51,7 +52,7 @@ def records(
         size("key", "value", "headers") > limit(max_bytes), too_large(size("key", "value", "headers"), limit(max_bytes))
     )
     checked = complete.withColumn("problem", problem).observe(
-        "rejected_results", F.count("problem").alias("records"), F.max("problem").alias("example")
+        OBSERVED, F.count("problem").alias("records"), F.max("problem").alias("example")
     )
     bad = F.col("problem").isNotNull()
     letter_headers = F.concat("headers", dead_letter_headers(F.col("problem"), F.col("topic")))

@@ -28,7 +28,7 @@ INTERVAL_S = 5.0
 POLL_INTERVAL_S = 1.0
 MAX_BACKOFF_S = 60.0
 STOP_TIMEOUT_S = 30.0
-OBSERVED = "dead_letters"  # the name of the observation: `records`, and `example`
+OBSERVED = "dead_letters"  # the observation that counts bad records: `records`, and `example`
 
 logger = logging.getLogger("kafkasse.pipeline")
 

@@ -11,6 +11,7 @@ SLOTS = (
     "Spark has too few slots: real-time mode needs one slot for each partition of the source and one for each state "
     "partition, all at the same time"
 )
+STATE_SCHEMA = "SCHEMA_NOT_COMPATIBLE"
 KAFKA_ERRORS = "org.apache.kafka.common.errors."
 # Other classes than Kafka's have some of these names too. For example, Spark has a TimeoutException for a lost executor.
 NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableException", "NetworkException")
@@ -42,6 +43,11 @@ def explain(reason: str, *, local: bool, committed: bool) -> CommandError | Inte
         if local:
             return CommandError(f"{SLOTS}; use --master local[N] with a larger N")
         return Unavailable(f"{SLOTS}; waiting for executors of the cluster")
+    if STATE_SCHEMA in reason:
+        return CommandError(
+            "the state in the checkpoint has other fields or types than the query; run the pipeline with --rebuild to "
+            "compute all results again beside the running version and then switch over, or undo the change"
+        )
     for name, sentence in PERMANENT.items():
         if KAFKA_ERRORS + name in reason:
             return CommandError(sentence)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines import Pipeline, failures
 from kafkasse.pipelines.manifest import Manifest, differences, plain_settings
 
 CHECKPOINT = "hdfs:///kafkasse/topn"
@@ -86,6 +86,16 @@ def test_other_changes_are_accepted(change: dict[str, Any]) -> None:
 def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: list[str]) -> None:
     """Rows of the state that lack the new field are read with null in its place."""
     assert expected == list(differences(before, after))
+
+
+def test_a_state_with_other_fields_is_rejected() -> None:
+    """The manifest does not contain the fields of the state. Spark compares them, and its error names no solution."""
+    error = failures.explain(
+        "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema", local=True, committed=False
+    )
+
+    assert isinstance(error, CommandError)
+    assert "--rebuild" in str(error)
 
 
 def test_a_damaged_manifest_is_an_error() -> None:
