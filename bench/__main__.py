@@ -33,9 +33,17 @@ from bench import (
 from bench.figures import Figures, merged
 from bench.testbed import QUICK, Scale, Testbed
 
+
+def _archive(testbed: Testbed) -> Figures:
+    from bench import archive  # needs pyarrow
+
+    return archive.measure(testbed)
+
+
 MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "ceiling": fan_out.ceiling,
     "catch_up": catch_up.measure,
+    "archive": _archive,
     "fan_out": fan_out.measure,
     "latency": fan_out.latency,
     "opening": opening.measure,

@@ -140,8 +140,10 @@ class ArchiveReader:
             if self._threads is None:
                 self._threads = ThreadPool(MAX_THREADS)
             with timeout:
-                result: Result = self._threads.apply(self._checked, (call,))
-                return result
+                result: Result | Exception = self._threads.apply(self._outcome, (call,))
+            if isinstance(result, Exception):
+                raise result
+            return result
         except (FileNotFoundError, DamagedFile):
             raise
         except (OSError, NotAnArchive, InvalidManifest) as error:
@@ -154,12 +156,18 @@ class ArchiveReader:
             self._log(f"no answer within {READ_TIMEOUT_S:g} s")
             raise _unavailable() from error
 
-    def _checked(self, call: Callable[[], Result]) -> Result:
+    def _outcome(self, call: Callable[[], Result]) -> Result | Exception:
+        """Return `call()`, or the error that it raises. gevent would print the traceback of an error in a thread."""
         try:
             return call()
-        except FileNotFoundError:
-            self._directory.check()  # if the whole archive is missing, this is not about one file
-            raise
+        except FileNotFoundError as error:
+            try:
+                self._directory.check()
+            except NotAnArchive as missing:  # the whole archive, not only one file
+                return missing
+            return error
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            return error
 
     def _log(self, problem: str) -> None:
         if time.monotonic() >= self._logged_at + LOG_INTERVAL_S:

@@ -21,6 +21,7 @@ from tests.history.simulation import Simulation
 from tests.history.wire import Partition
 
 ROW_GROUP_BYTES = 200  # a few records
+SETTLING_TURNS = 60
 
 
 class ArchiveSimulation(Simulation):
@@ -87,6 +88,12 @@ class ArchiveSimulation(Simulation):
     def truncate_at(self, partition: Partition, end: int) -> None:
         if end > self.firsts[partition]:
             super().truncate_at(partition, end)
+
+    def settle(self) -> None:
+        """Let the tail leave the archive first, from which it reads one row group in each turn."""
+        for _ in range(SETTLING_TURNS):
+            self.turn()
+        super().settle()
 
     def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
         topic, at = partition
