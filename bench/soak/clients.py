@@ -282,6 +282,8 @@ class Client:
         self._check = StreamCheck(self._stream.first_shown)
         connection = self._connect(f"?timestamp={self._past_ms()}", SMALL_BUFFER_BYTES)
         self._pause(self._pool.write_timeout_s * STALLED_SHARE)
+        # With a buffer that is smaller than a packet on the loopback interface, reading megabytes may take minutes.
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MAX_READ_BYTES)
         deadline = time.monotonic() + SILENCE_TIMEOUT_S
         while not self._pool.over.is_set() and time.monotonic() < deadline:
             if not (data := connection.read(SILENCE_TIMEOUT_S)):
