@@ -27,7 +27,7 @@ from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
 
 GROUP = "spark-kafka"
-SMALLEST = "spark-token-provider-kafka-0-10_2.13-4.0.0.jar"
+SMALLEST = "spark-token-provider-kafka-0-10_2.13-4.2.0.jar"
 FETCH = f"from kafkasse.java import jars; print(len(jars.fetch('{GROUP}')))"
 
 
@@ -108,7 +108,7 @@ def test_rejects_and_deletes_a_jar_with_the_wrong_hash(
     cache: Path, use_registry: Callable[[str], None], tmp_path: Path
 ) -> None:
     """A registry that serves a different file under the jar's name cannot put it into the cache."""
-    module = tmp_path / "registry/org/apache/spark/spark-token-provider-kafka-0-10_2.13/4.0.0"
+    module = tmp_path / "registry/org/apache/spark/spark-token-provider-kafka-0-10_2.13/4.2.0"
     module.mkdir(parents=True)
     (module / SMALLEST).write_bytes(b"a different file")
     use_registry(f"{(tmp_path / 'registry').as_uri()}/")

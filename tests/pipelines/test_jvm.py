@@ -66,6 +66,7 @@ def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Pa
     assert 0 == used.returncode, used.stdout + used.stderr
 
 
+@pytest.mark.processes
 def test_the_archive_belongs_to_one_set_of_jars_and_options(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another connector has an archive of its own, so that a JVM never uses classes of another version."""
     names = [jvm.archive_path()]

@@ -242,7 +242,7 @@ def test_clusters_may_have_registries_of_their_own(server: Registry, log: Memory
             routes={"here": {**route, "path": "/here"}, "eu": {**route, "path": "/eu", "cluster": "eu"}},
         )
         app = Flask("host")
-        app.register_blueprint(streams_blueprint(config, lambda cluster: log, "kafkasse", catalog=True))
+        app.register_blueprint(streams_blueprint(config, lambda cluster: log, "kafkasse", catalog=True, console=False))
 
         here, eu = (
             events_of(app.test_client(), f"/{name}?since=0", last)

@@ -70,7 +70,7 @@ def client(clusters: Clusters) -> FlaskClient:
         routes=ROUTES,
     )
     app = Flask("host")
-    app.register_blueprint(streams_blueprint(config, clusters.open, "kafkasse", catalog=False))
+    app.register_blueprint(streams_blueprint(config, clusters.open, "kafkasse", catalog=False, console=False))
     return app.test_client()
 
 
