@@ -71,8 +71,8 @@ compat-kafka: setup ## read from real brokers of several versions
 	done
 
 # Ten minutes; `make test` does the same for a few seconds, and ignores the time that a frame takes. See docs/console.md.
-console: setup ## measure the web console in Chromium at 1,000 events per second
-	@CONSOLE_SECONDS=600 $(VENV)/bin/pytest -s --timeout 900 tests/web/test_console_speed.py $(TEST)
+console: setup ## test the web console in Chromium and Firefox, and measure it at 1,000 events per second
+	@CONSOLE_SECONDS=600 $(VENV)/bin/pytest -s --timeout 900 tests/web/test_console_page.py tests/web/test_console_speed.py $(TEST)
 
 # Skips the proxies that are not installed. See docs/proxies.md.
 proxies: setup ## run streams through real proxies with their documented configuration

@@ -28,6 +28,13 @@ from tests.web.console_app import MARKUP, TOKEN
 AXE = Path(__file__).with_name("axe-core-4.14.1.min.js.gz")
 MAX_EVENTS = 10_000  # of kafkasse/web/console/assets/store.js
 MAX_NODES = 3_000
+# `make console` runs all tests in Firefox, too. `make test` runs these, so that it stays short.
+ALWAYS_IN_FIREFOX = (
+    "test_shows_guarded_streams_after_the_sign_in",
+    "test_shows_an_event_in_three_ways",
+    "test_a_pause_loses_nothing",
+    "test_shows_and_ends_streams",
+)
 # Keeps what the page saves as a file.
 SPY = (
     "window.blobs = []; const create = URL.createObjectURL;"
@@ -128,6 +135,9 @@ def firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(params=["chromium", "firefox"])
 def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
+    test = request.node.originalname
+    if request.param == "firefox" and test not in ALWAYS_IN_FIREFOX and "CONSOLE_SECONDS" not in os.environ:
+        pytest.skip("run by make console")
     browser: webdriver.Chrome | Firefox = request.getfixturevalue(
         "browser" if request.param == "chromium" else "firefox"
     )
