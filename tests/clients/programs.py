@@ -67,6 +67,8 @@ NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund
 GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
 JAVA = Toolchain("java", "java --version", (11, 0), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
 RUST = Toolchain("rust", "cargo --version", (1, 85), "cargo build --locked --quiet")
+DOTNET = Toolchain("csharp", "dotnet --version", (9, 0), "dotnet build -c Release -o out --nologo -v quiet")
+CURL = Toolchain("", "curl --version", (7, 76))
 PYTHON = Toolchain("python", f"{sys.executable} --version", (3, 11))
 CHROMIUM = Toolchain("browser", "chromium --version", (100, 0))
 FIREFOX = Toolchain("browser", "firefox-esr --version", (100, 0))
@@ -119,6 +121,16 @@ def _firefox(profile: Path, url: str) -> Sequence[str]:
     return ["firefox-esr", "--headless", "--no-remote", "--profile", str(profile), url]
 
 
+def _curl(_: Path, directory: Path, url: str) -> Sequence[str]:
+    record = '''[ "$event" = message ] && printf '%s\\n' "$data"'''
+    quoted = r'''"${id//\"/\\\"}" "${data//\"/\\\"}"'''
+    printed = f"""[ "$data" ] && printf '{{"event":"%s","id":"%s","data":"%s"}}\\n' "$event" {quoted}"""
+    script = docs_example("while IFS= read -r line")
+    assert record in script
+    script = script.replace("curl -sSN", "curl -sN")  # an error message could end up in the middle of an event
+    return ["bash", "-c", script.replace(record, printed), "bash", url, str(directory / "position")]
+
+
 PROGRAMS = [
     Program("kafkasse.js in Node", NODE, _node("kafkasse"), has_token=True),
     Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read"), has_token=True),
@@ -143,6 +155,8 @@ PROGRAMS = [
         JAVA,
         lambda built, _, url: ["java", "-cp", str(built / "lib" / "*"), str(built / "Client.java"), url],
     ),
+    Program("bash and curl", CURL, _curl),
+    Program("System.Net.ServerSentEvents 9.0.0", DOTNET, lambda built, _, url: [str(built / "out" / "client"), url]),
     Program("reqwest-eventsource 0.6.0", RUST, lambda built, _, url: [str(built / "target" / "debug" / "client"), url]),
 ]
 

@@ -108,9 +108,9 @@ class Proxy:
     def _connect(self, near: socket.socket) -> None:
         with near, socket.socket() as far:
             try:
-                if self.rejects:
+                if status := self.rejects:
                     near.recv(MAX_READ_BYTES)
-                    near.sendall(REJECTION % self.rejects)
+                    near.sendall(REJECTION % status)
                     return
                 far.connect((HOST, self.target_port))
             except OSError:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -124,13 +124,20 @@ class Client:
         self.proxy = Proxy(server_port, stream)
         command = program.command(build(program.toolchain), directory, f"http://127.0.0.1:{self.proxy.port}{stream}")
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), cwd=directory
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(),
+            cwd=directory,
+            start_new_session=True,  # so that close() also ends the processes that the program has started
         )
         self._reading = gevent.spawn(self._read)
 
     def close(self) -> None:
         """End the program."""
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reading.join()
         self.proxy.close()

@@ -14,6 +14,9 @@ import (
 	"gopkg.in/cenkalti/backoff.v1"
 )
 
+// By default, both libraries fail at an event of more than 64 KiB, reconnect, and fail at the same event again.
+const maxEventBytes = 16 << 20
+
 func print(event, id, data string) {
 	line, _ := json.Marshal(map[string]string{"event": event, "id": id, "data": data})
 	fmt.Println(string(line))
@@ -27,7 +30,7 @@ func isComplete(id []byte) bool {
 // If a connection breaks in the middle of an event, the library delivers the incomplete event and stores its ID. The event
 // then has the previous ID or an incomplete one.
 func readWithR3labs(url string, ignoreIncomplete bool) {
-	client := r3labs.NewClient(url)
+	client := r3labs.NewClient(url, r3labs.ClientMaxBufferSize(maxEventBytes))
 	// The default gives up 15 minutes after the first connection, and waits longer after each break.
 	client.ReconnectStrategy = backoff.NewConstantBackOff(time.Second)
 	lastID := ""
@@ -56,6 +59,7 @@ func readWithGoSSE(url string) {
 			request.Header.Set("Last-Event-ID", lastID)
 		}
 		connection := gosse.NewConnection(request)
+		connection.Buffer(nil, maxEventBytes)
 		connection.SubscribeToAll(func(event gosse.Event) {
 			lastID = event.LastEventID
 			if event.Data != "" { // The library also reports an `id:` or `retry:` without data as an event.
