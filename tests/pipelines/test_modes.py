@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.topics import PARTITIONS, Topics
 
@@ -87,3 +89,35 @@ def test_real_time_mode_reads_several_sources_and_writes_several_sinks(
         even = topics.read(lambda latest: len(latest) == 2)
 
     assert {("b", b"2"), ("d", b"4")} == set(even)
+
+
+def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """A record is enriched from a compacted topic, and a tombstone retracts it when it stops matching."""
+    customers = topics.cluster.create(f"{topics.source}-customers")
+    for name in (b"Ann", b"Anna"):
+        topics.cluster.send(customers, b'{"id": "x", "name": "%b"}' % name, key=b"x")
+    file = tmp_path / "pipelines.yaml"
+    fields = {"amount": {"type": "integer"}, "customer": {"type": "string"}}
+    names = {"id": {"type": "string"}, "name": {"type": "string"}}
+    definition = {
+        "source": {"topic": topics.source, "schema": {"properties": fields}},
+        "tables": {"customers": {"topic": customers, "schema": {"properties": names}}},
+        "query": {
+            "enrich": [{"table": "customers", "on": {"customer": "id"}}],
+            "where": "amount > 100",
+            "select": ["amount", "name"],
+        },
+        "sink": topics.sink,
+    }
+    file.write_text(json.dumps({"pipelines": {"large": definition}}))
+    topics.send((b"1", b'{"amount": 200, "customer": "x"}'))
+
+    with running_query(spark, find(str(file)), topics.kafka, str(tmp_path / "checkpoint")):
+        first = topics.read(bool)
+        topics.send((b"1", b'{"amount": 50, "customer": "x"}'))
+        second = topics.read(bool)
+
+    assert [("1", b'{"amount":200,"name":"Anna"}')] == first
+    assert [("1", None)] == second
