@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkasse import schemas
@@ -304,6 +305,7 @@ def test_only_a_required_property_without_null_is_required() -> None:
                 inner,
             )
         ),
+        max_leaves=10,
     )
 )
 def test_any_schema_gives_types_or_an_error(schema: Any) -> None:
@@ -315,6 +317,7 @@ def test_any_schema_gives_types_or_an_error(schema: Any) -> None:
     assert ["x"] == list(found)
 
 
+@settings(max_examples=20)  # each example writes and checks a file
 @given(st.dictionaries(st.integers(0, 99), st.integers(0, MAX_OFFSET), min_size=1))
 def test_start_offsets_survive_the_file(offsets: dict[int, int]) -> None:
     """The partitions are numbers, although keys of JSON objects are text."""
@@ -325,8 +328,6 @@ def test_start_offsets_survive_the_file(offsets: dict[int, int]) -> None:
 
 
 def _in_memory(definition: dict[str, Any]) -> Pipeline:
-    import tempfile
-
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(json.dumps({"pipelines": {"x": definition}}))
         file.flush()
@@ -351,12 +352,12 @@ def test_the_samples_in_the_docs_are_valid(page: str, tmp_path: Path) -> None:
 def test_every_setting_of_the_file_is_in_the_docs() -> None:
     """docs/pipelines.md names each setting in a table."""
     definitions = schemas.read("pipelines")["$defs"]
-    settings = {
+    names = {
         name for part in ("pipeline", "source", "table", "query") for name in definitions[part]["properties"]
     } | set(definitions["query"]["properties"]["window"]["properties"])
     rows = re.findall(r"^\| (`[^|]*) \|", (DOCS / "pipelines.md").read_text(), re.M)
 
-    assert set() == settings - set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert set() == names - set(re.findall(r"`(\w+)`", " ".join(rows)))
 
 
 def test_every_argument_of_a_pipeline_is_in_the_docs() -> None:
