@@ -27,8 +27,7 @@ function show() {
   }
   for (const link of document.querySelectorAll("[data-view][aria-current]")) link.setAttribute("aria-current", "page");
   document.title = `${TITLES[name]} \u00b7 kafkasse`;
-  if (name === "explore") explorer.show(parameters);
-  else explorer.hide();
+  if (name === "explore") explorer.show(parameters); // In other views, its stream continues.
   if (name === "operations") operations.show();
   else operations.hide();
 }

@@ -87,9 +87,6 @@ export class Explorer {
     this.#check();
   }
 
-  /** Another view is shown. The stream continues. */
-  hide() {}
-
   stop() {
     this.#stream?.close();
     this.#stream = null;

@@ -4,7 +4,6 @@
 export const root = new URL("../../", import.meta.url);
 
 let token = "";
-const listeners = [];
 
 export const session = {
   get signedIn() {
@@ -12,13 +11,9 @@ export const session = {
   },
   signIn(text) {
     token = text;
-    for (const listener of listeners) listener();
   },
   signOut() {
     this.signIn("");
-  },
-  onChange(listener) {
-    listeners.push(listener);
   },
 };
 
