@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import SparkSession
 
+from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.sink_topics import SinkTopics
 from kafkasse.pipelines.status import Status
 
@@ -33,7 +33,7 @@ class StatusTopic:
 
     def __init__(self, spark: SparkSession, kafka: dict[str, str], topic: str) -> None:
         self.spark = spark
-        jvm: Any = spark._jvm
+        jvm = private_spark.java(spark)
         self._jvm, self._topic = jvm, topic
         properties = jvm.java.util.Properties()
         serializers = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
