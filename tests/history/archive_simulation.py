@@ -89,11 +89,18 @@ class ArchiveSimulation(Simulation):
         if end > self.firsts[partition]:
             super().truncate_at(partition, end)
 
+    def open(self) -> None:
+        self._leave_archive()  # a client that starts at the end starts at the tail
+        super().open()
+
     def settle(self) -> None:
-        """Let the tail leave the archive first, from which it reads one row group in each turn."""
+        self._leave_archive()
+        super().settle()
+
+    def _leave_archive(self) -> None:
+        """Let the tail read to the end of the archive, from which it reads one row group in each turn."""
         for _ in range(SETTLING_TURNS):
             self.turn()
-        super().settle()
 
     def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
         topic, at = partition
