@@ -7,7 +7,7 @@ VENV := .venv
 # Without stored bytecode, each process of the tests compiles all tests and kafkasse again, which takes 5 s of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
+.PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos pipeline-chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
 .PHONY: console dist jar operators release release-check site diagrams
 
 help: ## list the commands
@@ -47,6 +47,12 @@ soak: setup ## run the soak test for MINUTES
 SECONDS ?= 180
 chaos: setup ## inject random faults for SECONDS while many clients read
 	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# `make test` runs it once for a few seconds. SEED repeats the faults of an earlier run. CLUSTER=1 runs on a standalone cluster of
+# several processes and kills its workers and executors too. See docs/pipelines.md.
+RUNS ?= 10
+pipeline-chaos: setup ## kill a pipeline, Spark and Kafka at random, RUNS times, and compare the results with plain Python
+	@$(VENV)/bin/python -m tests.pipelines.chaos --runs $(RUNS) --seconds 60 $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)
 
 # `make test` runs the same attacks with smaller sizes. See tests/attacks/sizes.py.
 attacks: setup ## run the attacks on memory and on the event loop in full size

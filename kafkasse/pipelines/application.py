@@ -15,8 +15,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -26,6 +26,7 @@ from kafkasse.pipelines import (
     contract,
     dead_letters,
     failing_record,
+    failures,
     metrics,
     rebuild,
     runner,
@@ -37,7 +38,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.sink_topics import SinkTopics
 from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.status_topic import StatusTopic
-from kafkasse.pipelines.supervisor import Interrupted, State, StopRequests, supervise
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, supervise
 
 STATUS_INTERVAL_S = 5.0  # between two requests for the end of the sources, and between two records of the status topic
 
@@ -102,6 +103,14 @@ class _Application:
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
+        try:
+            self._attempt()
+        except AnalysisException as error:
+            raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error
+        except (PySparkException, Py4JJavaError) as error:  # for example, the cluster has removed the application
+            raise Crashed(f"Spark failed: {failures.first_line_of(error)}") from error
+
+    def _attempt(self) -> None:
         with self.sessions.use() as spark:
             self.stop.install()  # again, because PySpark has installed its own handler
             spark.sparkContext.setLogLevel(self.options.log_level)
@@ -111,14 +120,11 @@ class _Application:
             is_kept = directory != self.directory
             progressed = partial(self.progressed, spark, kafka)
             attempt = runner.Attempt(self.pipeline, kafka, directory, self.stop, self.report, progressed, is_kept)
-            try:
-                if self.options.rebuild and not self.is_rebuilt:
-                    self.is_rebuilt = rebuild.run(spark, self.pipeline, kafka, directory, self.stop)
-                    if not self.is_rebuilt:
-                        return
-                attempt.run(spark)
-            except AnalysisException as error:
-                raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error
+            if self.options.rebuild and not self.is_rebuilt:
+                self.is_rebuilt = rebuild.run(spark, self.pipeline, kafka, directory, self.stop)
+                if not self.is_rebuilt:
+                    return
+            attempt.run(spark)
 
     def report(self, state: State, reason: str) -> None:
         level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO

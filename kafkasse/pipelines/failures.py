@@ -56,6 +56,14 @@ def explain(reason: str, *, local: bool, committed: bool) -> CommandError | Inte
     return Crashed(f"Spark ended the query: {_first_line(reason)}", committed=committed)
 
 
+def first_line_of(error: Exception) -> str:
+    """Return the first line of an exception of Spark, whose text is in the JVM and may be lost with it."""
+    try:
+        return _first_line(str(error))
+    except Exception:  # noqa: BLE001 - any error of the connection to the JVM
+        return "its JVM has ended"
+
+
 def _first_line(reason: str) -> str:
     """Return the innermost cause, which is closest to the problem, or else the first line."""
     causes = [line.removeprefix("Caused by: ") for line in reason.splitlines() if line.startswith("Caused by: ")]

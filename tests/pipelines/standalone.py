@@ -1,0 +1,99 @@
+"""A Spark cluster of several processes on this machine: a master and workers, which start executors."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pyspark
+
+from kafkasse.java import runtime
+from kafkasse.pipelines import jvm
+
+START_TIMEOUT_S = 120.0
+HOST = "127.0.0.1"
+
+
+class Standalone:
+    """A master, and workers with `cores` slots each, which share one core or two. The files are in `directory`."""
+
+    def __init__(self, directory: Path, workers: int = 2, cores: int = 6) -> None:
+        self._directory, self._cores = directory, cores
+        self._master: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._count = workers
+
+    def __enter__(self) -> Standalone:
+        self._master, log = self._start("master", "master.Master", "--host", HOST, "--port", "0", "--webui-port", "0")
+        self.url = self._wait(log, r"Starting Spark master at (spark://\S+)")
+        try:
+            for _ in range(self._count):
+                self.add_worker()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        for process in [*self.workers, *([self._master] if self._master else [])]:
+            for pid in [*children(process.pid), process.pid]:
+                kill(pid)
+            process.wait()
+
+    def add_worker(self) -> None:
+        """Start a worker. Returns when the master knows it."""
+        name = f"worker-{len(self.workers)}-{time.monotonic_ns()}"
+        words = "--host", HOST, "--port", "0", "--webui-port", "0", "--cores", str(self._cores), "--memory", "1g"
+        process, log = self._start(name, "worker.Worker", *words, "--work-dir", str(self._directory / name), self.url)
+        self.workers.append(process)
+        self._wait(log, r"Successfully registered with master (\S+)")
+
+    def kill_worker(self) -> None:
+        """Kill a worker, but not its executors, which notice it themselves."""
+        process = self.workers.pop(0)
+        kill(process.pid)
+        process.wait()
+
+    def executors(self) -> list[int]:
+        """The process IDs of the executors."""
+        return [pid for worker in self.workers for pid in children(worker.pid)]
+
+    def _start(self, name: str, main: str, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
+        log = self._directory / f"{name}.log"
+        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *jvm.MODULE_OPTIONS]
+        command = [str(runtime.java_executable()), *options, "-cp", jvm.classpath(), f"org.apache.spark.deploy.{main}"]
+        environment = os.environ | {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": HOST}
+        environment |= {"JAVA_HOME": str(runtime.java_home()), "SPARK_SCALA_VERSION": "2.13"}
+        with log.open("wb") as output:
+            return subprocess.Popen([*command, *words], stdout=output, stderr=output, env=environment), log
+
+    @staticmethod
+    def _wait(log: Path, pattern: str) -> str:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if found := re.search(pattern, log.read_text()):
+                return found[1]
+            time.sleep(0.1)
+        raise AssertionError(f"no {pattern} in:\n{log.read_text()[-2000:]}")
+
+
+def children(pid: int) -> Iterator[int]:
+    """The child processes."""
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        yield from map(int, tasks.read_text().split())
+
+
+def kill(pid: int) -> None:
+    """Kill a process that may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
