@@ -1,4 +1,4 @@
-"""Archives: topics in Parquet files, which `kafkasse pipeline run archive` writes and routes can read before Kafka.
+"""Archives: topics in Parquet files, which `kafkasse archive run` writes and routes can read before Kafka.
 
     manifest     which file holds which offsets of a topic; no I/O
     directory    the files and commits of an archive in a directory
@@ -7,7 +7,7 @@
     log          log.Log for a cluster with an archive: the archive first, then Kafka
 
 An offset is in the archive if and only if the newest commit of its topic lists it. Writers create files first and then
-commit them, so a crash leaves files that no commit lists, and never an offset twice. This package does not depend on Kafka,
+commit them, so a crash can leave files that no commit lists, but it never archives an offset twice. This package does not depend on Kafka,
 Spark or Flask.
 """
 

@@ -124,7 +124,7 @@ class TopicDirectory:
         _sync(target.parent)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files that no commit lists any more."""
+        """Remove files that the newest commit no longer lists."""
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
 
@@ -245,7 +245,7 @@ class ArchiveDirectory:
 
 
 def _sync(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Flush the entries of a directory to the disk, so that they survive a crash of the machine."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems do not support it

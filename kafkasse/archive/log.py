@@ -6,8 +6,8 @@
                             └─── the archive holds it ── no ─▶ OffsetOutOfRange with the exact end of the hole
 
 A cursor asks Kafka first, so that an archive costs nothing where Kafka holds the records. Offsets from Kafka's start on are
-never read from the archive. Kafka compares the leader epoch of the last archived record with its own, and the archive is
-that of one topic ID, so records of a truncated log or of a recreated topic are never mixed with those of the current log.
+never read from the archive. Kafka compares the leader epoch of the last archived record with its own, and each archive
+belongs to one topic ID. So records of a truncated log or of a recreated topic are never mixed with those of the current log.
 
 Files are read in threads. While the archive cannot be read, its readers wait, and other readers are not affected. A damaged
 file is a hole.

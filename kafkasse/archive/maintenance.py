@@ -25,7 +25,7 @@ Show = Callable[[int, int], None]  # receives how many files are done, and of ho
 
 
 def compact(directory: TopicDirectory, show: Show = lambda done, total: None) -> int:
-    """Merge adjacent files of the same partition, day and leader epoch. Return how many files fewer there are.
+    """Merge adjacent files of the same partition, day and leader epoch. Return by how much the number of files decreased.
 
     Raises:
         Conflict: another process compacts or erases the same topic.
@@ -46,7 +46,7 @@ def compact(directory: TopicDirectory, show: Show = lambda done, total: None) ->
 
 
 def _groups(manifest: Manifest) -> Iterator[list[Entry]]:
-    """Yield the entries that can become one."""
+    """Yield groups of entries that can be merged into one."""
     for entries in manifest.partitions.values():
         group: list[Entry] = []
         for entry in entries:

@@ -1,7 +1,7 @@
 """The content of an archive's Parquet files: records of one partition, in offset order, in small row groups.
 
-A row group is what a client reads at once, so its size limits the memory of a client. All pages have checksums, so damage is
-an error and never another record.
+A client reads one row group at a time, so the size of a row group limits the memory of a client. All pages have checksums, so
+damage causes an error and never a wrong record.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _min_offset(metadata: Any, number: int) -> int:
 
 
 class _damage:
-    """Raises DamagedFile for errors of the content. Errors of the operating system are temporary and pass."""
+    """Raises DamagedFile for errors of the content. Errors of the operating system are temporary and are raised unchanged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

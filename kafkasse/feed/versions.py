@@ -1,6 +1,6 @@
 """Versions: drop the records that are older than a record before them. The setting `newest_by` of a route.
 
-A producer that repeats records after a failure would otherwise move a client's view back in time. A record is outdated if
+If a producer repeats records after a failure, clients would otherwise see older values again. A record is outdated if
 one of the `look_back` offsets before it in its partition has the same key and a version that is as high or higher. This
 depends on the log alone, so a shared feed, a client that catches up and a snapshot drop the same records, and a client that
 resumes receives no record that is older than those that it received before.

@@ -172,7 +172,7 @@ class _Application:
             self.topic.write(self.status)
 
     def position(self) -> str:
-        """Return the record that the query cannot pass, or else where the query starts again and again."""
+        """Return the position of the record that the query cannot process, or else that of the last commit."""
         try:
             with self.sessions.use() as spark:
                 return failing_record.find(spark, self.pipeline, self._kafka(spark), self._checkpoints(spark))
@@ -183,7 +183,7 @@ class _Application:
         return topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
 
     def _checkpoints(self, spark: SparkSession) -> str:
-        """Return the directory of the checkpoints: a kept one, or `self.directory`, which exists as long as this process."""
+        """Return the directory of the checkpoints: the user's, or `self.directory`, which is removed when this process ends."""
         if kept := self.options.checkpoint or self.pipeline.checkpoint:
             return kept
         if not session.is_local(str(spark.sparkContext.master)):

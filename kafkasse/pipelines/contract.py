@@ -23,7 +23,7 @@ DEAD_LETTER_HEADERS = tuple(
 )
 OBSERVED = "rejected_results"  # the observation that counts results that became dead letters: `records`, and `example`
 NO_KEY = "it has no key"
-# Versions of the first generation are those of the query. A rebuild starts a new generation, whose records are all newer.
+# Added to each version for each generation, so that all records of a new checkpoint are newer than the earlier ones.
 GENERATION = 2**48
 RECORD_OVERHEAD_BYTES = 128  # of a record and of its batch
 FIELD_OVERHEAD_BYTES = 5  # the length of a key, a value, or the name or the value of a header
@@ -39,7 +39,7 @@ def records(
         pipeline: its name and version are in the header kafkasse-pipeline.
         dead_letters: the topic for rows without a key and for rows that are too large.
         max_bytes: the size of the largest record that Kafka accepts, for each topic.
-        generation: how often the sink was rebuilt.
+        generation: 0 for the first checkpoint that writes the sinks. Each new checkpoint has a higher one.
     """
     version = F.col("version") + F.lit(generation * GENERATION) if "version" in rows.columns else None
     position = F.to_json("position") if "position" in rows.columns else None
@@ -96,7 +96,7 @@ def fit(letters: DataFrame, max_bytes: int) -> DataFrame:
 
 
 def _with_omission(omitted: str) -> Column:
-    """Return the headers of a dead letter, of which a part is omitted."""
+    """Return the headers of a dead letter, including the one that names the omitted part."""
     own = len(DEAD_LETTER_HEADERS)
     kept = F.slice("headers", F.lit(1), F.size("headers") - 1)
     if omitted == "headers":
@@ -111,7 +111,7 @@ def dead_letter_headers(
     offset: Column | None = None,
     at: Column | None = None,
 ) -> Column:
-    """Return the headers with which a dead letter ends: why it is bad, and where the record is or should have been."""
+    """Return the last headers of a dead letter: why the record is bad, and where it is or should have been written."""
     at_ms = F.unix_millis(at) if at is not None else None
     values: list[Any] = [F.substring(reason, 1, 1000), topic, partition, offset, at_ms, None]
     named = zip(DEAD_LETTER_HEADERS, values, strict=True)

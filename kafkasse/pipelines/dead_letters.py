@@ -50,7 +50,7 @@ def reject(rows: DataFrame, problem: str = "problem", record: str = "record") ->
 
 
 def bad_records(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame | None:
-    """Return the records that the pipeline's query rejects, with their `problem`. None: it does not check any record."""
+    """Return the records that the pipeline's query rejects, with their `problem`, or None if it checks no records."""
     token = _collected.set([])
     try:
         result.results(pipeline, sources)

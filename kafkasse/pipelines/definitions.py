@@ -104,7 +104,7 @@ class Definitions:
         return value
 
     def _index(self, node: yaml.Node, path: _Path) -> None:
-        """Remember the line of each value: for a value of a mapping, the line of its key."""
+        """Store the line of each value: for a value of a mapping, the line of its key."""
         self._lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.SequenceNode):
             for number, item in enumerate(node.value):

@@ -2,7 +2,7 @@
 
 Spark's error names neither the record nor its offset. So this module runs the query without its sink, as a batch, on parts
 of the records after the last commit, and halves the part that fails. It does not find a record that fails only together
-with the query's state, or in the sink; then the position of the last commit is all that is known.
+with the query's state, or in the sink; then it returns the position of the last commit.
 """
 
 from __future__ import annotations

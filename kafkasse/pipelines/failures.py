@@ -1,4 +1,4 @@
-"""Explain why a query ended: whether another attempt may succeed, and what the user can do otherwise."""
+"""Explain why a query ended: whether another attempt may succeed or, if not, what the user can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease of a run: it ends as soon as a rebuild has replaced its checkpoint, possibly on another machine."""
+"""The lease of a run. If a rebuild replaces the checkpoint of the run, possibly from another machine, the run ends."""
 
 from __future__ import annotations
 

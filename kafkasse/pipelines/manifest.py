@@ -16,12 +16,12 @@ FIELDS = "fields"  # the name of a query's setting to which entries can be added
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint was written with.
+    """The pipeline, the settings and the versions that wrote a checkpoint.
 
     Args:
         pipeline: the name of the pipeline.
         settings: the settings on which the state depends; see Pipeline.settings.
-        generation: how often the sinks were rebuilt; see contract.records().
+        generation: see contract.records().
         created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
         kafkasse: the version of kafkasse.
         spark: the version of Spark.

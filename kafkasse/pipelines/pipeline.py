@@ -108,7 +108,7 @@ class Pipeline:
         state_partitions: how many parallel tasks each stateful stage of the query has. A checkpoint keeps this number.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
             spark-submit and of the command line override them.
-        version: the version of the query. Increase it when results of the old and the new query do not fit together.
+        version: the version of the query. Increase it if the sinks must not contain results of both the old and the new query.
         dead_letters: the topic for records that the query cannot parse.
         summary: what the pipeline computes, in one line.
 
@@ -155,7 +155,7 @@ class Pipeline:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a checkpoint depends on, as plain data that JSON can express.
+        """The settings on which the state depends, as plain data that JSON can express.
 
         `query` contains the query's own settings: those of its attribute `settings`, or the keyword arguments of a
         `functools.partial`, such as `partial(topn, n=3)`.

@@ -6,7 +6,7 @@
     4. new version ─▶ sink
 
 The records of the new version have a higher generation (contract.GENERATION), so all of them are newer than those of the old
-one. An interrupted rebuild continues where it was.
+one. An interrupted rebuild continues where it stopped.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Rebuild:
         return True
 
     def _wait_for_end_of(self, checkpoint: str) -> bool:
-        """Wait until the run with the old checkpoint has ended, which it does when its lease is not the current one."""
+        """Wait until the run with the old checkpoint has ended. It ends by itself, because it has lost its lease."""
         marker = f"{checkpoint}/{MARKER}"
         seen, seen_at_s = self.files.read(marker), time.monotonic()
         while seen is not None and time.monotonic() - seen_at_s < SILENCE_S:

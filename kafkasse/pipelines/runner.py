@@ -148,7 +148,7 @@ def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
 def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> None:
     """Wait until the current batch has ended and is committed, so that the next run repeats no record.
 
-    Another signal, or a batch that takes longer than DRAIN_TIMEOUT_S, ends the query without the commit.
+    After another signal, or if the batch takes longer than DRAIN_TIMEOUT_S, the query ends without the commit.
     """
     # Spark's public stop() interrupts the batch. Between two batches, Spark reads the state that stop() sets.
     execution = private_spark.java_query(query).streamingQuery()

@@ -25,8 +25,8 @@ from kafkasse.java import runtime
 from kafkasse.pipelines import jvm, private_spark, temporary
 from kafkasse.pipelines.supervisor import Crashed
 
-# 16 is the number of slots, not of cores. In real-time mode, each partition of the source and the query itself occupy a slot
-# all the time, but they are mostly idle.
+# 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
+# occupies a slot all the time, but it is mostly idle.
 MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
 OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
@@ -132,7 +132,7 @@ class Sessions:
             self._archiving = jvm.create_archive(Path(self._opened[0].conf.get("spark.local.dir") or ""))
 
     def close(self) -> None:
-        """Stop the session. No error of a JVM that has ended matters then."""
+        """Stop the session. Ignore errors of a JVM that has ended."""
         if self._archiving:
             self._archiving.stop()
         if self._opened:
@@ -214,7 +214,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _end_jvm() -> None:
-    """Close the JVM's stdin, which makes it exit, even if it was interrupted in the middle of a call."""
+    """Close the JVM's stdin, so that the JVM exits, even if a call to it was interrupted."""
     process = private_spark.process()
     if process is None or process.stdin is None:
         return

@@ -1,6 +1,6 @@
 """Write the status of a pipeline to a compacted topic, with one record for each pipeline. Off by default.
 
-The producer is that of the Kafka client in Spark's JVM, so it has the settings of --kafka-config. While there is no JVM, the
+The producer belongs to the Kafka client in Spark's JVM, so it has the settings of --kafka-config. While there is no JVM, the
 topic keeps the previous status; the field `updated` shows its age. An error of this topic never stops the pipeline.
 """
 
@@ -44,7 +44,7 @@ class StatusTopic:
         self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
 
     def write(self, status: Status, *, wait: bool = False) -> None:
-        """Write the status; with `wait`, return when Kafka has it."""
+        """Write the status. With `wait`, return only when Kafka has acknowledged it."""
         text = json.dumps(status.record(), ensure_ascii=False)
         try:
             record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(self._topic, status.pipeline, text)

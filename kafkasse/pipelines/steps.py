@@ -2,8 +2,8 @@
 
     parse ─▶ combine ─▶ enrich ─▶ where ─▶ select ─▶ records, latest, top or window
 
-A row keeps its place until the last step: a row that `where` rejects is marked as removed, and the last step removes its key
-from the result. So a row that stops matching is retracted.
+`where` does not drop a row: it marks the row as removed, and the last step removes the key of the row from the result. So a
+row that stops matching is removed from the result.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DeclaredQuery:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a checkpoint depends on."""
+        """The settings on which the state depends."""
         types = {name: {each: type_.sql for each, type_ in of.fields.items()} for name, of in self.sources.items()}
         return {"queries": {name: dict(query) for name, query in self.queries.items()}, "fields": types}
 

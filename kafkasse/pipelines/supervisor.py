@@ -103,7 +103,7 @@ def supervise(
         attempt: runs the pipeline until a stop request arrives. It raises Interrupted if it should be called again.
         stop: a stop request ends the waiting between two attempts.
         report: receives each state and its reason.
-        position: returns where a pipeline is that cannot make progress, such as "countries, partition 0, offset 17".
+        position: returns the position at which the pipeline fails, such as "countries, partition 0, offset 17".
 
     Raises:
         CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, or `attempt` raised it.

@@ -16,7 +16,7 @@ MAX_ROWS = 1_000_000
 
 
 def local(table: DataFrame) -> DataFrame:
-    """Return a DataFrame with the current rows of `table`, which no longer depends on where they were read from.
+    """Return a DataFrame that contains the current rows of `table` itself, and does not read them from their source again.
 
     Raises:
         CommandError: the table has more than MAX_ROWS rows.

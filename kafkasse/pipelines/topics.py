@@ -81,7 +81,7 @@ def topic_ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str])
 
 
 def names(spark: SparkSession, kafka: dict[str, str]) -> set[str]:
-    """Return the names of all topics, without Kafka's own ones."""
+    """Return the names of all topics except Kafka's internal topics."""
     with _admin(spark, kafka) as admin:
         return {str(name) for name in admin.listTopics().names().get()}
 

@@ -1,8 +1,8 @@
-"""The versions that the sinks of a pipeline contain already. A pipeline that resumes does not write older ones again.
+"""The versions that the sinks of a pipeline already contain. A pipeline that resumes does not write older versions again.
 
 A pipeline that ended between two commits computes the results since the last commit again. In real-time mode, the rows of
 different partitions may be read in another order, so these results may be older than those that the sinks contain. They are
-dropped before they are written. Therefore, the sinks never move back in time, and compaction keeps the newest results.
+dropped before they are written. Therefore, no older result follows a newer one in a sink, and compaction keeps the newest.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def only_newer(rows: DataFrame, written: DataFrame, generation: int, staging: st
     Args:
         rows: `topic`, `key`, `value` and `version`.
         written: the result of since().
-        generation: of the rows; see contract.records().
+        generation: the generation of the rows; see contract.records().
         staging: the end of the names of the topics that are written during a rebuild.
     """
     same_key = (F.concat("topic", F.lit(staging)) == F.col("written_topic")) & (

@@ -1,4 +1,4 @@
-"""Archive topics until a stop request arrives: one commit of each topic at each interval, more if there is a backlog."""
+"""Archive topics until a stop request arrives: one commit per topic and interval, or more while there is a backlog."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Member = tuple[str, int, str]  # key, rank, item
 
 JSON = StringType()
 CHANGE, RESULT = Row(*change_schema(JSON).names), Row(*result_schema(JSON).names)
-SPARE_CANDIDATES = 16  # members beyond the top n that are kept at hand
+SPARE_CANDIDATES = 16  # members beyond the top n that the state of the group contains
 RANK_AND_PREFIX_BYTES = 8 + PREFIX_BYTES
 
 

@@ -16,8 +16,8 @@ def topn(records: DataFrame, n: int = 3) -> DataFrame:
 
     Args:
         records: rows of Spark's Kafka source, in order for each key. The value is a country as a JSON object with the
-            fields of COUNTRY, and the key is the country's code. A null value removes the country. Bad records are
-            skipped and counted, see json_records.json_objects.
+            fields of COUNTRY, and the key is the country's code. A null value removes the country. Bad records
+            become dead letters, see json_records.json_objects.
         n: the number of countries for each continent.
 
     Returns:
