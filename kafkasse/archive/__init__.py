@@ -7,8 +7,8 @@
     log          log.Log for a cluster with an archive: the archive first, then Kafka
 
 An offset is in the archive if and only if the newest commit of its topic lists it. Writers create files first and then
-commit them, so a crash can leave files that no commit lists, but it never archives an offset twice. This package does not depend on Kafka,
-Spark or Flask.
+commit them, so a crash can leave files that no commit lists, but it never archives an offset twice. This package does not
+depend on Kafka, Spark or Flask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The content of an archive's Parquet files: records of one partition, in offset order, in small row groups.
 
-A client reads one row group at a time, so the size of a row group limits the memory of a client. All pages have checksums, so
-damage causes an error and never a wrong record.
+A client reads one row group at a time, so the size of a row group limits the memory of a client. All pages have checksums,
+so damage causes an error and never a wrong record.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _min_offset(metadata: Any, number: int) -> int:
 
 
 class _damage:
-    """Raises DamagedFile for errors of the content. Errors of the operating system are temporary and are raised unchanged."""
+    """Raises DamagedFile for errors of the content. Errors of the operating system are temporary, and are not changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

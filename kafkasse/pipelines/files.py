@@ -51,7 +51,7 @@ class Files:
         system.delete(file, True)
 
     def changed_at_ms(self, directory: str) -> int | None:
-        """Return when the newest file of a directory was changed, in milliseconds since the epoch, or None if there is no file."""
+        """Return when the newest file of a directory was changed, in ms since the epoch, or None if there is no file."""
         system, path = self._open(directory)
         if not system.exists(path):
             return None

@@ -1,7 +1,8 @@
 """Start Spark's JVM directly, with an archive of its classes.
 
-Spark's own launcher starts a JVM only to compute the command of a second JVM, in which Spark runs. For one version of PySpark
-and the same settings, that command is always the same, so this module writes it. `spark-env.sh` is not read; spark-submit reads it.
+Spark's own launcher starts a JVM only to compute the command of a second JVM, in which Spark runs. For one version of
+PySpark and the same settings, that command is always the same, so this module writes it. `spark-env.sh` is not read; only
+spark-submit reads it.
 
 Loading 16,000 classes takes most of the start. Java can load them from an archive instead (class data sharing, AppCDS). The
 first run records which classes it loads, and creates the archive in the background after its first commit. The name of the

@@ -105,10 +105,12 @@ class Pipeline:
         key: a column of the query's result. Its text becomes the record's key, and a JSON object of all columns becomes the
             value, or a tombstone if all other columns are null. Without it, the query returns `key` and `value` itself.
         checkpoint: the default of the option --checkpoint: a directory for the state and the positions.
-        state_partitions: how many parallel tasks each stateful stage of the query has. A checkpoint keeps this number.
+        state_partitions: how many parallel tasks each stateful stage of the query has. It cannot change while a
+            checkpoint is in use.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
             spark-submit and of the command line override them.
-        version: the version of the query. Increase it if the sinks must not contain results of both the old and the new query.
+        version: the version of the query. Increase it if the sinks must not contain results of both the old and the
+            new query.
         dead_letters: the topic for records that the query cannot parse.
         summary: what the pipeline computes, in one line.
 
