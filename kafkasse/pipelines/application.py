@@ -183,7 +183,7 @@ class _Application:
         return topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
 
     def _checkpoints(self, spark: SparkSession) -> str:
-        """Return the directory of the checkpoints: the user's or `self.directory`, which is removed when the process ends."""
+        """Return the directory of the checkpoints: the user's or `self.directory`, removed when the process ends."""
         if kept := self.options.checkpoint or self.pipeline.checkpoint:
             return kept
         if not session.is_local(str(spark.sparkContext.master)):

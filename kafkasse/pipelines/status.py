@@ -99,7 +99,7 @@ class Status:
         self.updated = _now()
 
     def _measure_lag(self, position: Position, end: Position, now_s: float) -> None:
-        """Set the lag. `lag_s` is the time since the sources ended at the current position, as measured at earlier commits."""
+        """Set the lag. `lag_s`: the time since the sources ended at the current position, as measured at earlier commits."""
         read = sum(position.values())
         available = sum(max(offset, position.get(partition, 0)) for partition, offset in end.items())
         self.lag_records = max(0, available - read)
