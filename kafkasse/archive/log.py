@@ -10,7 +10,7 @@ never read from the archive. Kafka compares the leader epoch of the last archive
 belongs to one topic ID. So records of a truncated log or of a recreated topic are never mixed with those of the current log.
 
 Files are read in threads. While the archive cannot be read, its readers wait, and other readers are not affected. A damaged
-file is a hole.
+file counts as a hole.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from kafkasse.pipelines.manifest import FILE, Manifest, plain_settings
 from kafkasse.pipelines.pipeline import Pipeline
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
-PENDING = "kafkasse-rebuild"  # in a checkpoint whose results are not in the sinks yet
+PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild whose results are not in the sinks yet
 _REBUILD = re.compile(r"\.rebuild-\d+$")
 
 

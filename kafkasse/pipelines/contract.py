@@ -25,7 +25,7 @@ OBSERVED = "rejected_results"  # the observation that counts results that became
 NO_KEY = "it has no key"
 # Added to each version for each generation, so that all records of a new checkpoint are newer than the earlier ones.
 GENERATION = 2**48
-RECORD_OVERHEAD_BYTES = 128  # of a record and of its batch
+RECORD_OVERHEAD_BYTES = 128  # the size of a record and of its batch without their fields
 FIELD_OVERHEAD_BYTES = 5  # the length of a key, a value, or the name or the value of a header
 
 

@@ -46,7 +46,7 @@ LABELS = ("pipeline",)
 
 
 class Collector:
-    """Turns a status into metrics when Prometheus reads them."""
+    """Converts the status to metrics when Prometheus reads them."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
