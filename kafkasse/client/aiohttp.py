@@ -1,4 +1,4 @@
-"""A client on aiohttp, the most actively maintained asynchronous HTTP client for Python."""
+"""An asyncio client that uses aiohttp."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Token = str | Callable[[bool], str | Awaitable[str]]
 Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
-# What a retry may fix. Other exceptions of aiohttp, such as InvalidURL, go to the caller.
+# Errors that a retry may fix. Other exceptions of aiohttp, such as InvalidURL, go to the caller.
 _NETWORK_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
 
 
@@ -108,7 +108,7 @@ class AsyncStream:
             await _result(self._save(event.id))
 
     def close(self) -> None:
-        """End the iteration: immediately while it waits, otherwise at the next heartbeat."""
+        """End the iteration: at once while it waits for a retry, otherwise at the next event or heartbeat."""
         self._closed.set()
 
     async def _connection(self, session: aiohttp.ClientSession) -> AsyncIterator[Event]:
@@ -142,7 +142,7 @@ class AsyncStream:
         raise self._core.response_error(response.status, body, response.headers.get("Retry-After"))
 
     async def _ask(self, option: T | Callable[[bool], T | Awaitable[T]]) -> T:
-        """Return an option, or what it returns if it is a function. A function that fails is called again later."""
+        """Return the value of an option, which may be a function. If the function fails, the stream retries later."""
         if not callable(option):
             return option
         try:

@@ -1,6 +1,7 @@
-"""The rules of a client: what to send, which errors to retry, how long to wait. This module does no I/O.
+"""The rules of a client: what to send, which errors to retry, and how long to wait. This module does no I/O.
 
-`kafkasse.client.requests`, `kafkasse.client.aiohttp` and `kafkasse cat` connect, and pass in what they receive.
+`kafkasse.client.requests`, `kafkasse.client.aiohttp` and `kafkasse cat` open the connections and pass in the bytes that they
+receive.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_BACKOFF_S = 30.0
 MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, because a wrong value could make us wait for days
 MAX_DOUBLINGS = 10
 MAX_PROBLEM_BYTES = 64 * 1024
-RETRYABLE_STATUSES = (408, 425, 429)  # the only client errors that may disappear without a change of the request
+RETRYABLE_STATUSES = (408, 425, 429)  # the only 4xx statuses after which the same request may succeed later
 
 
 class StreamError(Exception):
@@ -39,7 +40,7 @@ class StreamError(Exception):
 
 
 class Retryable(Exception):
-    """A failure that may be temporary. The next attempt can succeed after `retry_after_s` seconds at the earliest."""
+    """A failure that may be temporary. The server asks the client to wait at least `retry_after_s` seconds."""
 
     def __init__(self, reason: str, retry_after_s: float = 0, status: int | None = None) -> None:
         super().__init__(reason)
@@ -53,7 +54,7 @@ class State(NamedTuple):
     Attributes:
         name: "connecting", "open" or "retrying".
         reason: why the stream must retry.
-        wait_s: how long it waits before it retries.
+        wait_s: for how many seconds the stream waits before it retries.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Core:
     Args:
         position: the event ID to resume from; "" starts where the route says.
         can_refresh: whether the client can get a new token after a 401.
-        retry_on: further statuses to retry.
+        retry_on: additional statuses to retry.
 
     Attributes:
         position: the ID of the last event that the caller has processed. The caller sets it.
@@ -82,7 +83,7 @@ class Core:
         self._parser = Parser()
         self._retry_s = DEFAULT_RETRY_S
         self._failures = 0
-        self._events = 0  # of this connection
+        self._events = 0  # that this connection has received
         self._was_open = False
 
     def request_headers(self) -> dict[str, str]:
@@ -91,11 +92,11 @@ class Core:
         return headers | {"Last-Event-ID": self.position} if self.position else headers
 
     def open(self, status: int, content_type: str) -> None:
-        """Start to receive a response with the status 200.
+        """Start to receive a successful response.
 
         Raises:
             StreamError: the response is not an event stream.
-            Retryable: the same, but the URL has brought a stream before.
+            Retryable: the response is not an event stream, but an earlier response from this URL was one.
         """
         if status != 200 or content_type.partition(";")[0].strip().lower() != "text/event-stream":
             reason = f"the server answered {status} with {content_type or 'no type'}, not with an event stream"
@@ -130,7 +131,7 @@ class Core:
             yield Event("position", "{}", self._parser.last_event_id)
 
     def response_error(self, status: int, body: bytes, retry_after: str | None) -> StreamError | Retryable:
-        """Return the error for a response with another status than 2xx."""
+        """Return the error for a response whose status is not 2xx."""
         return self._error(status, f"the server answered {status}", problem_in(body), retry_after)
 
     def stream_error(self, event: Event) -> StreamError | Retryable:
@@ -169,7 +170,7 @@ class Core:
         return wait_s(self._failures - 1, self._retry_s, failure.retry_after_s)
 
     def succeeded(self) -> None:
-        """Start again with the shortest wait."""
+        """Reset the backoff after a success."""
         self._failures = 0
         self.wants_new_token = False
 
@@ -183,7 +184,7 @@ def is_retryable(status: int, retry_after_s: float | None) -> bool:
 
 
 def problem_in(raw: str | bytes) -> dict[str, Any]:
-    """Return the error object in a body or an event; an empty one if there is none."""
+    """Return the error object in a body or an event, or an empty dict if there is none."""
     try:
         problem = json.loads(raw)
     except (ValueError, RecursionError):

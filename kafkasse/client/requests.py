@@ -1,4 +1,4 @@
-"""A client on requests."""
+"""A client that uses requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Token = str | Callable[[bool], str]
 Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str]]
 
-# What a retry may fix. Other exceptions of requests, such as InvalidURL, go to the caller.
+# Errors that a retry may fix. Other exceptions of requests, such as InvalidURL, go to the caller.
 _NETWORK_ERRORS = (
     requests.ConnectionError,
     requests.Timeout,
@@ -37,22 +37,24 @@ _NETWORK_ERRORS = (
 
 
 class Stream:
-    """An endless iterator over the events of a stream. It reconnects after each break and resumes at the last event.
+    """An endless iterator over the events of a stream. It reconnects after each break and resumes after the last event.
 
-    The stream saves the position of an event when the caller asks for the next one. If the caller fails, the event is
-    therefore received again after a restart (at least once). For exactly once, save `event.id` in the transaction that
+    The stream saves the position of an event when the caller asks for the next one. If the caller fails, it therefore
+    receives the event again after a restart (at least once). For exactly once, save `event.id` in the transaction that
     saves the result, and pass it as `last_event_id`.
 
     Args:
         url: the URL of the stream.
         token: sent as `Authorization: Bearer …`. A function is called for each connection with False, and after a 401
             with True, which means that it must return a new token.
-        headers: further headers, or a function as for `token`.
+        headers: additional headers, or a function as for `token`.
         last_event_id: where to resume. Takes precedence over the position in `store`.
-        store: where to keep the position. A function is called with each position; pass `last_event_id` yourself.
-        timeout_s: after how much silence a connection is dead.
-        retry_on: statuses to retry in addition to 408, 425, 429 and 5xx, such as 404 for a topic that is created later.
-        session: for certificates, proxies and cookies.
+        store: an object that loads and saves the position, such as a FileStore, or a function that only saves it. With a
+            function, pass `last_event_id` yourself.
+        timeout_s: the stream replaces a connection that is silent for this long.
+        retry_on: statuses to retry in addition to 408, 425, 429 and 5xx (500 only with Retry-After), such as 404 for a topic
+            that is created later.
+        session: the session to use, for example with certificates, proxies and cookies.
         on_state: called when the state of the connection changes.
     """
 
@@ -119,7 +121,7 @@ class Stream:
             self._save(event.id)
 
     def close(self) -> None:
-        """End the iteration: immediately while it waits, otherwise at the next heartbeat. Can be called by any thread."""
+        """End the iteration: at once while it waits for a retry, otherwise at the next event or heartbeat. Thread-safe."""
         self._closed.set()
 
     def _connection(self) -> Iterator[Event]:
@@ -161,7 +163,7 @@ class Stream:
 
 
 class _Bearer(AuthBase):
-    """Sets the token. As a header alone, an entry in ~/.netrc would replace it."""
+    """Sets the token. If the token were a plain header, requests would replace it with an entry of ~/.netrc."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -172,7 +174,7 @@ class _Bearer(AuthBase):
 
 
 def _ask(option: T | Callable[[bool], T], refresh: bool) -> T:
-    """Return an option, or what it returns if it is a function. A function that fails is called again later."""
+    """Return the value of an option, which may be a function. If the function fails, the stream retries later."""
     if not callable(option):
         return option
     try:
@@ -190,7 +192,7 @@ def _network_error(error: requests.RequestException) -> StreamError | Retryable:
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:
-    # With None, requests returns each chunk of a chunked body as it arrives, but would read any other body to its end.
+    # With None, requests returns each chunk of a chunked body as it arrives, but reads any other body to its end first.
     size = None if getattr(response.raw, "chunked", False) else 1
     try:
         yield from response.iter_content(size)

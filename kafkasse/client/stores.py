@@ -1,4 +1,4 @@
-"""Where a client keeps its position while its process does not run."""
+"""Position stores, which keep the position of a client between two runs of its process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FileStore:
     """Keeps the position in a file. Each process needs its own file.
 
     The file is replaced as a whole: after a crash, it contains the old or the new position. The data is not flushed to the
-    disk, so a power failure may restore an older position, whose events are then received again.
+    disk. After a power failure, the file may contain an older position, and the client receives the later events again.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -51,5 +51,5 @@ def save_of(store: PositionStore | Save | None) -> Save:
 
 
 def load(store: PositionStore | Save | None) -> str:
-    """Return the saved position, or "". A function only saves."""
+    """Return the saved position, or "" if there is none. A function can only save positions."""
     return "" if store is None or callable(store) else store.load() or ""

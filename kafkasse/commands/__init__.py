@@ -92,7 +92,7 @@ def _kafkasse() -> None:
 
 
 def stop_at_sigterm() -> None:
-    """Let SIGTERM end a command that runs until it is stopped. Its exit code is 0, because it was asked to stop."""
+    """Let SIGTERM end a command that runs until it is stopped. The exit code is 0, because this is not a failure."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 

@@ -67,7 +67,7 @@ def command() -> None:
     metavar="SECONDS",
     help="How often to commit. Each commit adds a file for each partition with new records.",
 )
-@click.option("--once", is_flag=True, help="End when all records are archived that the topics contain now.")
+@click.option("--once", is_flag=True, help="End after archiving the records that the topics contain now.")
 @click.option("--master", metavar="URL", help="Where Spark runs: local[16] (the default) or spark://...")
 @click.option(
     "--log-level",
@@ -88,8 +88,8 @@ def run(
 ) -> None:
     """Archive topics to DIRECTORY until Ctrl-C or SIGTERM.
 
-    It prints "kafkasse archive: ready" when Spark is running. Run one process for each topic. It continues after the last
-    offset in the archive, so a restart neither loses nor repeats a record.
+    The command prints "kafkasse archive: ready" when Spark is running. It continues after the last offset in the archive, so
+    a restart neither loses nor repeats a record. Do not archive a topic with two processes.
     """
     from kafkasse.pipelines.archive import application
     from kafkasse.pipelines.supervisor import StopRequests
@@ -122,7 +122,7 @@ def _log_to_stderr() -> None:
 @DIRECTORY
 @TOPIC
 def compact(directory: Path, topic: str | None) -> None:
-    """Merge the small files in DIRECTORY. Clients and the pipeline may use the archive meanwhile."""
+    """Merge the small files in DIRECTORY. Clients can read the archive meanwhile, and `archive run` can write to it."""
     from kafkasse.archive import maintenance
 
     for each in _topics(directory, topic):
@@ -138,8 +138,8 @@ def compact(directory: Path, topic: str | None) -> None:
 def erase(directory: Path, topic: str, key: str | None, key_base64: str | None) -> None:
     """Remove all records of a key from DIRECTORY.
 
-    Each file with the key is rewritten. Clients skip the offsets without a gap. Remove the key from Kafka first: records
-    that are archived later are not erased.
+    The command rewrites each file that contains the key. Clients skip the erased offsets and receive no gap event for them.
+    Remove the key from Kafka first: records that are archived later are not erased.
     """
     from kafkasse.archive import maintenance
 
@@ -160,7 +160,7 @@ def _key(key: str | None, key_base64: str | None) -> bytes:
 
 @dataclass(frozen=True)
 class Status:
-    """What an archive contains of one topic. A hole is `[partition, start, end]`."""
+    """The contents of an archive for one topic. A hole is `[partition, start, end]`."""
 
     topic: str
     topic_id: str
@@ -206,7 +206,7 @@ class Status:
 @TOPIC
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(directory: Path, topic: str | None, as_json: bool) -> None:
-    """Show what DIRECTORY contains of each topic, and which offsets are missing."""
+    """Show the records that DIRECTORY contains of each topic, and the offsets that are missing."""
     for each in _topics(directory, topic):
         with _readable(each):
             found = Status.of(each)

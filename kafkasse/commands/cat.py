@@ -91,7 +91,7 @@ def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> l
     "--position-file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Store the position in this file, and start after it the next time.",
+    help="Save the position in this file, and resume from it in the next run.",
 )
 @click.option(
     "--where",
@@ -117,15 +117,15 @@ def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> l
     "--token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file with a token or an API key. It is read for each connection, so that it may be renewed.",
+    help="A file with a token or an API key. It is read for each connection, so another program can renew the token.",
 )
 @click.option("--max", "maximum", metavar="N", type=click.IntRange(min=1), help="Stop after N events.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(list(OUTPUTS)),
-    help="pretty: the position and the indented data; json: one JSON object (type, id, data) per event; raw: only the data;"
-    " id: only the ID  [default: pretty on a terminal, otherwise raw]",
+    help="pretty: time, position and key, then the indented value; json: one JSON object (type, id, data) per event;"
+    " raw: only the data; id: only the ID  [default: pretty on a terminal, otherwise raw]",
 )
 def command(
     urls: tuple[str, ...],
@@ -143,8 +143,8 @@ def command(
     """Print the streams at one or several URLs.
 
     The command reconnects after every interruption and resumes after the last event that it printed. Ctrl-C stops it and
-    shows how to resume later. Messages about the connection go to stderr. Only a terminal gets colors; NO_COLOR=1 switches
-    them off.
+    shows how to resume later. Messages about the connection go to stderr. The output has colors only on a terminal, and
+    NO_COLOR=1 disables them.
     """
     if last_event_id and (since or position_file or len(urls) > 1):
         raise click.UsageError("--last-event-id needs a single URL, and neither --since nor --position-file.")
@@ -179,7 +179,7 @@ class Positions:
     """The ID of the last printed event of each URL, and the file that stores them, if there is one.
 
     Raises:
-        CommandError: the file cannot be read or written, or something else has written it.
+        CommandError: the file cannot be read or written, or is not a position file.
     """
 
     def __init__(self, file: Path | None, start: Mapping[str, str]) -> None:
@@ -198,7 +198,7 @@ class Positions:
             self.save()
 
     def save(self) -> None:
-        """Replace the file at once, so that an interruption leaves the old or the new positions."""
+        """Replace the file atomically: after an interruption, it contains the old or the new positions."""
         if not self.file:
             return
         new = self.file.with_name(f"{self.file.name}.new")
@@ -270,7 +270,7 @@ def _events(sources: Mapping[str, EventSource]) -> Generator[tuple[str, Event], 
 
 
 def _show_how_to_resume(positions: Positions, options: Sequence[str], has_headers: bool) -> None:
-    same = " with the same headers and cookies" if has_headers else ""  # which may be secrets
+    same = " with the same headers and cookies" if has_headers else ""  # not printed, because they may be secrets
     if positions.file:
         words = ["kafkasse", "cat", *positions.ids, *options, "--position-file", str(positions.file)]
         _status(f"resume{same} with: {shlex.join(words)}")

@@ -24,7 +24,7 @@ from kafkasse.errors import CommandError
 from kafkasse.progress import Progress
 
 PREFIX = "kafkasse-dead-letter-"
-HEADER_COUNT = 6  # the last headers of a dead letter
+HEADER_COUNT = 6  # the number of headers that the pipeline appends to those of the record
 BATCH_RECORDS = 500
 POLL_TIMEOUT_MS = 1000
 GROUP_PREFIX = "kafkasse-replay-"  # of the consumer group that holds the position, and of the transactional ID
@@ -85,13 +85,13 @@ def _open(type_: Any, settings: Any, **more: Any) -> Any:
 
 
 class _Letters:
-    """The dead letters of a topic that were not replayed yet.
+    """The dead letters of a topic that have not been replayed yet.
 
     Attributes:
         total: the number of offsets to read.
         done: the number of offsets that were read.
         positions: the position to commit after the batch.
-        skipped: the dead letters that cannot be replayed, by the reason.
+        skipped: for each reason, the number of dead letters that cannot be replayed.
     """
 
     def __init__(self, consumer: KafkaConsumer, topic: str) -> None:

@@ -1,6 +1,6 @@
-"""`kafkasse init`: write a commented configuration file for a Kafka that answers.
+"""`kafkasse init`: connect to Kafka, and write a commented configuration file.
 
-The comments come from the schema of the configuration, so that they describe what the settings do today.
+The comments come from the schema of the configuration, so they always match the settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafkasse.kafka.listing import existing_topics
 
 COMMENT_WIDTH = 100
 MAX_TOPICS = 100  # in the comment
-# The settings that most servers change at some time.
+# Settings that many servers change.
 OFFERED = ("catalog", "cors_origins", "trusted_proxies", "max_streams_per_client", "max_stream_age_s", "heartbeat_s")
 
 EPILOG = """\b
@@ -39,7 +39,7 @@ Examples:
     help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
 )
 @click.option("--topics", metavar="TOPIC,...", default="", help="The topics that clients may read: names and patterns.")
-@click.option("--public", is_flag=True, help="Everyone who reaches the server may read these topics.")
+@click.option("--public", is_flag=True, help="Everyone who can connect to the server may read these topics.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def command(file: Path, bootstrap_servers: str | None, topics: str, public: bool, force: bool) -> None:
     """Write a commented configuration to FILE, by default kafkasse.yaml.

@@ -140,7 +140,7 @@ def check(name: str) -> None:
     metavar="NAME=VALUE",
     multiple=True,
     callback=_settings,
-    help="A Spark setting, which overrides all others. May be repeated.",
+    help="A Spark setting, which overrides all others. Repeatable.",
 )
 @click.option(
     "--metrics-bind",
@@ -162,7 +162,7 @@ def check(name: str) -> None:
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="First compute all results from the start, beside the running version, and then switch over to them.",
+    help="Compute all results again while the old version runs, and then switch to the new results.",
 )
 def run(
     name: str,
@@ -229,9 +229,9 @@ def _log_to_stderr() -> None:
 def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool) -> None:
     """Write the records of the dead letters in TOPIC to their source topics again.
 
-    It replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, into the partitions from
-    which they came. Correct the query first: a record that is still bad becomes a dead letter again. A replayed record
-    becomes the newest record of its key, even if the source has received another one since.
+    The command replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, and writes each
+    record to its original partition. Correct the query first: a record that is still bad becomes a dead letter again. A
+    replayed record becomes the newest record of its key, even if the source has received a later record of this key.
     """
     from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
 

@@ -40,8 +40,8 @@ class Row(NamedTuple):
 def command(file: Path | None, bootstrap_servers: str | None, internal: bool, as_json: bool) -> None:
     """List the topics that exist and the paths at which a server streams them.
 
-    FILE is a YAML file of settings; without it, the file that KAFKASSE_CONFIG names. Environment variables apply as they
-    do for kafkasse serve. Topics that a route names but that do not exist are listed, too.
+    FILE is a YAML file of settings. Without it, the command reads the file that KAFKASSE_CONFIG names. Environment variables
+    apply as they do for kafkasse serve. The list includes topics that a route names but that do not exist.
     """
     config = Config.load(
         os.environ, file, kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None

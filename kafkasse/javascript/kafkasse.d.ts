@@ -1,4 +1,4 @@
-/** The data of a `gap` event: the client does not receive the offsets `[from, to)`. Between tabs, only `reason` is set. */
+/** The data of a `gap` event: the client does not receive the offsets `[from, to)`. A gap between tabs has only `reason`. */
 export interface Gap {
   topic?: string;
   partition?: number;
@@ -37,14 +37,14 @@ export interface Events<Value = unknown, Tombstone = unknown> {
 
 export type AnyEvent<Value = unknown, Tombstone = unknown> = Events<Value, Tombstone>[keyof Events];
 
-/** Called for each event of one type. The next event follows after the returned promise, if any, is fulfilled. */
+/** Called for each event of one type. The stream waits for the returned promise, if any, before it delivers the next event. */
 export type Handlers<Value = unknown, Tombstone = unknown> = {
   [Type in keyof Events]?: (event: Events<Value, Tombstone>[Type]) => unknown;
 };
 
 export type State =
   | { state: "connecting" | "open" | "closed" }
-  /** `retryAt` is in milliseconds since 1970. */
+  /** `retryAt` is in milliseconds since the epoch. */
   | { state: "retrying"; reason: string; retryAt: number };
 
 /** Stores the position, for example in a database. The stream waits for the promises that the methods return. */
@@ -62,18 +62,21 @@ export interface StreamOptions {
   headers?: Credential<HeadersInit | undefined>;
   /** Where to resume. Takes precedence over the position in `store`. */
   lastEventId?: string;
-  /** Where to keep the position: `sessionStorage`, `localStorage` or your own store. Without one, a page reload starts again. */
+  /** Keeps the position: `sessionStorage`, `localStorage` or your own store. Without a store, a page reload does not resume. */
   store?: PositionStore | Pick<Storage, "getItem" | "setItem">;
-  /** Share one connection among the tabs of a browser. A text separates groups of tabs, such as those of different users. */
+  /** Share one connection among the tabs of a browser. Only tabs with the same string share it, such as the tabs of one user. */
   shared?: boolean | string;
   /** Returns the key of a `message` or `delete` event. A tab that opens later first receives the newest event of each key. */
   key?: (event: StreamEvent) => string | number | undefined;
   onState?: (state: State) => void;
-  /** Statuses to retry in addition to 408, 425, 429 and 5xx, such as 404 for a topic that is created later. */
+  /**
+   * Statuses to retry in addition to 408, 425, 429 and 5xx (500 only with Retry-After), such as 404 for a topic that is
+   * created later.
+   */
   retryOn?: number[];
-  /** After how much silence a connection is dead. The default is 60,000. */
+  /** The stream replaces a connection that is silent for this long. The default is 60,000. */
   timeoutMs?: number;
-  /** Further options of `fetch`, such as `{ credentials: "include" }`. */
+  /** Additional options of `fetch`, such as `{ credentials: "include" }`. */
   request?: Omit<RequestInit, "headers" | "signal">;
   fetch?: typeof fetch;
 }
@@ -86,10 +89,10 @@ export class StreamError extends Error {
 }
 
 /**
- * A stream that reconnects after each break and resumes at the last event. It can be read once, with `for await` or `run()`.
+ * A stream that reconnects after each break and resumes after the last event. It can be read once, with `for await` or `run()`.
  *
  * The position is stored when you ask for the next event. If your loop throws an error, the event is therefore sent again
- * when the stream resumes. Both ways of reading throw StreamError if the server ends the stream permanently.
+ * when the stream resumes. `for await` and `run()` throw StreamError if the server ends the stream permanently.
  */
 export class Stream<Value = unknown, Tombstone = unknown> implements AsyncIterable<AnyEvent<Value, Tombstone>> {
   constructor(url: string | URL, options?: StreamOptions);
@@ -105,7 +108,7 @@ export class Stream<Value = unknown, Tombstone = unknown> implements AsyncIterab
   close(): void;
 }
 
-/** The parser of Stream, for other transports. An ID without data is an event `position`. */
+/** The parser of Stream, for other transports. An ID without data becomes a `position` event. */
 export class Parser {
   constructor(lastEventId?: string);
   retryMs: number | undefined;

@@ -59,7 +59,7 @@ export class Stream {
   #taken = ""; // the ID of the last event that the caller has received
   #received = ""; // the ID of the last event in the inbox
   #inbox = [];
-  #waiting = []; // functions that wake up those who wait in #until()
+  #waiting = []; // functions that wake up the callers of #until()
   #closing = new AbortController();
   #session = null; // aborted when the page enters the back/forward cache
   #started = false;
@@ -77,7 +77,7 @@ export class Stream {
   // Tabs.
   #channel = null;
   #tab = Math.random().toString(36).slice(2);
-  #joined = false; // this tab has received what the leader received before
+  #joined = false; // this tab has received the leader's earlier events
   #synced = null;
   #state = null;
   #recent = [];
@@ -130,7 +130,7 @@ export class Stream {
     }
   }
 
-  /** Store the position of an event that is processed, without waiting for the request for the next event. */
+  /** Store the position of an event that is processed, before the next event is requested. */
   async commit({ id }) {
     if (!id || id === this.#position) return;
     this.#position = id;
@@ -258,7 +258,7 @@ export class Stream {
     throw this.#opened ? new Failure(detail) : new StreamError({ status: response.status, detail });
   }
 
-  /** Return an option, or what it returns if it is a function. */
+  /** Return the value of an option, which may be a function. */
   async #ask(option) {
     if (typeof option !== "function") return option;
     try {
@@ -288,7 +288,7 @@ export class Stream {
       }
       this.#retryMs = parser.retryMs ?? this.#retryMs;
       if (this.#inbox.length > MAX_UNREAD) {
-        this.#heardAt = Infinity; // We do not read, so silence means nothing.
+        this.#heardAt = Infinity; // Nothing is read, so silence is normal.
         await this.#until(() => this.#inbox.length <= MAX_UNREAD || signal.aborted);
         this.#heardAt = Date.now();
       }
@@ -372,7 +372,7 @@ export class Stream {
     } else if (to === this.#tab) {
       this.#adopt(message);
     } else if (leader && !this.#joined) {
-      this.#join(); // The previous leader has closed before it could answer.
+      this.#join(); // The previous leader closed before it responded.
     } else if (problem) {
       this.#fail(problem);
     } else if (this.#joined && state) {
@@ -419,13 +419,13 @@ export class Stream {
     const isRow = event.type === "message" || event.type === "delete";
     const key = isRow ? this.#options.key?.(new StreamEvent(event)) : undefined;
     if (key === undefined) return;
-    this.#rows.delete(key); // The newest key is the last one.
+    this.#rows.delete(key); // Move the newest key to the end.
     if (event.type === "message") this.#rows.set(key, event);
     if (this.#rows.size > MAX_KEYS) this.#rows.delete(this.#rows.keys().next().value);
   }
 }
 
-/** Parses Server-Sent Events as the HTML standard describes, except that an ID without data is an event `position`. */
+/** Parses Server-Sent Events as the HTML standard describes, but an ID without data becomes a `position` event. */
 export class Parser {
   retryMs;
   #id;

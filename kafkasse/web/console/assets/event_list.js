@@ -1,4 +1,4 @@
-// A list of any length that only has elements for the rows in view. The rows have the same height.
+// A list of any length that has elements only for the visible rows. All rows have the same height.
 //
 // It is a listbox: the arrow keys select an event, and the element of the selected row is its active descendant.
 

@@ -1,7 +1,7 @@
-// The events of a stream: how to find them in the body of a response, and how to read one. No I/O.
+// Finds the events in the body of a response, and parses them. No I/O.
 //
-// An event keeps its frame, the text that the server sent, and nothing else. Its parts are read when they are displayed, so
-// that a thousand events per second cost little.
+// An event stores only its frame, which is the text that the server sent. The frame is parsed when the event is displayed, so
+// a thousand events per second need little CPU time.
 
 const MAX_PREVIEW_CHARS = 300;
 const MAX_PARSED_CHARS = 200_000; // of an event whose data is parsed for the list
@@ -40,7 +40,7 @@ export class StreamEvent {
     return lines.map((line) => line.slice(line[5] === " " ? 6 : 5)).join("\n");
   }
 
-  /** `{topic, partition, offset, timestamp, key}` of the record, as far as the format contains them. */
+  /** `{topic, partition, offset, timestamp, key}` of the record. Members that the format does not contain are undefined. */
   get facts() {
     this.#facts ??= factsOf(this);
     return this.#facts;
@@ -116,7 +116,7 @@ export function exported(event) {
   return `{"event":${JSON.stringify(event.type)},${id}"data":${data}}`;
 }
 
-/** The positions of JSON lines, which have no event IDs: an ID that resumes after the lines received so far. */
+/** Computes an event ID for JSON lines, which have none. A stream with this ID resumes after the lines received so far. */
 export class LinePositions {
   #next = new Map(); // topic -> partition -> next offset
 

@@ -127,7 +127,7 @@ export class Operations {
     return button;
   }
 
-  /** Show the status topic of the pipelines, if the visitor may read a stream of it. */
+  /** Show the status topic of the pipelines, if the visitor may read a stream of this topic. */
   #followPipelines() {
     const route = statusStream(this.#catalog());
     element("pipelines-part").hidden = route === undefined;

@@ -1,4 +1,4 @@
-// The form of the explorer: which stream to read, from where, and which events of it.
+// The form of the explorer: the stream, its start and the filters.
 
 import { create, element } from "./dom.js";
 import { session } from "./session.js";

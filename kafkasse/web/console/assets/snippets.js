@@ -2,7 +2,7 @@
 
 const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** JSON of a text is a literal of JavaScript and, without surrogates that stand alone, of Python. */
+/** Return a text as a literal of JavaScript and Python. Only JavaScript accepts lone surrogates in it. */
 const literal = (text) => JSON.stringify(text).replaceAll("\u2028", "\\u2028").replaceAll("\u2029", "\\u2029").replaceAll("\u007f", "\\u007f");
 
 /**

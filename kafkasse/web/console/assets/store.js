@@ -1,4 +1,4 @@
-// The events that the explorer keeps: the newest ones, up to a number and a size. No I/O.
+// The events that the explorer keeps: the newest ones, up to a limit for their number and their size. No I/O.
 
 export const MAX_EVENTS = 10_000;
 export const MAX_CHARS = 16_000_000;
@@ -41,7 +41,7 @@ class Queue {
   }
 }
 
-/** Events within the bounds. */
+/** A queue of events with limits for their number and their size. */
 export class EventBuffer extends Queue {
   chars = 0;
 

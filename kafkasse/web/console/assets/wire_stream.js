@@ -1,7 +1,7 @@
 // A stream whose events keep the frame that the server sent. kafkasse.js reads it, reconnects and resumes.
 //
-// kafkasse.js gives its user the data of an event. The body of the response therefore passes through a filter, which makes the
-// whole frame the data of the event. JSON lines become events in the same way; their IDs are the offsets in the lines.
+// kafkasse.js passes on the data of an event, but not its frame. A filter therefore rewrites the body of the response, so that
+// the whole frame becomes the data of the event. JSON lines become events in the same way, with the offsets in the lines as IDs.
 
 import { LinePositions, splitFrames, StreamEvent } from "./events.js";
 import { Stream, StreamError } from "./kafkasse.js";
@@ -21,7 +21,7 @@ export class WireStream {
    * @param isJsonLines whether the server sends JSON lines.
    * @param handlers `event(event)`, called with each StreamEvent; `state({name, reason, retryAt})`, where `name` is
    *   "connecting", "live", "reconnecting" or "stopped".
-   * @param lastEventId the event ID to resume from; "" to start where the request does.
+   * @param lastEventId the event ID to resume from; "" to start where the request says.
    */
   constructor(open, isJsonLines, handlers, lastEventId = "") {
     this.#open = open;
