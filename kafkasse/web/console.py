@@ -7,7 +7,7 @@ relative, so that it works under any prefix, including one that only a proxy kno
     /                         the page, for browsers; programs get the catalog as JSON
     /-/console/<file>         its scripts and styles
     /-/console/features       what this server offers to the visitor
-    /-/console/check?path=…   the checks of a request for a stream, without a stream
+    /-/console/check?path=…   checks a request for a stream, and opens no stream
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Service(Protocol):
     """The methods of a StreamService that the console uses.
 
     Attributes:
-        may_operate: whether the visitor may use the endpoints for operators; None if this address does not have them. It is
-            a function, or None if the app has no such endpoints.
+        may_operate: a function that returns whether the visitor may use the endpoints for operators, or None if this address
+            does not have them. The attribute is None if the app has no such endpoints.
     """
 
     may_operate: Callable[[], bool | None] | None
@@ -57,7 +57,7 @@ class Console:
         self._service = service
 
     def page(self) -> Response:
-        """Return the page. The URL of the root may lack the slash at its end, so the page contains the way to its files."""
+        """Return the page. The root's URL may lack the final slash, so its last segment is added to the page's links."""
         last = request.path.rpartition("/")[2]
         root = f"{quote(last)}/" if last else "./"
         response = Response(_page().replace('"./', f'"{root}'), content_type="text/html; charset=utf-8")
