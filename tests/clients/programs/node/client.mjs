@@ -15,14 +15,21 @@ function follow(EventSource, { ignoreIncomplete = false } = {}, lastEventId = ""
   const address = new URL(url);
   if (lastEventId) address.searchParams.set("lastEventId", lastEventId);
   const source = new EventSource(address.href);
+  let isReplaced = false;
+  /** Some libraries close the source only after the event. */
+  function replaceIfClosed() {
+    if (isReplaced || source.readyState !== EventSource.CLOSED) return;
+    isReplaced = true;
+    follow(EventSource, { ignoreIncomplete }, lastEventId);
+  }
   for (const type of TYPES) {
     source.addEventListener(type, (event) => {
       if (event.data !== undefined) {
         if (ignoreIncomplete && event.lastEventId === lastEventId) return;
         lastEventId = event.lastEventId;
         print(type, event.lastEventId, event.data);
-      } else if (source.readyState === EventSource.CLOSED) {
-        setTimeout(() => follow(EventSource, { ignoreIncomplete }, lastEventId), 1000);
+      } else {
+        setTimeout(replaceIfClosed, 1000);
       }
     });
   }
