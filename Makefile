@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos pipeline-chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
-.PHONY: console dist jar operators release release-check site diagrams
+.PHONY: console dist jar operators pipelines release release-check site diagrams
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -153,6 +153,10 @@ diagrams: setup ## draw the diagrams of the documentation
 # `make test` runs the same tests with less random input. See docs/pipelines.md.
 operators: setup ## compare the operators of the pipelines with plain Python on many random histories
 	@OPERATORS=full $(VENV)/bin/pytest --timeout 900 tests/pipelines/test_operators.py tests/pipelines/test_processors.py $(TEST)
+
+# `make test` runs those that take seconds.
+pipelines: setup ## run all tests of the pipelines, and those that take minutes
+	@PIPELINES=full $(VENV)/bin/pytest --timeout 600 tests/pipelines tests/commands/test_archive.py $(TEST)
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK

@@ -18,6 +18,7 @@ from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.runner import running_query
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
+from tests.pipelines.full import takes_minutes
 from tests.pipelines.test_sink import read
 from tests.pipelines.topics import Topics
 from tests.support.waiting import wait_until
@@ -48,6 +49,7 @@ def latest(records: list[Any]) -> dict[bytes, bytes | None]:
     return {record.key: record.value for record in records}
 
 
+@takes_minutes
 def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new", without="b")
@@ -69,6 +71,7 @@ def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: T
         assert [] == [name for name in consumer.topics() if name.startswith(f"{topics.sink}.rebuild-")]
 
 
+@takes_minutes
 def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """Until then, the pipeline does not start, because the sink does not contain its results yet."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new")

@@ -3,7 +3,7 @@
 pytest-xdist distributes groups of tests. Most groups are modules, because the tests of a module share a server and its
 topics. In the folders of SHARED, all tests share something that starts slowly, such as Spark or a virtual environment.
 The groups that took longest in the last run of the whole suite start first. Otherwise one process could still be busy
-with a long group after the others have finished.
+with a long group after the others have finished. In a new clone, the folders of SHARED start first, in this order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import gevent
 import pytest
 
-SHARED = ("tests/chaos/", "tests/history/", "tests/pipelines/", "tests/project/", "tests/secured/")
+SHARED = ("tests/pipelines/", "tests/history/", "tests/chaos/", "tests/project/", "tests/secured/")
 TICK_S = 0.05
 CACHE_KEY = "kafkasse/seconds_of_groups"
 
@@ -49,7 +49,9 @@ class Schedule:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._is_worker and self._cache:  # a single process keeps pytest's order
-            seconds: dict[str, float] = self._cache.get(CACHE_KEY, {})
+            seconds: dict[str, float] = self._cache.get(CACHE_KEY, {}) or {
+                folder: len(SHARED) - at for at, folder in enumerate(SHARED)
+            }
             items.sort(key=lambda item: -seconds.get(group_of(item.nodeid), 0))
 
     def remember(self, seconds_of_tests: Mapping[str, float]) -> None:
