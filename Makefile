@@ -156,7 +156,7 @@ operators: setup ## compare the operators of the pipelines with plain Python on 
 
 # `make test` runs those that take seconds.
 pipelines: setup ## run all tests of the pipelines, and those that take minutes
-	@PIPELINES=full $(VENV)/bin/pytest --timeout 600 tests/pipelines tests/commands/test_archive.py $(TEST)
+	@PIPELINES=full $(VENV)/bin/pytest --timeout 600 tests/pipelines tests/commands/test_archive.py tests/commands/test_pipeline.py $(TEST)
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.pipelines.countries import country, top
+from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
 
 pytestmark = pytest.mark.processes
@@ -102,6 +103,7 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
     assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
 
 
+@takes_minutes
 @pytest.mark.timeout(400)  # it starts Spark twice, which takes a minute each on a busy machine
 def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path) -> None:
     """The pipeline resumes from its checkpoint in a new JVM. Its log, metrics and status show the restart."""

@@ -1,14 +1,16 @@
-"""A short run of `make pipeline-chaos`."""
+"""A short run of `make pipeline-chaos`, with `make pipelines`."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.pipelines import chaos
+from tests.pipelines.full import takes_minutes
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 
+@takes_minutes
 def test_results_are_right_after_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that is killed while countries are edited computes what plain Python code computes."""
     monkeypatch.setattr(chaos, "PAUSE_S", (1.0, 1.0))
