@@ -57,24 +57,20 @@ def pages() -> dict[str, str]:
 def commands() -> str:
     """Return the page of all commands, with their help texts."""
     loaded = {name: import_module(f"kafkasse.commands.{name}").command for name in SUMMARIES}
-    group = click.Group("kafkasse", commands=loaded)
     return "# Commands\n\n" + "".join(
         [
             "Every command prints its help with `--help`. This page contains the same texts.\n",
-            *(
-                part
-                for name, each in loaded.items()
-                for part in _command(each, f"kafkasse {name}", click.Context(group))
-            ),
+            *(part for name, each in loaded.items() for part in _command(each, f"kafkasse {name}")),
         ]
     )
 
 
-def _command(command: click.Command, path: str, parent: click.Context) -> Iterator[str]:
-    context = click.Context(command, info_name=path, parent=None, max_content_width=72, terminal_width=72)
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    # click stores the help option of a command at the first use, so the names must be those of the command line.
+    context = click.Context(command, info_name=path, help_option_names=["-h", "--help"], terminal_width=72)
     yield f"\n{'#' * (path.count(' ') + 1)} {path}\n\n```text\n{command.get_help(context).strip()}\n```\n"
     for name, each in sorted(getattr(command, "commands", {}).items()):
-        yield from _command(each, f"{path} {name}", context)
+        yield from _command(each, f"{path} {name}")
 
 
 def settings() -> str:

@@ -114,7 +114,7 @@ COMPACTION = {
     "cleanup_policy": "compact",
     "segment_ms": "500",
     "min_cleanable_dirty_ratio": "0.01",
-    "min_compaction_lag_ms": "2000",  # so that the witness can read records before they are removed
+    "min_compaction_lag_ms": "5000",  # so that the witness can read records before they are removed
 }
 
 

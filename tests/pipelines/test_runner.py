@@ -77,15 +77,16 @@ def test_resumes_from_its_checkpoint(
 def test_reads_uncommitted_records_again(
     spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """A query that ended before its first commit starts again at the beginning of the topic."""
+    """A query that ended before its first commit starts again at the beginning of the topic, and repeats no result."""
     topics.send(country("FR", 5))
     with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
         topics.read(bool)
+    topics.send(country("DE", 4))
 
     with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
         emitted = topics.read(bool)
 
-    assert [("Europe", ["FR"])] == [(continent, top(value)) for continent, value in emitted]
+    assert [("Europe", ["FR", "DE"])] == [(continent, top(value)) for continent, value in emitted]
 
 
 def test_reads_a_recreated_topic_from_its_start(
