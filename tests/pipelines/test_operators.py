@@ -24,6 +24,7 @@ from kafkasse.pipelines.operators.schemas import ORDER_KEY
 from kafkasse.pipelines.private_spark import java_class
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
+from tests.pipelines.full import takes_minutes
 from tests.pipelines.micro_batches import MicroBatches
 
 HISTORIES = 15  # Spark takes seconds for a query, however many independent histories it contains
@@ -130,6 +131,7 @@ def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine
     assert plain.top(edits, 3) == view(stream.results)
 
 
+@takes_minutes
 def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(
     spark: SparkSession, tmp_path: Path
 ) -> None:

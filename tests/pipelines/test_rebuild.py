@@ -93,6 +93,7 @@ def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, t
     assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
 
 
+@takes_minutes
 def test_a_stop_request_ends_a_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """The old version is still the current one."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new")
