@@ -65,7 +65,7 @@ def reason(caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
 
 
 def line(caplog: pytest.LogCaptureFixture) -> str:
-    [found] = [each.getMessage() for each in caplog.records if each.name.startswith("kafkasse")]
+    [found] = {each.getMessage() for each in caplog.records if each.name.startswith("kafkasse")}
     return found
 
 
