@@ -26,7 +26,7 @@ import pytest  # noqa: E402
 from werkzeug.wrappers import Response  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
-from tests.support.broker_versions import running_broker  # noqa: E402
+from tests.support.broker_versions import SETTINGS, running_broker  # noqa: E402
 from tests.support.examples import register_profiles  # noqa: E402
 from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
@@ -56,7 +56,7 @@ def processes() -> None:
 def broker(processes: None) -> Iterator[EmbeddedBroker]:
     """A Kafka broker for all tests of this process. Each test uses its own topics, see fresh_name."""
     version = os.environ.get("BROKER_VERSION")  # set by `make compat-kafka`
-    with running_broker(version) if version else EmbeddedBroker() as running:
+    with running_broker(version) if version else EmbeddedBroker(settings=SETTINGS) as running:
         yield running
 
 

@@ -23,6 +23,7 @@ EMBEDDED = "4.3"  # the version in kafkasse/java/jars.lock.json
 WITH_ZOOKEEPER = ("2.6", "2.7", "2.8")
 WITHOUT_TOPIC_IDS = ("2.6", "2.7")
 JARS_OF = {"2.7": "2.8"}  # as after an upgrade to 2.8 without its inter.broker.protocol.version
+SETTINGS = {"log.retention.ms": "-1"}  # the tests write records with old timestamps
 STOP_TIMEOUT_S = 10.0
 JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -45,7 +46,10 @@ def running_broker(version: str) -> Iterator[RunningBroker]:
         with _with_zookeeper(files, version) as address:
             yield RunningBroker(address)
     else:
-        with mock.patch("kafkasse.broker.embedded.jars.fetch", return_value=files), EmbeddedBroker() as broker:
+        with (
+            mock.patch("kafkasse.broker.embedded.jars.fetch", return_value=files),
+            EmbeddedBroker(settings=SETTINGS) as broker,
+        ):
             yield RunningBroker(broker.bootstrap_servers)
 
 
@@ -60,6 +64,7 @@ def _with_zookeeper(files: list[Path], version: str) -> Iterator[str]:
         (home / "server.properties").write_text(
             f"broker.id=0\nlisteners=PLAINTEXT://{HOST}:{ports['kafka']}\nzookeeper.connect={HOST}:{ports['zookeeper']}\n"
             f"log.dirs={home / 'kafka'}\noffsets.topic.replication.factor=1\nauto.create.topics.enable=false\n"
+            "log.retention.ms=-1\n"
             "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
             f"inter.broker.protocol.version={version}\n"
         )

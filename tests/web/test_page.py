@@ -449,7 +449,7 @@ class TestConnection:
             page.site.end_streams()
             page.wait_for_text("#reason", reason)
             page.wait_for_text("#countdown", "Retrying in ")
-            assert "Reconnecting" == page.text("#state")
+            page.wait_for_text("#state", "Reconnecting")
             page.site.rejection = None
             if number > 0:  # the first case waits for the automatic retry
                 page.press_retry()
