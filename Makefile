@@ -48,7 +48,7 @@ SECONDS ?= 180
 chaos: setup ## inject random faults for SECONDS while many clients read
 	@$(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# `make test` runs it once for a few seconds. SEED repeats the faults of an earlier run. CLUSTER=1 runs on a standalone cluster of
+# `make pipelines` runs it once for a few seconds. SEED repeats the faults of an earlier run. CLUSTER=1 runs on a standalone cluster of
 # several processes and kills its workers and executors too. See docs/pipelines.md.
 RUNS ?= 10
 pipeline-chaos: setup ## kill a pipeline, Spark and Kafka at random, RUNS times, and compare the results with plain Python

@@ -140,7 +140,7 @@ def check(name: str) -> None:
     metavar="NAME=VALUE",
     multiple=True,
     callback=_settings,
-    help="A Spark setting, which overrides all others. Repeatable.",
+    help="A Spark setting. It overrides those of the pipeline and of kafkasse, but not those of spark-submit. Repeatable.",
 )
 @click.option(
     "--metrics-bind",

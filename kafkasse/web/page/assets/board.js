@@ -130,7 +130,7 @@ function move(row, distance) {
   row.animate([{ transform: `translateY(${distance}px)` }, { transform: "none" }], { duration: MOVE_MS, easing: "ease-in-out" });
 }
 
-/** Countries without a code are told apart by their names. */
+/** Return the ID of a country: its code and name, or only its name if it has no code. */
 function idOf(country) {
   return typeof country.code === "string" ? `${country.code} ${country.name}` : country.name;
 }
