@@ -84,10 +84,12 @@ class Core:
         self._retry_s = DEFAULT_RETRY_S
         self._failures = 0
         self._events = 0  # that this connection has received
-        self._was_open = False
+        self._was_open = False  # whether any connection was
+        self._is_open = False
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers that every request for the stream needs."""
+        self._is_open = False
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         return headers | {"Last-Event-ID": self.position} if self.position else headers
 
@@ -101,7 +103,8 @@ class Core:
         if status != 200 or content_type.partition(";")[0].strip().lower() != "text/event-stream":
             reason = f"the server answered {status} with {content_type or 'no type'}, not with an event stream"
             raise Retryable(reason) if self._was_open else StreamError(f"{reason}; check the URL", status)
-        self._was_open = True
+        self._was_open = self._is_open = True
+        self.wants_new_token = False
         self._events = 0
         self._parser = Parser(last_event_id=self.position)
 
@@ -155,7 +158,7 @@ class Core:
         return self._can_refresh and not self.wants_new_token
 
     def wait_s(self, failure: Retryable, open_s: float) -> float:
-        """Return how long to wait before the next connection. After a 401, the client first tries a new token at once.
+        """Return how long to wait before the next connection. After a response of 401, the client tries a new token at once.
 
         Args:
             failure: why the last connection ended.
@@ -165,14 +168,14 @@ class Core:
             self.succeeded()
         if failure.status == 401 and self._may_refresh:
             self.wants_new_token = True
-            return 0
+            if not self._is_open:
+                return 0
         self._failures += 1
         return wait_s(self._failures - 1, self._retry_s, failure.retry_after_s)
 
     def succeeded(self) -> None:
         """Reset the backoff after a success."""
         self._failures = 0
-        self.wants_new_token = False
 
 
 def is_retryable(status: int, retry_after_s: float | None) -> bool:

@@ -201,8 +201,9 @@ export class Stream {
       const failure = await this.#connect(signal).catch((error) => error);
       if (signal.aborted) return;
       if (failure instanceof StreamError) return this.#fail(failure.problem);
-      if (failure.status === 401 && this.#canRefresh) this.#refreshed = true; // Connect at once, with a new token.
-      else await this.#wait(failure, signal);
+      const refreshes = failure.status === 401 && this.#canRefresh;
+      if (refreshes) this.#refreshed = true;
+      if (!refreshes || this.#state.state === "open") await this.#wait(failure, signal);
     }
   }
 
@@ -227,11 +228,12 @@ export class Stream {
       const response = await this.#request(controller.signal);
       const openedAt = Date.now();
       this.#opened = true;
+      this.#refreshed = false;
       this.#setState({ state: "open" });
       try {
         await this.#read(response.body, signal);
       } finally {
-        if (Date.now() - openedAt > MAX_BACKOFF_MS) this.#succeed();
+        if (Date.now() - openedAt > MAX_BACKOFF_MS) this.#failures = 0;
       }
     } finally {
       clearInterval(watch);
@@ -284,7 +286,7 @@ export class Stream {
         const isError = event.type === "error";
         this.#publish(isError ? { type: "position", data: "{}", id: event.id } : event);
         if (isError) throw this.#failure(parseProblem(event.data), null);
-        if (++count > 1) this.#succeed(); // Every stream starts with a position, even if an error follows.
+        if (++count > 1) this.#failures = 0; // Every stream starts with a position, even if an error follows.
       }
       this.#retryMs = parser.retryMs ?? this.#retryMs;
       if (this.#inbox.length > MAX_UNREAD) {
@@ -293,11 +295,6 @@ export class Stream {
         this.#heardAt = Date.now();
       }
     }
-  }
-
-  #succeed() {
-    this.#failures = 0;
-    this.#refreshed = false;
   }
 
   #failure(problem, retryAfter) {

@@ -168,6 +168,30 @@ def test_a_second_401_ends_the_stream(client: type[AnyStream], serve: Serve) -> 
     assert 2 == len(server.requests)
 
 
+def test_each_token_of_a_quiet_stream_may_expire(client: type[AnyStream], serve: Serve) -> None:
+    """A token that the server has accepted is no longer the new token after which a 401 is final."""
+    expires = Sends(START, "ends"), Answers(401)
+    server = serve(*expires, *expires, Sends(START + message(1)))
+
+    assert ["1"] == ids(read(client(server.url, token=lambda refresh: str(refresh)), 1))
+    asked = [each["authorization"].removeprefix("Bearer ") for each in server.requests]
+    assert ["False", "False", "True", "False", "True"] == asked
+
+
+def test_waits_after_an_error_event_with_the_status_401(client: type[AnyStream], serve: Serve) -> None:
+    """The server accepts each new token and then ends the stream, so the client must not connect again at once."""
+    server = serve(Sends(START + failure(401), "ends"), Sends(START + failure(401), "ends"), Sends(START + message(1)))
+    states: list[str] = []
+
+    def token(refresh: bool) -> str:
+        states.append(str(refresh))
+        return "t"
+
+    assert ["1"] == ids(read(client(server.url, token=token, on_state=lambda state: states.append(state.name)), 1))
+    once = ["open", "retrying", "connecting", "True"]
+    assert ["connecting", "False", *once, *once, "open"] == states
+
+
 def test_calls_a_token_function_that_failed_again(client: type[AnyStream], serve: Serve) -> None:
     """The issuer of the tokens may be down for a while."""
     server = serve(Sends(START + message(1)))

@@ -43,7 +43,7 @@ async function token({ refresh }) {
 for await (const { type, id, data } of new Stream(url, { token })) print(type, id, data);
 """
 
-LIFETIME_S = 4
+LIFETIME_S = 6
 
 
 def create() -> Flask:

@@ -159,6 +159,26 @@ test("A second 401 with a new token ends the stream.", async () => {
   assert.equal(2, requests.length);
 });
 
+test("Each token of a quiet stream may expire.", async () => {
+  const expires = [sends(START, "ends"), answers(401)];
+  script = [...expires, ...expires, sends(START + message(1))];
+
+  assert.deepEqual(["1"], await read(open({ token: ({ refresh }) => `${refresh}` }), 1));
+  const asked = requests.map((headers) => headers.authorization.replace("Bearer ", ""));
+  assert.deepEqual(["false", "false", "true", "false", "true"], asked);
+});
+
+test("After an error event with the status 401, the stream waits before it uses a new token.", async () => {
+  const failure = 'event: error\ndata: {"status":401}\nid: 1\n\n';
+  script = [sends(START + failure, "ends"), sends(START + failure, "ends"), sends(START + message(1))];
+  const [asked, reasons] = [[], []];
+  const token = ({ refresh }) => asked.push(refresh);
+
+  assert.deepEqual(["1"], await read(openHasty({ token }, reasons), 1));
+  assert.deepEqual([false, true, true], asked);
+  assert.equal(2, reasons.length);
+});
+
 test("A token function that fails is called again.", async () => {
   script = [sends(START + message(1))];
   let calls = 0;
