@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from kafkasse.archive import without_archive
 from kafkasse.config.settings import FeedSettings
 from kafkasse.errors import ServerFull, TopicNotAvailable
+from kafkasse.event_loop import take_turn
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds, EpochPosition
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
@@ -162,6 +163,7 @@ class Feeds:
         client: str,
         selector: Selector | None,
     ) -> Reader:
+        take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as the rest
         ids = self._ids_in_ring(feed, route, position, topics, since)
         gaps: list[Gap] = []
         snapshot: SnapshotReader | None = None

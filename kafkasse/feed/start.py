@@ -13,7 +13,7 @@ The first of these rules that applies decides where a partition starts:
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -155,16 +155,18 @@ def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
         InvalidPosition: a topic does not have a partition of the position.
         TopicGone: a topic was recreated, and has none of the partitions that the client selected.
     """
+    listed: defaultdict[str, list[Partition]] = defaultdict(list)
+    for partition in position.starts:
+        listed[partition.topic].append(partition)
     for name, topic in topics.items():
-        listed = [partition for partition in position.starts if partition.topic == name]
-        missing = [partition for partition in listed if partition.partition >= topic.partitions]
+        missing = [partition for partition in listed[name] if partition.partition >= topic.partitions]
         if missing and not is_recreated(position.topic_ids.get(name), topic):
             raise InvalidPosition(
                 f"There is no partition {missing[0].partition} in {name}: it has {topic.partitions}, counted from 0.",
                 topic=name,
                 partition=missing[0].partition,
             )
-        if missing == listed and missing and name in position.partial_topics:
+        if missing == listed[name] and missing and name in position.partial_topics:
             raise TopicGone(
                 f"The topic {name} was deleted and recreated. It has {topic.partitions} partitions now, and none of those"
                 " that this client reads.",

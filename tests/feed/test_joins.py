@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, Reader, StopReason, catch_up, reader, shared_feed
+from kafkasse.feed import Feeds, Reader, StopReason, catch_up, feeds, reader, shared_feed
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, encoder
 from kafkasse.log import Partition
@@ -356,7 +356,7 @@ class World:
     def play(self, steps: list[tuple[str, int]]) -> None:
         with ExitStack() as patches:
             patches.enter_context(mock.patch("time.time_ns", self.clock.time_ns))
-            for module in (catch_up, reader, shared_feed):
+            for module in (catch_up, feeds, reader, shared_feed):
                 patches.enter_context(mock.patch.object(module, "take_turn", self.take_turn))
             for module, limit in LIMITS:
                 patches.enter_context(mock.patch.object(module, limit, 2))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kafkasse.errors import InvalidPosition, TopicGone
-from kafkasse.feed.start import ResolvedPosition, resolve
+from kafkasse.feed.start import ResolvedPosition, check_partitions, resolve
 from kafkasse.log import Gap, Partition
 from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics, parse
+from kafkasse.position import PartitionStart, Position, of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
@@ -28,6 +29,17 @@ def log() -> MemoryLog:
         log.append("t", b"{}", timestamp=1000 + offset)
     log.drop_before("t", 2)
     return log
+
+
+class Counted(dict[Partition, PartitionStart]):
+    """A dict that counts how many of its entries are visited."""
+
+    visited = 0
+
+    def __iter__(self) -> Iterator[Partition]:
+        for each in super().__iter__():
+            self.visited += 1
+            yield each
 
 
 def entry(partition: int = 0, **members: Any) -> dict[str, Any]:
@@ -119,6 +131,18 @@ def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:
         resolved(log, entry(2, offset=0))
 
     assert ("t", 2) == (rejected.value.extra["topic"], rejected.value.extra["partition"])
+
+
+def test_checks_the_partitions_of_many_topics_in_linear_time(log: MemoryLog) -> None:
+    """A position of 50 topics with 50 partitions each has 2,500 entries, which are visited once and not 50 times."""
+    for number in range(50):
+        log.create(f"many.{number}", 50)
+    names = [f"many.{number}" for number in range(50)]
+    starts = Counted({Partition(name, index): PartitionStart(0) for name in names for index in range(50)})
+
+    check_partitions(Position(starts), log.describe(names))
+
+    assert 2500 == starts.visited
 
 
 def test_rejects_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: MemoryLog) -> None:

@@ -169,6 +169,18 @@ def test_keeps_a_feed_for_a_while_after_its_last_reader(world: World) -> None:
     assert 1 == len(world.tails[0].feeds)
 
 
+def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of partitions, two turns are shorter than one. Meanwhile the tail does not drop the new feed."""
+    world = World(idle_feed_timeout_s=0.0)
+    turns = []
+    monkeypatch.setattr(feeds, "take_turn", lambda: (turns.append(1), world.turn()))
+
+    reader = world.open("a")
+
+    assert [1] == turns
+    assert [reader._feed] == list(world.tails[0].feeds.values())
+
+
 def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all feeds have readers, the server is full."""
     monkeypatch.setattr(feeds, "MAX_FEEDS", 2)
