@@ -248,14 +248,14 @@ def test_the_app_in_the_guide_to_migration_streams(root: Path, tmp_path: Path) -
     """Its URL and its events are those of EventStreams, and IDs of EventStreams resume."""
     (block,) = _blocks(root / "docs/migrating.md", "python")
     (tmp_path / "app.py").write_text(block)
-    config = runpy.run_path(str(tmp_path / "app.py"))["config"]
+    example = runpy.run_path(str(tmp_path / "app.py"))
     log = MemoryLog()
     for site in ("eqiad", "codfw"):
         log.create(f"{site}.mediawiki.recentchange")
     for domain in (b"canary", b"en.wikipedia.org"):
         log.append("eqiad.mediawiki.recentchange", b'{"meta":{"domain":"%b"}}' % domain)
     app = Flask(__name__)
-    app.register_blueprint(kafkasse.blueprint(config, log), url_prefix="/v2/stream")
+    app.register_blueprint(kafkasse.blueprint(example["config"], log), url_prefix="/v2/stream")
     last_id = '[{"topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1},"codfw.mediawiki.recentchange"]'
 
     response = app.test_client().get("/v2/stream/recentchange", headers={"Last-Event-ID": last_id})
@@ -266,6 +266,8 @@ def test_the_app_in_the_guide_to_migration_streams(root: Path, tmp_path: Path) -
         b'"meta":{"domain":"en.wikipedia.org","topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1}' in sent
     )
     assert b"canary" not in sent
+    assert "/v2/stream/-/openapi.json" == example["app"].test_client().get("/?spec").location
+    assert 200 == app.test_client().get("/v2/stream/-/openapi.json").status_code
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
