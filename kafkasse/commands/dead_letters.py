@@ -44,14 +44,19 @@ class Original(NamedTuple):
     headers: Headers
 
 
-def replay(topic: str, bootstrap_servers: str | None, dry_run: bool) -> None:
+def replay(topic: str, kafka: Mapping[str, Any], dry_run: bool) -> None:
     """Replay the dead letters of a topic, or list them.
+
+    Args:
+        topic: the topic of the dead letters.
+        kafka: settings of kafka-python's client that override those of kafkasse.
+        dry_run: whether to list them.
 
     Raises:
         CommandError: Kafka does not complete the replay.
     """
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs thirty lines for an error that we report in one
-    settings = Config.load(kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {}).kafka_settings()
+    settings = Config.load(kafka=kafka).kafka_settings()
     try:
         with closing(_open(KafkaConsumer, settings, **_consumer_settings(topic))) as consumer:
             letters = _Letters(consumer, topic)

@@ -57,6 +57,14 @@ def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
     return dict(value.split("=", 1) for value in values)
 
 
+_kafka_config = click.option(
+    "--kafka-config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Client settings (TLS, SASL, ...) in the properties format of Kafka's own tools.",
+)
+
+
 @click.group(epilog=EPILOG)
 def command() -> None:
     """Run a Spark pipeline, which reads topics and writes its results to topics."""
@@ -111,12 +119,7 @@ def check(name: str) -> None:
     callback=_addresses,
     help="Kafka's addresses.",
 )
-@click.option(
-    "--kafka-config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Client settings (TLS, SASL, ...) in the properties format of Kafka's own tools.",
-)
+@_kafka_config
 @click.option("--source", metavar="TOPIC", help="Read this topic instead of the pipeline's default.")
 @click.option("--sink", metavar="TOPIC", help="Write to this topic instead of the pipeline's default.")
 @click.option(
@@ -225,8 +228,9 @@ def _log_to_stderr() -> None:
     metavar="HOST:PORT,...",
     help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
 )
+@_kafka_config
 @click.option("--dry-run", is_flag=True, help="Only list the records that would be replayed.")
-def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool) -> None:
+def replay_dead_letters(topic: str, bootstrap_servers: str | None, kafka_config: Path | None, dry_run: bool) -> None:
     """Write the records of the dead letters in TOPIC to their source topics again.
 
     The command replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, and writes each
@@ -235,7 +239,7 @@ def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool
     """
     from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
 
-    dead_letters.replay(topic, bootstrap_servers, dry_run)
+    dead_letters.replay(topic, _client_settings(bootstrap_servers, kafka_config), dry_run)
 
 
 @command.command(epilog=STATUS_EPILOG)
@@ -244,13 +248,14 @@ def replay_dead_letters(topic: str, bootstrap_servers: str | None, dry_run: bool
     metavar="HOST:PORT,...",
     help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
 )
+@_kafka_config
 @click.option("--topic", metavar="TOPIC", default="_pipelines", show_default=True, help="The status topic.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each pipeline.")
-def status(bootstrap_servers: str | None, topic: str, as_json: bool) -> None:
+def status(bootstrap_servers: str | None, kafka_config: Path | None, topic: str, as_json: bool) -> None:
     """Print the status of the pipelines that run with --status-topic."""
     from kafkasse.commands import pipeline_status  # needs kafka-python, which a machine that runs pipelines may lack
 
-    pipeline_status.show(topic, bootstrap_servers, as_json)
+    pipeline_status.show(topic, _client_settings(bootstrap_servers, kafka_config), as_json)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
@@ -270,6 +275,14 @@ def _with_topic(option: str, given: object, named: Mapping[str, Any], topic: str
         raise CommandError(f"{option} is ambiguous, because the pipeline has several: {', '.join(named)}")
     changed = {name: replace(only, topic=topic) for name, only in named.items()}
     return changed if isinstance(given, Mapping) else next(iter(changed.values()))
+
+
+def _client_settings(bootstrap_servers: str | None, kafka_config: Path | None) -> dict[str, Any]:
+    """Return the settings of kafka-python's client that the options contain. They override those of kafkasse."""
+    from kafkasse.config import java_properties
+
+    settings = java_properties.client_settings(_read(kafka_config)) if kafka_config else {}
+    return settings | ({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})
 
 
 def _read(file: Path) -> str:

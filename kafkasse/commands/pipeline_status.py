@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -20,9 +20,15 @@ SILENT_AFTER_S = 60  # a pipeline writes its status after each commit, which is 
 COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
 
 
-def show(topic: str, bootstrap_servers: str | None, as_json: bool) -> None:
-    """Print the latest status of each pipeline."""
-    config = Config.load(os.environ, kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
+    """Print the latest status of each pipeline.
+
+    Args:
+        topic: the status topic.
+        kafka: settings of kafka-python's client that override those of kafkasse.
+        as_json: whether to print JSON.
+    """
+    config = Config.load(kafka=kafka)
     if topic not in existing_topics(config):
         raise CommandError(f"the topic {topic} does not exist; run pipelines with --status-topic {topic}")
     found = _latest(config, topic)

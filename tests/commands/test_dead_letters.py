@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,17 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
 
     assert f"{world.source} partition 1 offset 7 key k\n" == result.stdout
     assert [] == world.replayed()
+
+
+def test_connects_with_the_properties_of_a_file(world: World, tmp_path: Path) -> None:
+    """The file of `kafkasse pipeline run --kafka-config` works here too."""
+    world.letter(7)
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={world.servers}\nsecurity.protocol=PLAINTEXT\n")
+
+    result = CliRunner().invoke(pipeline.replay_dead_letters, [world.letters, "--kafka-config", str(file)])
+
+    assert f"1 records written to {world.source}\n" == result.stdout
 
 
 def test_a_missing_topic_is_reported(world: World) -> None:
