@@ -1,6 +1,6 @@
 """Kill the driver, Spark's JVM, executors, workers and the broker at random while countries are edited.
 
-    make pipeline-chaos [RUNS=10] [SECONDS=60] [CLUSTER=1] [SEED=1]
+    make pipeline-chaos [RUNS=10] [CLUSTER=1] [SEED=1]
 
 Each run edits countries 200 times per second. At the end, the compacted sink must equal the answer that plain Python code
 computes from all edits, and the versions of a key must never decrease in the sink.
@@ -17,12 +17,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker
+from kafkasse.broker.supervisor import SupervisedProcess
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.standalone import Standalone, children, kill
 from tests.support.kafka import Cluster
@@ -31,95 +33,120 @@ EDITS_PER_S = 200
 SOURCE_PARTITIONS = 3
 KEYS = 300
 CONTINENTS = ("Africa", "Asia", "Europe", "Oceania")
-PAUSE_S = (3.0, 8.0)  # between two faults
-ANSWER_TIMEOUT_S = 240.0
+# Between two faults. A pipeline needs 8 s to start, and commits every 10 s, so faults occur in every phase.
+PAUSE_S = (2.0, 15.0)
+READY_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
 VERSION = "kafkasse-version"
 
 
 class Run:
-    """One run: a broker, topics, a pipeline that is started again after it was killed, and a writer of edits."""
+    """One run: a broker, topics, a pipeline that is started again after it was killed, and a writer of edits.
+
+    Args:
+        seed: determines the edits, and the order of the faults.
+        directory: for the checkpoint, the broker's data and the logs.
+        cluster: where the pipeline runs; None for a local Spark.
+    """
 
     def __init__(self, seed: int, directory: Path, cluster: Standalone | None) -> None:
-        self.random = random.Random(seed)  # noqa: S311
+        self._edits, self._faults = random.Random(seed), random.Random(seed)  # noqa: S311
         self._directory, self._cluster = directory, cluster
-        self.broker = EmbeddedBroker(directory=directory / "kafka")
-        self.countries: dict[str, tuple[str, int]] = {}
-        self.edits = self.faults = self.starts = 0
+        self._broker = EmbeddedBroker(directory=directory / "kafka")
+        self._countries: dict[str, tuple[str, int]] = {}
+        self._lost: list[Exception] = []
         self._ended = threading.Event()
+        self._started = threading.Event()
+        self.edits = self.faults = self.starts = 0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run the broker, the pipeline and the writer until the block ends."""
-        with self.broker:
-            topics = Cluster(self.broker.bootstrap_servers)
+    def kafka(self) -> Iterator[None]:
+        """Run the broker until the block ends."""
+        with self._broker, closing(Cluster(self._broker.bootstrap_servers)) as topics:
             topics.create("countries", SOURCE_PARTITIONS)
             topics.create("topn", cleanup_policy="compact")
-            topics.close()
-            self.producer = KafkaProducer(
-                bootstrap_servers=self.broker.bootstrap_servers, acks="all", delivery_timeout_ms=300_000
-            )
-            keeper = threading.Thread(target=self._keep_running)
-            keeper.start()
-            try:
-                yield
-            finally:
-                self._ended.set()
-                self._pipeline.terminate()
-                keeper.join()
-                self.producer.close()
+            yield
+
+    @contextmanager
+    def pipeline(self) -> Iterator[None]:
+        """Run the pipeline until the block ends. Start it again whenever it ends, as systemd or Kubernetes do."""
+        keeper = threading.Thread(target=self._keep_running)
+        keeper.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._started.wait()
+            self._pipeline.terminate()
+            keeper.join()
 
     def _keep_running(self) -> None:
-        """Start the pipeline again whenever it ends, as systemd or Kubernetes do."""
-        words = ["pipeline", "run", "topn", "--bootstrap-servers", self.broker.bootstrap_servers]
-        words += ["--checkpoint", str(self._directory / "checkpoint")]
+        words = ["pipeline", "run", "topn", "--bootstrap-servers", self._broker.bootstrap_servers]
+        words += ["--checkpoint", str(self._directory / "checkpoint"), "--log-level", "ERROR"]
         words += ["--master", self._cluster.url] if self._cluster else []
         while not self._ended.is_set():
             self.starts += 1
-            with (self._directory / f"pipeline-{self.starts}.log").open("wb") as log:
+            with self._log(self.starts).open("wb") as log:
                 self._pipeline = subprocess.Popen([sys.executable, "-m", "kafkasse", *words], stdout=log, stderr=log)
+                self._started.set()
+                if self._ended.is_set():
+                    self._pipeline.terminate()
                 self._pipeline.wait()
+
+    def _log(self, start: int) -> Path:
+        return self._directory / f"pipeline-{start}.log"
 
     def wait_until_ready(self) -> None:
         """Wait until the first process has reported that it is ready."""
-        log = self._directory / "pipeline-1.log"
-        while not log.exists() or b"ready" not in log.read_bytes():
-            assert self.starts <= 1, f"the pipeline ended:\n{log.read_text()}"
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while not self._log(1).exists() or b"ready" not in self._log(1).read_bytes():
+            assert self.starts <= 1, f"the pipeline ended:\n{self._log(1).read_text()}"
+            assert time.monotonic() < deadline_s, f"the pipeline is not ready:\n{self._log(1).read_text()}"
             time.sleep(0.1)
 
     def edit(self, seconds: float) -> None:
         """Edit countries, and inject faults in another thread."""
-        faults = threading.Thread(target=self._inject, args=(seconds,))
-        faults.start()
         ends_s = time.monotonic() + seconds
-        while time.monotonic() < ends_s:
-            began_s = time.monotonic()
-            for _ in range(EDITS_PER_S // 10):
-                self._edit_one()
-            time.sleep(max(0.0, 0.1 - (time.monotonic() - began_s)))
-        faults.join()
-        self.producer.flush()
+        # The default backoff of up to 30 s is longer than the pause between two faults, so few edits would reach the topic.
+        producer = KafkaProducer(
+            bootstrap_servers=self._broker.bootstrap_servers,
+            acks="all",
+            delivery_timeout_ms=300_000,
+            reconnect_backoff_max_ms=500,
+        )
+        with closing(producer), ThreadPoolExecutor(1) as pool:
+            faults = pool.submit(self._inject, ends_s)
+            while time.monotonic() < ends_s:
+                began_s = time.monotonic()
+                for _ in range(EDITS_PER_S // 10):
+                    self._edit_one(producer)
+                time.sleep(max(0.0, 0.1 - (time.monotonic() - began_s)))
+            faults.result()
+            producer.flush()
+        assert not self._lost, f"{len(self._lost)} edits were not written: {self._lost[0]!r}"
 
-    def _edit_one(self) -> None:
-        code = f"C{self.random.randrange(KEYS)}"
-        if self.random.random() < 0.1:
+    def _edit_one(self, producer: KafkaProducer) -> None:
+        code = f"C{self._edits.randrange(KEYS)}"
+        if self._edits.random() < 0.1:
             key, value = tombstone(code)
-            self.countries.pop(code, None)
+            self._countries.pop(code, None)
         else:
-            continent, size = self.random.choice(CONTINENTS), self.random.randrange(1_000_000)
+            continent, size = self._edits.choice(CONTINENTS), self._edits.randrange(1_000_000)
             key, value = country(code, size, continent)
-            self.countries[code] = continent, size
+            self._countries[code] = continent, size
         assert key
-        self.producer.send("countries", key=key, value=value, partition=sum(key) % SOURCE_PARTITIONS)
+        sent = producer.send("countries", key=key, value=value, partition=sum(key) % SOURCE_PARTITIONS)
+        sent.add_errback(self._lost.append)
         self.edits += 1
 
-    def _inject(self, seconds: float) -> None:
-        ends_s = time.monotonic() + seconds
+    def _inject(self, ends_s: float) -> None:
         faults = [self._kill_driver, self._kill_jvm, self._kill_broker]
         if self._cluster:
             faults += [self._kill_executor, self._kill_worker]
         while time.monotonic() < ends_s:
-            time.sleep(self.random.uniform(*PAUSE_S))
-            self.random.choice(faults)()
+            time.sleep(self._faults.uniform(*PAUSE_S))
+            self._faults.choice(faults)()
             self.faults += 1
 
     def _kill_driver(self) -> None:
@@ -130,8 +157,8 @@ class Run:
             kill(pid)
 
     def _kill_broker(self) -> None:
-        self.broker.kill()
-        self.broker.start()
+        self._broker.kill()
+        self._broker.start()
 
     def _kill_executor(self) -> None:
         assert self._cluster
@@ -146,53 +173,98 @@ class Run:
     def answer(self) -> dict[str, list[str]]:
         """The three largest countries of each continent, computed in plain Python."""
         ranked: dict[str, list[str]] = {}
-        for code, (continent, _) in sorted(self.countries.items(), key=lambda each: (-each[1][1], each[0])):
+        for code, (continent, _) in sorted(self._countries.items(), key=lambda each: (-each[1][1], each[0])):
             ranked.setdefault(continent, []).append(code)
         return {continent: codes[:3] for continent, codes in ranked.items()}
 
-    def check(self) -> tuple[int, int]:
-        """Read the sink until it equals the answer. Returns the number of records and of versions that went back."""
-        expected = self.answer()
-        view: dict[str, list[str]] = {}
-        versions: dict[bytes, int] = {}
-        records = back = 0
-        consumer = KafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers, consumer_timeout_ms=1000)
-        consumer.assign([TopicPartition("topn", 0)])
-        consumer.seek_to_beginning()
+    def view(self) -> View:
+        """A client of the sink."""
+        return View(self._broker.bootstrap_servers)
+
+    def logs(self) -> str:
+        """The logs of all starts."""
+        return "\n".join(self._log(start).read_text() for start in range(1, self.starts + 1))
+
+
+class View:
+    """A client that reads the sink from its start.
+
+    Attributes:
+        top: the latest Top 3 of each continent.
+        records: the number of records that the client received.
+        back: the number of records with a lower version than the one before with the same key.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self._consumer = KafkaConsumer(bootstrap_servers=servers)
+        self._partition = TopicPartition("topn", 0)
+        self._consumer.assign([self._partition])
+        self._consumer.seek_to_beginning()
+        self._versions: dict[bytes, int] = {}
+        self.top: dict[str, list[str]] = {}
+        self.records = self.back = 0
+
+    def read_until(self, expected: dict[str, list[str]]) -> None:
+        """Read until the view equals `expected`, or until ANSWER_TIMEOUT_S has passed."""
         deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
-        while time.monotonic() < deadline_s and view != expected:
-            for record in consumer:
-                version = int(dict(record.headers)[VERSION])
-                back += version < versions.get(record.key, 0)
-                versions[record.key] = version
-                records += 1
-                if found := top(record.value):
-                    view[record.key.decode()] = found
-                else:
-                    view.pop(record.key.decode(), None)
-        consumer.close()
-        assert expected == view, f"after {self.edits} edits: {json.dumps(expected)} != {json.dumps(view)}"
-        return records, back
+        while time.monotonic() < deadline_s and self.top != expected:
+            self._poll()
+
+    def read_to_end(self) -> None:
+        """Read all records that the sink contains now."""
+        [end] = self._consumer.end_offsets([self._partition]).values()
+        while self._consumer.position(self._partition) < end:
+            self._poll()
+
+    def _poll(self) -> None:
+        for record in self._consumer.poll(1000).get(self._partition, ()):
+            version = int(dict(record.headers)[VERSION])
+            self.back += version < self._versions.get(record.key, 0)
+            self._versions[record.key] = version
+            self.records += 1
+            if found := top(record.value):
+                self.top[record.key.decode()] = found
+            else:
+                self.top.pop(record.key.decode(), None)
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
-def run(seed: int, seconds: float, on_cluster: bool) -> None:
+def run(seed: int, seconds: float, on_cluster: bool, path: str) -> None:
     """Run once. Raises AssertionError if the sink is wrong."""
-    with (
-        tempfile.TemporaryDirectory(prefix="kafkasse-chaos-", ignore_cleanup_errors=True) as name,
-        ExitStack() as stack,
-    ):
-        directory = Path(name)
-        cluster = stack.enter_context(Standalone(directory)) if on_cluster else None
+    directory = Path(path)
+    with Standalone(directory) if on_cluster else nullcontext() as cluster:
         one = Run(seed, directory, cluster)
-        with one.running():
-            one.wait_until_ready()
-            one.edit(seconds)
-            records, back = one.check()
-        print(
-            f"seed {seed}: {one.edits} edits, {one.faults} faults, {one.starts} starts, {records} results, {back} went back",
-            flush=True,
-        )
-        assert 0 == back
+        with one.kafka():
+            with one.pipeline():
+                one.wait_until_ready()
+                one.edit(seconds)
+                edited_s = time.monotonic()
+                with closing(one.view()) as view:
+                    view.read_until(expected := one.answer())
+                answered_s = time.monotonic() - edited_s
+            with closing(one.view()) as view:  # again, because a late result could replace the right one
+                view.read_to_end()
+    print(
+        f"seed {seed}: {one.edits} edits, {one.faults} faults, {one.starts} starts; {answered_s:.0f} s after the last edit, "
+        f"{view.records} results, {view.back} went back",
+        flush=True,
+    )
+    assert expected == view.top, f"{json.dumps(expected)} != {json.dumps(view.top)}\n{one.logs()}"
+    assert 0 == view.back
+
+
+def supervise(seed: int, seconds: float, on_cluster: bool) -> None:
+    """Run once in a process of its own. If this process is interrupted or killed, all processes of the run end."""
+    with tempfile.TemporaryDirectory(prefix="kafkasse-chaos-", ignore_cleanup_errors=True) as name:
+        code = f"from tests.pipelines import chaos; chaos.run({seed}, {seconds}, {on_cluster}, {name!r})"
+        process = SupervisedProcess([sys.executable, "-c", code], scratch=name)
+        try:
+            if process.wait():
+                sys.exit(f"seed {seed} failed")
+        finally:
+            process.stop(STOP_TIMEOUT_S)
 
 
 def main() -> None:
@@ -206,7 +278,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     for seed in range(args.seed, args.seed + args.runs):
-        run(seed, args.seconds, args.cluster)
+        supervise(seed, args.seconds, args.cluster)
 
 
 if __name__ == "__main__":
