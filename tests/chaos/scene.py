@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -52,6 +53,7 @@ PRODUCER_SETTINGS = {
     "max_block_ms": 8_000,
 }
 MAX_TURN_S = 10.0
+MAX_PRINTED_BYTES = 3000
 
 SETTINGS: dict[str, Any] = {
     "heartbeat_s": 0.3,
@@ -441,8 +443,9 @@ class Scene:
         out_s = sum(end - begin for begin, end in self.outages)
         max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
         promises = {"statuses": frozenset(statuses), "max_refused": max_refused, "max_ended": max_ended}
-        return late + violations(
-            [each.history(**promises) for each in self.clients],
+        histories = [each.history(**promises) for each in self.clients]
+        found = late + violations(
+            histories,
             list(self.stored.values()),
             acknowledged=self._acknowledged,
             reached=ends,
@@ -452,6 +455,16 @@ class Scene:
             max_behind_s=MAX_BEHIND_S + out_s,
             **about,
         )
+        _print_connections(each for each in histories if any(line.startswith(each.client) for line in found))
+        return found
+
+
+def _print_connections(histories: Iterable[History]) -> None:
+    """Print how each connection of these clients started, so that a violation that is rare can be explained."""
+    for history in histories:
+        for number, each in enumerate(history.connections):
+            print(f"{history.client}, connection {number}: {each.status} for {each.sent_id} at {each.began:.1f}")
+            print(textwrap.indent(each.body[:MAX_PRINTED_BYTES].decode(errors="replace"), "    "))
 
 
 def documented_delay_s(test: str) -> int:

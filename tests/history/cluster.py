@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -134,19 +134,18 @@ class Witness:
 
     def ends(self) -> dict[Partition, int]:
         """Return the current end of each partition."""
-        partitions = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
-        return {
-            (partition.topic, partition.partition): end
-            for partition, end in self._consumer.end_offsets(partitions).items()
-        }
+        return self._offsets(self._consumer.end_offsets)
 
     def firsts(self) -> dict[Partition, int]:
         """Return the first offset of each partition."""
+        return self._offsets(self._consumer.beginning_offsets)
+
+    def _offsets(self, ask: Callable[[list[TopicPartition]], dict[TopicPartition, int]]) -> dict[Partition, int]:
         partitions = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
-        return {
-            (partition.topic, partition.partition): at
-            for partition, at in self._consumer.beginning_offsets(partitions).items()
-        }
+        try:
+            return {(partition.topic, partition.partition): offset for partition, offset in ask(partitions).items()}
+        except KeyError as error:  # kafka-python looks up a partition that the response lacks
+            raise KafkaTimeoutError(f"no offset of {error}") from error
 
     def first_at(self, partition: Partition, timestamp: int) -> int | None:
         """Return the first offset of a partition at or after a timestamp in milliseconds, or None."""
