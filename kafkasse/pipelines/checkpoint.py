@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import kafkasse
 from kafkasse.pipelines import written
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.manifest import FILE, Manifest, plain_settings
+from kafkasse.pipelines.manifest import FILE, Manifest, State, plain_settings
 from kafkasse.pipelines.pipeline import Pipeline
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
@@ -35,9 +35,14 @@ def current(files: Files, first: str) -> str:
 
 
 def open_manifest(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, state: State
 ) -> tuple[Manifest, bool]:
     """Check that the pipeline can continue with a checkpoint, and write the manifest.
+
+    Args:
+        spark, pipeline, kafka: see runner.running_query().
+        checkpoint: the checkpoint.
+        state: the fields in the state of each operator of the pipeline's query.
 
     Returns:
         The manifest, and whether the checkpoint is new.
@@ -52,8 +57,8 @@ def open_manifest(
         manifest = new_manifest(pipeline, written.next_generation(spark, kafka, sinks))
     else:
         manifest = Manifest.parse(text, checkpoint)
-        manifest.check(pipeline, checkpoint)
-        manifest = manifest.updated(pipeline, kafkasse.__version__, pyspark.__version__)
+        manifest.check(pipeline, state, checkpoint)
+    manifest = manifest.updated(pipeline, state, kafkasse.__version__, pyspark.__version__)
     if manifest.text() != text:
         files.write(f"{checkpoint}/{FILE}", manifest.text())
     return manifest, text is None

@@ -11,7 +11,8 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines.pipeline import Pipeline
 
 FILE = "kafkasse.json"  # in the directory of the checkpoint
-FIELDS = "fields"  # the name of a query's setting to which entries can be added
+FIELDS, SELECT = "fields", "select"  # the names of a query's settings to which entries can be added
+State = dict[str, dict[str, dict[str, str]]]  # {"1": {"fields": {"item.price": "double"}}}, numbered by operator
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Manifest:
         created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
         kafkasse: the version of kafkasse.
         spark: the version of Spark.
+        state: the fields in the state of each operator, or None if the checkpoint has not been used yet.
     """
 
     pipeline: str
@@ -33,6 +35,7 @@ class Manifest:
     created_at_ms: int
     kafkasse: str
     spark: str
+    state: State | None = None
 
     @classmethod
     def parse(cls, text: str, checkpoint: str) -> Manifest:
@@ -52,17 +55,19 @@ class Manifest:
         """Return the content of the file."""
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False)
 
-    def updated(self, pipeline: Pipeline, kafkasse: str, spark: str) -> Manifest:
+    def updated(self, pipeline: Pipeline, state: State, kafkasse: str, spark: str) -> Manifest:
         """Return the manifest of a checkpoint that a compatible pipeline continues."""
-        return replace(self, settings=plain_settings(pipeline), kafkasse=kafkasse, spark=spark)
+        return replace(self, settings=plain_settings(pipeline), state=state, kafkasse=kafkasse, spark=spark)
 
-    def check(self, pipeline: Pipeline, checkpoint: str) -> None:
+    def check(self, pipeline: Pipeline, state: State, checkpoint: str) -> None:
         """Check that a pipeline can continue with the checkpoint.
 
         Raises:
             CommandError: the state does not fit. The message names the difference and the possible solutions.
         """
-        if found := list(differences(self.settings, plain_settings(pipeline))):
+        found = [*differences(self.settings, plain_settings(pipeline))]
+        found += differences(self.state, state, "state") if self.state is not None else []
+        if found:
             raise CommandError(
                 f"the pipeline {pipeline.name} cannot continue with the checkpoint {checkpoint}: {'; '.join(found)}. "
                 "Run it with --rebuild to compute all results again beside the running version and then switch over, or "
@@ -87,14 +92,14 @@ def plain_settings(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the incompatible differences of two settings. Adding a field to `fields` is compatible."""
+    """Yield the incompatible differences of two settings. Adding an entry to `fields` or to `select` is compatible."""
     for name in [*before, *(name for name in after if name not in before)]:
         old, new = before.get(name), after.get(name)
         at = f"{path}.{name}" if path else name
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             added_allowed = name == FIELDS or path.endswith(FIELDS)
             yield from differences(old, {each: new[each] for each in new if each in old} if added_allowed else new, at)
-        elif isinstance(old, list) and isinstance(new, list) and name == FIELDS:
+        elif isinstance(old, list) and isinstance(new, list) and name in (FIELDS, SELECT):
             if removed := [each for each in old if each not in new]:
                 yield f"{at} no longer contains {', '.join(map(str, removed))}"
         elif old != new:

@@ -14,6 +14,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, dead_letters, lease, result, topics, written
 from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.operators import engines
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.sink_topics import SinkTopics, dead_letters_of
 from kafkasse.pipelines.supervisor import Unavailable
@@ -55,11 +56,12 @@ def _records(
     spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str
 ) -> tuple[DataFrame, str, dict[str, int]]:
     """Return the records to write, the topic for dead letters, and the largest record of each topic."""
-    manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint)
+    with engines.recording() as state:
+        rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
+    manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint, state)
     if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
         raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
     letters, max_bytes = prepare(spark, pipeline, kafka)
-    rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
     if not is_new and "version" in rows.columns:
         since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
         found = written.since(spark, kafka, [f"{sink.topic}{staging}" for sink in pipeline.sinks.values()], since_ms)

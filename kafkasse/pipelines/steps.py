@@ -201,9 +201,7 @@ def _latest(rows: DataFrame) -> DataFrame:
     """One record each time that the row of a key changes."""
     given = rows.select(F.col(KEY).alias("key"), PRESENT, _object(rows).alias("row"), *_position())
     changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT), order=None, engine=None)
-    # A key that was not in the result needs no tombstone.
-    changed = changes.where("before IS NOT NULL OR after IS NOT NULL")
-    return changed.select("key", F.to_json("after.row", JSON_OPTIONS).alias("value"), "version", "position")
+    return changes.select("key", F.to_json("after.row", JSON_OPTIONS).alias("value"), "version", "position")
 
 
 def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:

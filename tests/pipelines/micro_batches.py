@@ -14,11 +14,12 @@ class MicroBatches:
     Args:
         spark: the session.
         directory: an empty directory.
-        query: from rows of the input to results.
+        query: from rows of the input to results. A test can replace the query between two calls of process().
     """
 
     def __init__(self, spark: SparkSession, directory: Path, query: Callable[[DataFrame], DataFrame]) -> None:
-        self._spark, self._directory, self._query = spark, directory, query
+        self.query = query
+        self._spark, self._directory = spark, directory
         self._files = 0
         self.results: list[Row] = []
 
@@ -30,7 +31,7 @@ class MicroBatches:
         source = self._spark.readStream.schema(inputs[0].schema).option("maxFilesPerTrigger", 1)
         count = len(self.results)
         query = (
-            self._query(source.parquet(f"{self._directory}/input/*"))
+            self.query(source.parquet(f"{self._directory}/input/*"))
             .writeStream.foreachBatch(lambda batch, _: self.results.extend(batch.collect()))
             .option("checkpointLocation", str(self._directory / "checkpoint"))
             .outputMode("update")

@@ -36,13 +36,13 @@ def test_an_unchanged_pipeline_continues() -> None:
     read = Manifest.parse(written.text(), CHECKPOINT)
 
     assert written == read
-    read.check(pipeline(n=3, fields={"code": "text"}), CHECKPOINT)
+    read.check(pipeline(n=3, fields={"code": "text"}), {}, CHECKPOINT)
 
 
 def test_another_n_is_rejected() -> None:
     """The message names both values and the solutions."""
     with pytest.raises(CommandError) as error:
-        manifest(pipeline(n=3)).check(pipeline(n=5), CHECKPOINT)
+        manifest(pipeline(n=3)).check(pipeline(n=5), {}, CHECKPOINT)
 
     assert str(error.value) == (
         "the pipeline topn cannot continue with the checkpoint hdfs:///kafkasse/topn: query.n was 3 and is 5 now. Run it "
@@ -63,13 +63,13 @@ def test_another_n_is_rejected() -> None:
 def test_other_incompatible_changes_are_rejected(change: dict[str, Any], difference: str) -> None:
     """Each of them changes the state, or what the results mean."""
     with pytest.raises(CommandError, match=difference):
-        manifest(pipeline()).check(replace(pipeline(), **change), CHECKPOINT)
+        manifest(pipeline()).check(replace(pipeline(), **change), {}, CHECKPOINT)
 
 
 @pytest.mark.parametrize("change", [{"mode": "microbatch"}, {"spark": {"spark.driver.memory": "2g"}}, {"summary": "x"}])
 def test_other_changes_are_accepted(change: dict[str, Any]) -> None:
     """The state does not depend on them."""
-    manifest(pipeline()).check(replace(pipeline(), **change), CHECKPOINT)
+    manifest(pipeline()).check(replace(pipeline(), **change), {}, CHECKPOINT)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,8 @@ def test_other_changes_are_accepted(change: dict[str, Any]) -> None:
         ({"fields": ["a"]}, {"fields": ["b", "a"]}, []),
         ({"fields": {"a": "text"}}, {"fields": {"b": "text"}}, ['fields.a was "text" and is null now']),
         ({"fields": ["a", "b"]}, {"fields": ["b"]}, ["fields no longer contains a"]),
+        ({"select": ["a"]}, {"select": ["a", "2 * a AS b"]}, []),
+        ({"select": ["a AS b"]}, {"select": ["c AS b"]}, ["select no longer contains a AS b"]),
         ({"fields": {"a": "text"}}, {"fields": {"a": "number"}}, ['fields.a was "text" and is "number" now']),
         ({}, {"where": "x > 1"}, ['where was null and is "x > 1" now']),
     ],
@@ -88,8 +90,20 @@ def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: li
     assert expected == list(differences(before, after))
 
 
-def test_a_state_with_other_fields_is_rejected() -> None:
-    """The manifest does not contain the fields of the state. Spark compares them, and its error names no solution."""
+@pytest.mark.parametrize(
+    ("field", "difference"),
+    [("code", 'state.1.fields.size was "bigint" and is null now'), ("size", 'and is "string" now')],
+)
+def test_a_state_without_a_field_or_with_another_type_is_rejected(field: str, difference: str) -> None:
+    """The state has the rows as text, so Spark would read a changed field as null."""
+    written = replace(manifest(pipeline()), state={"1": {"fields": {"size": "bigint"}}})
+
+    with pytest.raises(CommandError, match=difference):
+        written.check(pipeline(), {"1": {"fields": {field: "string"}}}, CHECKPOINT)
+
+
+def test_another_schema_of_the_state_is_rejected() -> None:
+    """Spark compares the schemas of its own aggregates, and its error names no solution."""
     error = failures.explain(
         "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema", local=True, committed=False
     )

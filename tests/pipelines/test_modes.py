@@ -6,8 +6,10 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.runner import running_query
@@ -89,6 +91,32 @@ def test_real_time_mode_reads_several_sources_and_writes_several_sinks(
         even = topics.read(lambda latest: len(latest) == 2)
 
     assert {("b", b"2"), ("d", b"4")} == set(even)
+
+
+def test_a_field_can_be_added(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """The pipeline continues with its checkpoint. The field is null in rows that were read before."""
+    file = tmp_path / "pipelines.yaml"
+
+    def run(*names: str) -> None:
+        definition = {
+            "mode": "once",
+            "source": {"topic": topics.source, "schema": {"properties": {name: {} for name in names}}},
+            "query": {"select": ["CAST(amount AS INT)", *names[1:]], "top": {"n": 2, "by": "amount", "group": "shop"}},
+            "sink": topics.sink,
+        }
+        file.write_text(json.dumps({"pipelines": {"largest": definition}}))
+        with running_query(spark, find(str(file)), topics.kafka, str(tmp_path / "checkpoint")) as query:
+            assert query.awaitTermination(TIMEOUT_S)
+
+    topics.send((b"a", b'{"amount": 2, "shop": "s", "name": "A"}'))
+    run("amount", "shop")
+    topics.send((b"b", b'{"amount": 1, "shop": "s", "name": "B"}'))
+    run("amount", "shop", "name")
+
+    [_, (_, value)] = topics.read(lambda latest: b"B" in (latest["s"] or b""))
+    assert [(2, None), (1, "B")] == [(item["amount"], item["name"]) for item in json.loads(value or b"")["items"]]
+    with pytest.raises(CommandError, match="select no longer contains name"):
+        run("amount", "shop")
 
 
 def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(

@@ -1,72 +1,109 @@
-"""Choose the implementation of an operator: the Java classes, or the Python classes."""
+"""Choose the implementation of an operator: the Java classes, or the Python classes.
+
+The operators get rows and items as JSON text, see schemas.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, get_args
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark
-from kafkasse.pipelines.operators.schemas import (
-    ORDER_KEY,
-    change_schema,
-    group_state_schema,
-    key_state_schema,
-    member_schema,
-    result_schema,
-)
+from kafkasse.pipelines.manifest import FIELDS, State
+from kafkasse.pipelines.operators import schemas
 
 Engine = Literal["jvm", "python"]
 JAVA = "kafkasse.operators"
 
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    # Times in JSON have milliseconds by default.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
-# Times in JSON have milliseconds by default.
-JSON_OPTIONS = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+_recorded: ContextVar[State | None] = ContextVar("recorded", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[State]:
+    """Record the fields in the state of each operator that is added to a query in the block."""
+    found: State = {}
+    token = _recorded.set(found)
+    try:
+        yield found
+    finally:
+        _recorded.reset(token)
+
+
+def _fields(type_: DataType, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the type of each field: `("item.price", "double")`, or `("tags[]", "string")` for an array."""
+    match type_:
+        case StructType():
+            for field in type_.fields:
+                yield from _fields(field.dataType, f"{path}.{field.name}" if path else field.name)
+        case ArrayType():
+            yield from _fields(type_.elementType, f"{path}[]")
+        case MapType():
+            yield from _fields(type_.valueType, f"{path}{{}}")
+        case _:
+            yield path, type_.simpleString()
+
+
+def to_json(rows: DataFrame, column: str) -> tuple[Column, StructType]:
+    """Return a struct column as JSON text, and its type.
+
+    Raises:
+        CommandError: the column is not a struct.
+    """
+    type_ = rows.schema[column].dataType
+    if not isinstance(type_, StructType):
+        raise CommandError(f"the column {column} is not a struct; make it one, for example with F.struct()")
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded[str(len(recorded) + 1)] = {FIELDS: dict(_fields(type_))}
+    return F.to_json(column, JSON_OPTIONS), type_
+
+
+def from_json(text: Column | str, type_: StructType) -> Column:
+    """Return JSON text as a struct. A field that the text lacks is null."""
+    return F.from_json(text, type_, JSON_OPTIONS)
 
 
 def latest_per_key(rows: DataFrame, engine: Engine | None) -> DataFrame:
     """Run stage 1: rows of a key become changes of the key."""
-    row_type = _struct(rows, "row")
+    text, row_type = to_json(rows, "row")
+    rows = rows.withColumn("row", text)
     if _engine(rows, engine) == "jvm":
-        arguments = [key_state_schema(row_type)]
-        return private_spark.transform_with_state(
-            rows, "key", f"{JAVA}.LatestPerKey", arguments, change_schema(row_type)
-        )
-    from kafkasse.pipelines.operators import python_processors as python
+        changes = _in_jvm(rows, "key", "LatestPerKey", [schemas.KEY_STATE], schemas.CHANGE)
+    else:
+        from kafkasse.pipelines.operators.python_processors import LatestPerKey
 
-    changes = (
-        rows.withColumn("row", F.to_json("row", JSON_OPTIONS))
-        .groupBy("key")
-        .transformWithState(python.LatestPerKey(), change_schema(python.JSON), "update", "none")
-    )
-    return changes.withColumns({name: F.from_json(name, row_type, JSON_OPTIONS) for name in ("before", "after")})
+        changes = rows.groupBy("key").transformWithState(LatestPerKey(), schemas.CHANGE, "update", "none")
+    return changes.withColumns({name: from_json(name, row_type) for name in ("before", "after")})
 
 
 def ranked(moves: DataFrame, n: int, engine: Engine | None) -> DataFrame:
-    """Run stage 2: changes of a group's members become the top n of the group."""
-    item_type = _struct(moves, "item")
+    """Run stage 2: changes of a group's members become the top n of the group. The items are JSON text."""
     if _engine(moves, engine) == "jvm":
-        arguments: list[int | StructType] = [n, ORDER_KEY, member_schema(item_type), group_state_schema(item_type)]
-        return private_spark.transform_with_state(moves, "group", f"{JAVA}.Ranked", arguments, result_schema(item_type))
-    from kafkasse.pipelines.operators import python_processors as python
+        arguments: list[int | StructType] = [n, schemas.ORDER_KEY, schemas.MEMBER, schemas.GROUP_STATE]
+        return _in_jvm(moves, "group", "Ranked", arguments, schemas.RESULT)
+    from kafkasse.pipelines.operators.python_processors import Ranked
 
-    tops = (
-        moves.withColumn("item", F.to_json("item", JSON_OPTIONS))
-        .groupBy("group")
-        .transformWithState(python.Ranked(n), result_schema(python.JSON), "update", "none")
-    )
-    items = F.transform("items", lambda item: F.from_json(item, item_type, JSON_OPTIONS))
-    return tops.withColumn("items", items)
+    return moves.groupBy("group").transformWithState(Ranked(n), schemas.RESULT, "update", "none")
 
 
-def _struct(rows: DataFrame, column: str) -> StructType:
-    type_ = rows.schema[column].dataType
-    if not isinstance(type_, StructType):
-        raise CommandError(f"the column {column} is not a struct; make it one, for example with F.struct()")
-    return type_
+def _in_jvm(
+    rows: DataFrame, key: str, class_name: str, arguments: Sequence[int | StructType], output: StructType
+) -> DataFrame:
+    return private_spark.transform_with_state(rows, key, f"{JAVA}.{class_name}", arguments, output)
 
 
 def _engine(rows: DataFrame, engine: Engine | None) -> Engine:

@@ -3,8 +3,7 @@
 They run in micro-batches and on Spark Connect. Spark's Python workers need kafkasse, pyarrow, pandas and protobuf. The
 Java classes in java/ do the same in real-time mode, and one test suite compares both.
 
-The processors handle rows and items as JSON text. Spark passes structs, maps and times to Python in one form when they come
-from a row, and in another when they come from the state, so that equal values would not be equal.
+The processors handle rows and items as JSON text, see schemas.py.
 """
 
 from __future__ import annotations
@@ -14,23 +13,14 @@ from typing import Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StringType
 
+from kafkasse.pipelines.operators import schemas
 from kafkasse.pipelines.operators.order_key import PREFIX_BYTES, order_key, stored_bytes
-from kafkasse.pipelines.operators.schemas import (
-    ORDER_KEY,
-    change_schema,
-    group_state_schema,
-    key_state_schema,
-    member_schema,
-    result_schema,
-)
 
 Position = dict[int, int]
 Member = tuple[str, int, str]  # key, rank, item
 
-JSON = StringType()
-CHANGE, RESULT = Row(*change_schema(JSON).names), Row(*result_schema(JSON).names)
+CHANGE, RESULT = Row(*schemas.CHANGE.names), Row(*schemas.RESULT.names)
 SPARE_CANDIDATES = 16  # members beyond the top n that the state of the group contains
 RANK_AND_PREFIX_BYTES = 8 + PREFIX_BYTES
 
@@ -39,7 +29,7 @@ class LatestPerKey(StatefulProcessor):
     """Keeps the latest row of each key. Emits the old row and the new one each time that they differ."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._latest = handle.getValueState("latest", key_state_schema(JSON))
+        self._latest = handle.getValueState("latest", schemas.KEY_STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         stored = self._latest.get()
@@ -106,8 +96,8 @@ class Ranked(StatefulProcessor):
         self._n = n
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._members = handle.getMapState("members", ORDER_KEY, member_schema(JSON))
-        self._group = handle.getValueState("group", group_state_schema(JSON))
+        self._members = handle.getMapState("members", schemas.ORDER_KEY, schemas.MEMBER)
+        self._group = handle.getValueState("group", schemas.GROUP_STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         stored = self._group.get()

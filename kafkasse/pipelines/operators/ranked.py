@@ -47,10 +47,12 @@ def ranked(
         raise CommandError(f"n is {n}; it must be at least 1")
     if not isinstance(rows.schema[rank].dataType, LongType):
         raise CommandError(f"the rank column {rank} is not a bigint; cast it")
-    columns = [F.col(group).alias("group"), F.col(rank).alias("rank"), F.col(item).alias("item")]
+    text, item_type = engines.to_json(rows, item)
+    columns = [F.col(group).alias("group"), F.col(rank).alias("rank"), text.alias("item")]
     is_removed = F.col(group).isNull() | F.col(rank).isNull()
     changes = key_changes(rows, key, columns, is_removed, order, engine)
-    return engines.ranked(_moves(changes), n, engine)
+    tops = engines.ranked(_moves(changes), n, engine)
+    return tops.withColumn("items", F.transform("items", lambda each: engines.from_json(each, item_type)))
 
 
 def _moves(changes: DataFrame) -> DataFrame:

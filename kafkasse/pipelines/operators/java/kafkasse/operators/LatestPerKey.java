@@ -42,7 +42,7 @@ public final class LatestPerKey extends StatefulProcessor<String, Row, Row> {
         KeyState state = new KeyState(latest.get());
         List<Row> changes = new ArrayList<>();
         for (Row row : sorted(rows)) {
-            Row before = state.row;
+            String before = state.row;
             long versionBefore = state.version;
             if (state.apply(row) && !Objects.equals(before, state.row)) {
                 changes.add(RowFactory.create(
@@ -74,7 +74,7 @@ public final class LatestPerKey extends StatefulProcessor<String, Row, Row> {
         private long sequence = -1;
         private long version;
         private Position position = Position.empty();
-        private Row row;
+        private String row;
 
         KeyState(Row stored) {
             if (stored == null) return;
@@ -82,7 +82,7 @@ public final class LatestPerKey extends StatefulProcessor<String, Row, Row> {
             sequence = stored.getLong(1);
             version = stored.getLong(2);
             position = Position.ofStored(stored.getList(3));
-            row = stored.getStruct(4);
+            row = stored.getString(4);
         }
 
         Row stored() {
@@ -109,7 +109,7 @@ public final class LatestPerKey extends StatefulProcessor<String, Row, Row> {
             }
             order = nextOrder;
             sequence = nextSequence;
-            row = next.getStruct(ROW);
+            row = next.getString(ROW);
             return true;
         }
     }

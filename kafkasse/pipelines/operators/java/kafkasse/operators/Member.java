@@ -6,9 +6,9 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 
 /** A member of a group. Members sort by descending rank, and for equal ranks by the UTF-8 bytes of their keys. */
-record Member(String key, long rank, Row item) implements Comparable<Member> {
+record Member(String key, long rank, String item) implements Comparable<Member> {
     static Member of(Row stored) {
-        return new Member(stored.getString(0), stored.getLong(1), stored.getStruct(2));
+        return new Member(stored.getString(0), stored.getLong(1), stored.getString(2));
     }
 
     Row stored() {

@@ -72,7 +72,7 @@ public final class Ranked extends StatefulProcessor<String, Row, Row> {
             position.merge(Position.of(move.getMap(POSITION)));
             if (!move.isNullAt(OLD_RANK) && remove(candidates, move.getString(KEY), move.getLong(OLD_RANK))) size--;
             if (!move.isNullAt(RANK)) {
-                add(candidates, size, new Member(move.getString(KEY), move.getLong(RANK), move.getStruct(ITEM)));
+                add(candidates, size, new Member(move.getString(KEY), move.getLong(RANK), move.getString(ITEM)));
                 size++;
             }
             if (candidates.size() < Math.min(n, size)) candidates = firstMembers();
