@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import ssl
 import struct
@@ -205,6 +207,26 @@ def test_sigterm_ends_each_stream_with_its_id(
 def _write(cluster: Cluster, topic: str) -> None:
     for n in count():
         cluster.send(topic, value(n), partition=n % 3)
+
+
+@pytest.mark.parametrize("is_master_first", [True, False])
+def test_sigterm_to_each_process_ends_each_stream_with_its_id(
+    serve: Callable[..., Server], topic: str, is_master_first: bool
+) -> None:
+    """Heroku sends SIGTERM to gunicorn's master and to its worker. The worker gets another one from the master."""
+    server = serve()
+    processes = [server.pid, server.worker]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(20)]
+
+        for process in processes if is_master_first else reversed(processes):
+            os.kill(process, signal.SIGTERM)
+
+        for client in clients:
+            assert [] == client.rest()
+            assert 2 == client.body.count(b"retry: ")
+            assert client.last_id
+    assert 0 == server.wait()
 
 
 def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(
