@@ -13,7 +13,7 @@ from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.start import ResolvedPosition, check_partitions, resolve
 from kafkasse.log import Gap, Partition
 from kafkasse.memory_log import MemoryLog
-from kafkasse.position import PartitionStart, Position, of_topics, parse
+from kafkasse.position import IdType, PartitionStart, Position, of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
@@ -167,6 +167,17 @@ def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log: Memor
     assert {ZERO: 1003, ONE: 1003} == resolved(log, since=1003).timestamps
     assert {ZERO: 1003} == resolved(log, entry(offset=4, timestamp=1003), entry(1, offset=0)).timestamps
     assert {} == resolved(log).timestamps == resolved(log, start_at=StartAt.EARLIEST).timestamps
+
+
+def test_an_event_id_for_a_copy_has_a_timestamp_only_at_the_end(log: MemoryLog) -> None:
+    """At the end, all further records are later than the timestamp. Elsewhere, a guessed timestamp could skip records."""
+    position, topics = of_topics(["t"]), log.describe(["t"])
+
+    at_end = resolve(log, position, topics, StartAt.LATEST, id_type=IdType.BOTH)
+    at_start = resolve(log, position, topics, StartAt.EARLIEST, id_type=IdType.BOTH)
+
+    assert {ZERO, ONE} == at_end.timestamps.keys()
+    assert {ONE} == at_start.timestamps.keys()
 
 
 # Event IDs of kafkasse.

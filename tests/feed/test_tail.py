@@ -15,7 +15,14 @@ import pytest
 
 from kafkasse import event_loop
 from kafkasse.config import Config
-from kafkasse.errors import KafkasseError, KafkaUnavailable, ServerFull, TopicGone, TopicNotAvailable
+from kafkasse.errors import (
+    InvalidPosition,
+    KafkasseError,
+    KafkaUnavailable,
+    ServerFull,
+    TopicGone,
+    TopicNotAvailable,
+)
 from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
@@ -179,6 +186,45 @@ def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [1] == turns
     assert [reader._feed] == list(world.tails[0].feeds.values())
+
+
+def test_a_stream_that_cannot_open_is_not_counted(world: World) -> None:
+    """Otherwise, its feed would never be dropped."""
+    live = world.open("a")
+    with pytest.raises(InvalidPosition):
+        world.open({"topic": "a", "partition": 0, "offset": 9}, {"topic": "a", "partition": 1, "offset": 0})
+
+    assert 1 == live._feed.readers
+
+
+def test_a_client_that_is_ahead_of_the_feed_receives_each_record_once(world: World) -> None:
+    """It has already received a record that the tail has not read yet."""
+    first = world.open("a")
+    world.write("a", 1)
+    position = json.loads(first.position_id)
+    position[0]["offset"] = 1
+    ahead = world.open(*position)
+    received = numbers(ahead)
+    world.turn()
+    world.write("a", 2)
+    world.turn()
+
+    assert [2] == received + numbers(ahead)
+    assert [1, 2] == numbers(first)
+
+
+def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world: World) -> None:
+    """Its event IDs would contain the old topic ID, so that it would receive records again when it resumes."""
+    old = world.open("a")
+    world.log.delete("a")
+    world.log.create("a", 2)
+    topics = world.log.describe(["a"])
+
+    new = world.feeds.open(Route("r", "/r", None), of_topics(["a"]), topics, world.encoder)
+    old.read(0)
+
+    assert StopReason.ENDED is old.stop_reason
+    assert topics["a"].topic_id == json.loads(new.position_id)[0]["topic_id"]
 
 
 def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
