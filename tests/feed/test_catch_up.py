@@ -317,6 +317,22 @@ def test_reads_a_partition_as_soon_as_it_has_a_leader(
     assert [1, 2][first:] == numbers(client.events)
 
 
+def test_the_event_id_has_the_offset_of_a_partition_as_soon_as_it_has_a_leader(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first record, too. Until then, a client that reconnects would search for the offset by time again."""
+    monkeypatch.setattr(catch_up, "FIND_PENDING_S", 0.0)
+    log.lose_leader("t")
+    client = Client(log)
+    client.read()
+    assert "timestamp" in client.reader.position_id
+
+    log.elect_leader("t")
+    wait_until(lambda: [client.read(), "timestamp" not in client.reader.position_id][-1])
+
+    assert [0, 0] == [entry["offset"] for entry in json.loads(client.reader.position_id)]
+
+
 def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
     """The client receives no records of other or new partitions, and its event ID contains only its own partition."""
     client = Client(log, '[{"topic":"t","partition":1,"offset":0}]')

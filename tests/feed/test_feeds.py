@@ -173,6 +173,20 @@ def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world: World) -> N
     assert all(latest_ms - TIMEOUT_S * 1000 < (start.timestamp or 0) <= latest_ms for start in first.starts.values())
 
 
+@pytest.mark.parametrize(("id_type", "timestamp"), [(IdType.BOTH, 5000), (IdType.TIMESTAMP, 5001)])
+def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(
+    world: World, id_type: IdType, timestamp: int
+) -> None:
+    """A client of this feed can resume at a copy of the topic without a record more or less."""
+    world.first_id(id_type, Encoder())
+    world.log.append("t", b'{"n":1}', timestamp=5000)
+    turn(world.tails[0])
+
+    first = world.first_id(id_type, Encoder("envelope"))
+
+    assert timestamp == json.loads(first)[0]["timestamp"]
+
+
 @pytest.mark.parametrize("id_type", IdType)
 def test_a_feed_that_is_opened_later_starts_at_the_end(world: World, id_type: IdType) -> None:
     """A feed in another format that joins a running tail starts at the tail's current position, not at its first one."""

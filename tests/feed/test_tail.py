@@ -16,6 +16,7 @@ import pytest
 from kafkasse import event_loop
 from kafkasse.config import Config
 from kafkasse.errors import (
+    ConfigurationError,
     InvalidPosition,
     KafkasseError,
     KafkaUnavailable,
@@ -358,7 +359,14 @@ def test_a_topic_that_cannot_be_described_is_not_deleted(world: World, error: Ka
             world.feeds.describe(["a"], 0)
 
 
-def test_a_tail_that_fails_ends_its_streams_with_an_error() -> None:
+@pytest.mark.parametrize(
+    ("error", "received"),
+    [
+        (AssertionError("a bug"), KafkaUnavailable("Reading from Kafka failed. Reconnect with your last event ID.")),
+        (ConfigurationError("wrong password"), ConfigurationError("wrong password")),
+    ],
+)
+def test_a_tail_that_fails_ends_its_streams_with_an_error(error: Exception, received: KafkasseError) -> None:
     """No stream ends silently, and the next stream starts another tail."""
     log = CountingLog()
     log.create("a")
@@ -368,16 +376,16 @@ def test_a_tail_that_fails_ends_its_streams_with_an_error() -> None:
     gevent.sleep(0)
 
     def fail(timeout_s: float) -> Any:
-        raise AssertionError("a bug")
+        raise error
 
     closed: list[bool] = []
     log.cursors[0].poll = fail  # type: ignore[method-assign]
     log.cursors[0].close = lambda: closed.append(True)  # type: ignore[method-assign]
     log.append("a", b'{"n":1}')
     assert [1] == numbers_in(reader.read(TIMEOUT_S))
-    with pytest.raises(KafkaUnavailable, match="last event ID"):
+    with pytest.raises(type(received), match=received.detail):
         reader.read(TIMEOUT_S)
-    assert [True] == closed
+    wait_until(lambda: closed)
 
     again = feeds.open(route, of_topics(["a"]), topics, Encoder())
     log.append("a", b'{"n":2}')
