@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos pipeline-chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
-.PHONY: console dist jar operators pipelines release release-check site diagrams
+.PHONY: console dist jar links operators pipelines release release-check site diagrams
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -141,6 +141,11 @@ audit: ## check the pinned packages for known vulnerabilities
 site: setup ## build the documentation site in build/site
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
 	@$(VENV)/bin/python -m docs.site
+
+# Not part of `make test` or CI, because other sites fail now and then. See docs/site.md.
+links: setup ## check the links of the documentation to other sites
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
+	@$(VENV)/bin/python -m docs.site.links
 
 # Needed only after a change of docs/diagrams. D2 is a binary of 42 MB.
 diagrams: setup ## draw the diagrams of the documentation

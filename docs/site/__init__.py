@@ -4,4 +4,5 @@ pages      from the files of the repository to the pages of the site: copies, na
 reference  pages that are generated from the code: commands, settings, errors, API, source files
 conf       the settings of Sphinx
 check      what must be true for every built page
+links      the check of links to other sites, `make links`
 """

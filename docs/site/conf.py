@@ -20,6 +20,13 @@ highlight_language = "none"
 suppress_warnings = ["misc.highlighting_failure"]  # Pygments does not know the language of every sample
 copybutton_exclude = ".linenos, .gp"
 
+# `make links`. Samples contain addresses of this machine and of hosts that do not exist.
+linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)\b", r"https?://[^/]*\.example\b", r"https?://…"]
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]  # GitHub creates its anchors with JavaScript
+linkcheck_timeout = 15
+linkcheck_retries = 2
+linkcheck_report_timeouts_as_broken = True
+
 html_theme = "pydata_sphinx_theme"
 html_title = "kafkasse"
 html_static_path = ["static"]
