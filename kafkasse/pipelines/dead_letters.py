@@ -68,9 +68,7 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
         topic: the topic for dead letters.
         max_bytes: the size of its largest record.
     """
-    example = F.concat_ws(
-        " ", "topic", F.lit("partition"), "partition", F.lit("offset"), "offset", F.lit(":"), "problem"
-    )
+    example = F.format_string("%s partition %d offset %d: %s", "topic", "partition", "offset", "problem")
     observed = bad.observe(OBSERVED, F.count(F.lit(1)).alias("records"), F.max(example).alias("example"))
     headers = F.concat(
         F.coalesce(F.col("headers"), contract.no_headers()),

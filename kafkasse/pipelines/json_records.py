@@ -109,7 +109,7 @@ def _problem(value: Column, fields: Mapping[str, Type], key: str | None, needs_k
         found = F.schema_of_variant(_field(name, "variant"))
         has_type = found.rlike(f"^({type_.variant})$") & _field(name, type_.sql).isNotNull()
         if type_.required:
-            problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is not {type_.name}")
+            problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is missing or not {type_.name}")
         else:
             problem = problem.when((found != "VOID") & ~has_type, f"its {name} is not {type_.name}")
     if key is None:

@@ -7,12 +7,14 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kafkasse import __version__
-from tests.clients.programs import NODE, build, missing
+from tests.client.script import START, ScriptedServer, Sends, failure, message, sent_ids
+from tests.clients.programs import NODE, build, docs_example, missing
 from tests.support.server import ROOT
 
 PACKAGE = ROOT / "kafkasse/javascript"
@@ -70,3 +72,23 @@ def test_the_types_accept_correct_programs_only(tmp_path: Path) -> None:
     options = ["--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom"]
 
     run("node", str(compiler), *options, "types.mts", cwd=tmp_path)
+
+
+def test_the_example_for_node_resumes_after_a_restart(tmp_path: Path) -> None:
+    """The second run of the program in docs/clients.md sends the position that the first run has stored."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/kafkasse").symlink_to(PACKAGE)
+    streams = [Sends(START + message(number) + failure(410), "ends") for number in (1, 2)]
+    with closing(ScriptedServer(streams)) as server:
+        example = docs_example("fileStore(").replace("http://127.0.0.1:6917/topn/updates", server.url)
+        (tmp_path / "reader.mjs").write_text(example)
+
+        runs = [
+            subprocess.run(
+                ["node", "reader.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            )
+            for _ in streams
+        ]
+
+    assert ["{ n: 1 }\n", "{ n: 2 }\n"] == [each.stdout for each in runs]
+    assert [None, "1"] == sent_ids(server)

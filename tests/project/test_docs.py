@@ -183,6 +183,28 @@ def test_the_client_in_the_readme_reads_a_stream(
     assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
 
 
+def test_the_example_of_personal_streams_sends_each_visitor_its_own_records(root: Path) -> None:
+    """The guide to filters selects the records by a field, and the guard provides the claim."""
+    (block,) = _blocks(root / "docs/filters.md", "python")
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - our own docs
+    log = MemoryLog()
+    log.create("orders")
+    for value in (b'{"customer": "ada"}', b'{"customer": "grace"}'):
+        log.append("orders", value)
+    app = Flask(__name__)
+    app.testing = True
+    app.secret_key = "for a test"  # noqa: S105
+    app.register_blueprint(kafkasse.blueprint(names["config"], log))
+    client = app.test_client()
+    with client.session_transaction() as session:
+        session["user"] = "ada"
+
+    text = client.get("/me/orders?timestamp=0").text
+
+    assert (1, 0) == (text.count("ada"), text.count("grace"))
+
+
 def test_the_ids_in_the_docs_are_valid(root: Path) -> None:
     """The server accepts every event ID that docs/wire.md shows."""
     text = (root / "docs/wire.md").read_text()
