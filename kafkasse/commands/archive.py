@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import logging
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kafkasse.commands import options
 from kafkasse.errors import CommandError
 from kafkasse.progress import Progress
 
@@ -43,21 +42,8 @@ def command() -> None:
 @click.option(
     "--topic", "topics", metavar="TOPIC", multiple=True, required=True, help="A topic, or a pattern. Repeatable."
 )
-@click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT,...",
-    envvar="KAFKASSE_BOOTSTRAP_SERVERS",
-    default="localhost:9092",
-    show_envvar=True,
-    show_default=True,
-    help="Kafka's addresses.",
-)
-@click.option(
-    "--kafka-config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Client settings (TLS, SASL, ...) in the properties format of Kafka's own tools.",
-)
+@options.BOOTSTRAP_SERVERS
+@options.KAFKA_CONFIG
 @click.option(
     "--interval",
     "interval_s",
@@ -69,13 +55,7 @@ def command() -> None:
 )
 @click.option("--once", is_flag=True, help="End after archiving the records that the topics contain now.")
 @click.option("--master", metavar="URL", help="Where Spark runs: local[16] (the default) or spark://...")
-@click.option(
-    "--log-level",
-    default="OFF",
-    show_default=True,
-    type=click.Choice(["OFF", "ERROR", "WARN", "INFO", "DEBUG"]),
-    help="The level of Spark's log, which goes to stderr.",
-)
+@options.LOG_LEVEL
 def run(
     directory: Path,
     topics: tuple[str, ...],
@@ -96,26 +76,12 @@ def run(
 
     stop = StopRequests()
     stop.install()
-    _log_to_stderr()
-    try:
-        properties = kafka_config.read_text(encoding="utf-8") if kafka_config else ""
-    except (OSError, UnicodeError) as error:
-        raise CommandError(f"cannot read --kafka-config {kafka_config}: {error}") from error
-    options = application.Options(bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level)
-    application.run(options, stop, lambda: click.echo("kafkasse archive: ready"))
+    options.log_to_stderr()
+    properties = options.client_properties(kafka_config)
+    given = application.Options(bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level)
+    application.run(given, stop, lambda: click.echo("kafkasse archive: ready"))
     if stop.interrupted:
         raise click.Abort
-
-
-def _log_to_stderr() -> None:
-    from kafkasse.telemetry import log_format
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_format.formatter(os.environ.get(log_format.VARIABLE, "text").lower()))
-    logger = logging.getLogger("kafkasse")
-    logger.addHandler(handler)
-    logger.setLevel(os.environ.get("KAFKASSE_LOG_LEVEL", "info").upper())
-    logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
 
 
 @command.command()
@@ -126,7 +92,7 @@ def compact(directory: Path, topic: str | None) -> None:
     from kafkasse.archive import maintenance
 
     for each in _topics(directory, topic):
-        saved = _run(each, "compacting", lambda each, show: maintenance.compact(each, show))
+        saved = _run(each, "compacting", maintenance.compact)
         click.echo(f"{each.topic} ({each.topic_id}): {saved} fewer files")
 
 

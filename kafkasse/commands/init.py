@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from kafkasse import schemas
+from kafkasse.commands import options
 from kafkasse.config import Config
 from kafkasse.config.kafka import MASK, servers
 from kafkasse.errors import CommandError
@@ -33,15 +34,11 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("file", type=click.Path(path_type=Path), default="kafkasse.yaml")
-@click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT,...",
-    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
-)
+@options.KAFKA
 @click.option("--topics", metavar="TOPIC,...", default="", help="The topics that clients may read: names and patterns.")
 @click.option("--public", is_flag=True, help="Everyone who can connect to the server may read these topics.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def command(file: Path, bootstrap_servers: str | None, topics: str, public: bool, force: bool) -> None:
+def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool, force: bool) -> None:
     """Write a commented configuration to FILE, by default kafkasse.yaml.
 
     The command connects to Kafka with the settings in the environment (KAFKASSE_KAFKA_...), and lists the existing topics in
@@ -49,7 +46,7 @@ def command(file: Path, bootstrap_servers: str | None, topics: str, public: bool
     """
     if file.exists() and not force:
         raise CommandError(f"{file} exists; choose another file, or replace it with --force")
-    config = Config.load(os.environ, kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+    config = Config.load(os.environ, kafka=kafka)
     existing = {name: number for name, number in existing_topics(config).items() if not name.startswith("__")}
     allowed = [name for name in topics.split(",") if name]
     text = "\n".join(_lines(file, config, existing, allowed, public)) + "\n"

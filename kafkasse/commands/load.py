@@ -25,6 +25,7 @@ import click
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
+from kafkasse.commands import options
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
@@ -81,11 +82,7 @@ class Row(NamedTuple):
     type=click.FloatRange(min=0, min_open=True),
     help="Send at most R rows per second. Without it, there is no limit.",
 )
-@click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT,...",
-    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
-)
+@options.KAFKA
 @click.option(
     "--create",
     metavar="[PARTITIONS]",
@@ -101,7 +98,7 @@ def command(
     topic: str,
     key: str | None,
     rate: float | None,
-    bootstrap_servers: str | None,
+    kafka: dict[str, str] | None,
     create: int | None,
 ) -> None:
     """Write FILE to a topic, one record for each row.
@@ -112,7 +109,7 @@ def command(
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs thirty lines for an error that we report in one
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     read_rows = _row_reader(file)
-    settings = Config.load(kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {}).kafka_settings()
+    settings = Config.load(kafka=kafka).kafka_settings()
     with _open(file) as source:
         _ensure_topic(topic, create, settings)
         producer = _client(KafkaProducer, settings, **PRODUCER_SETTINGS)

@@ -6,7 +6,6 @@ PySpark is imported only when a command runs, so that `--help` works without it.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkasse.commands import options
 from kafkasse.errors import CommandError
 
 if TYPE_CHECKING:
@@ -44,25 +44,11 @@ Example:
 """
 
 
-def _addresses(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    if "@" in value:  # the value is not shown, because it contains a password
-        raise click.BadParameter("an address is HOST:PORT without a password; use --kafka-config for credentials.")
-    return value
-
-
 def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if not value.startswith("spark.") or "=" not in value:
             raise click.BadParameter(f"a setting is written spark.NAME=VALUE, not {value}.")
     return dict(value.split("=", 1) for value in values)
-
-
-_kafka_config = click.option(
-    "--kafka-config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Client settings (TLS, SASL, ...) in the properties format of Kafka's own tools.",
-)
 
 
 @click.group(epilog=EPILOG)
@@ -109,17 +95,8 @@ def check(name: str) -> None:
 
 @command.command(epilog=RUN_EPILOG)
 @click.argument("name")
-@click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT,...",
-    envvar="KAFKASSE_BOOTSTRAP_SERVERS",
-    default="localhost:9092",
-    show_envvar=True,
-    show_default=True,
-    callback=_addresses,
-    help="Kafka's addresses.",
-)
-@_kafka_config
+@options.BOOTSTRAP_SERVERS
+@options.KAFKA_CONFIG
 @click.option("--source", metavar="TOPIC", help="Read this topic instead of the pipeline's default.")
 @click.option("--sink", metavar="TOPIC", help="Write to this topic instead of the pipeline's default.")
 @click.option(
@@ -155,13 +132,7 @@ def check(name: str) -> None:
     metavar="TOPIC",
     help="Write the pipeline's status to this topic, such as _pipelines. Off by default.",
 )
-@click.option(
-    "--log-level",
-    default="OFF",
-    show_default=True,
-    type=click.Choice(["OFF", "ERROR", "WARN", "INFO", "DEBUG"]),
-    help="The level of Spark's log, which goes to stderr.",
-)
+@options.LOG_LEVEL
 @click.option(
     "--rebuild",
     is_flag=True,
@@ -192,10 +163,10 @@ def run(
 
     stop = StopRequests()
     stop.install()
-    _log_to_stderr()
-    options = application.Options(
+    options.log_to_stderr()
+    given = application.Options(
         bootstrap_servers=bootstrap_servers,
-        properties=_read(kafka_config) if kafka_config else "",
+        properties=options.client_properties(kafka_config),
         checkpoint=checkpoint,
         master=master,
         log_level=log_level,
@@ -204,33 +175,17 @@ def run(
         metrics_bind=metrics_bind,
         status_topic=status_topic,
     )
-    application.run(_pipeline(name, source, sink), options, stop, lambda: click.echo("kafkasse pipeline: ready"))
+    application.run(_pipeline(name, source, sink), given, stop, lambda: click.echo("kafkasse pipeline: ready"))
     if stop.interrupted:
         raise click.Abort
 
 
-def _log_to_stderr() -> None:
-    """Log as text or as JSON, like the web process."""
-    from kafkasse.telemetry import log_format
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_format.formatter(os.environ.get(log_format.VARIABLE, "text").lower()))
-    logger = logging.getLogger("kafkasse")
-    logger.addHandler(handler)
-    logger.setLevel(os.environ.get("KAFKASSE_LOG_LEVEL", "info").upper())
-    logging.getLogger().addHandler(logging.NullHandler())  # py4j also logs each exception that it raises
-
-
 @command.command("replay-dead-letters", epilog=REPLAY_EPILOG)
 @click.argument("topic")
-@click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT,...",
-    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
-)
-@_kafka_config
+@options.KAFKA
+@options.KAFKA_CONFIG
 @click.option("--dry-run", is_flag=True, help="Only list the records that would be replayed.")
-def replay_dead_letters(topic: str, bootstrap_servers: str | None, kafka_config: Path | None, dry_run: bool) -> None:
+def replay_dead_letters(topic: str, kafka: dict[str, str] | None, kafka_config: Path | None, dry_run: bool) -> None:
     """Write the records of the dead letters in TOPIC to their source topics again.
 
     The command replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, and writes each
@@ -239,23 +194,19 @@ def replay_dead_letters(topic: str, bootstrap_servers: str | None, kafka_config:
     """
     from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
 
-    dead_letters.replay(topic, _client_settings(bootstrap_servers, kafka_config), dry_run)
+    dead_letters.replay(topic, _client_settings(kafka, kafka_config), dry_run)
 
 
 @command.command(epilog=STATUS_EPILOG)
-@click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT,...",
-    help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS) [default: localhost:9092]",
-)
-@_kafka_config
+@options.KAFKA
+@options.KAFKA_CONFIG
 @click.option("--topic", metavar="TOPIC", default="_pipelines", show_default=True, help="The status topic.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each pipeline.")
-def status(bootstrap_servers: str | None, kafka_config: Path | None, topic: str, as_json: bool) -> None:
+def status(kafka: dict[str, str] | None, kafka_config: Path | None, topic: str, as_json: bool) -> None:
     """Print the status of the pipelines that run with --status-topic."""
     from kafkasse.commands import pipeline_status  # needs kafka-python, which a machine that runs pipelines may lack
 
-    pipeline_status.show(topic, _client_settings(bootstrap_servers, kafka_config), as_json)
+    pipeline_status.show(topic, _client_settings(kafka, kafka_config), as_json)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
@@ -277,16 +228,8 @@ def _with_topic(option: str, given: object, named: Mapping[str, Any], topic: str
     return changed if isinstance(given, Mapping) else next(iter(changed.values()))
 
 
-def _client_settings(bootstrap_servers: str | None, kafka_config: Path | None) -> dict[str, Any]:
+def _client_settings(kafka: dict[str, str] | None, kafka_config: Path | None) -> dict[str, Any]:
     """Return the settings of kafka-python's client that the options contain. They override those of kafkasse."""
     from kafkasse.config import java_properties
 
-    settings = java_properties.client_settings(_read(kafka_config)) if kafka_config else {}
-    return settings | ({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise CommandError(f"cannot read --kafka-config {file}: {error}") from error
+    return java_properties.client_settings(options.client_properties(kafka_config)) | (kafka or {})

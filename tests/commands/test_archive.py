@@ -133,3 +133,14 @@ def test_archives_topics_with_spark(
     assert [(f"{fresh_name}.a", 2), (f"{fresh_name}.b", 2)] == [
         (each["topic"], each["records"]) for each in map(json.loads, lines)
     ]
+
+
+def test_does_not_show_a_password_in_an_address(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Credentials do not belong in --bootstrap-servers, and the error does not repeat them."""
+    address = "admin:hunter2@127.0.0.1:1"
+
+    code, out, err = call(capsys, "run", str(path), "--topic", "orders", "--bootstrap-servers", address)
+
+    assert (2, "") == (code, out)
+    assert "--kafka-config" in err
+    assert "hunter2" not in err
