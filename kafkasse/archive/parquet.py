@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +33,7 @@ SCHEMA = pa.schema([
     ("value", pa.binary()),
     ("headers", HEADERS),
 ])  # fmt: skip
+_CONTENT_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, StopIteration)
 _READ = ["offset", "timestamp", "key", "value", "headers"]
 
 
@@ -248,23 +250,13 @@ def _min_offset(metadata: Any, number: int) -> int:
     return int(next(each for each in columns if each.path_in_schema == "offset").statistics.min)
 
 
-class _damage:
-    """Raises DamagedFile for errors of the content. Errors of the operating system are temporary, and are not changed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        is_io = isinstance(error, OSError) and error.errno is not None
-        if (
-            isinstance(
-                error, pa.ArrowException | OSError | ValueError | TypeError | KeyError | AttributeError | StopIteration
-            )
-            and not is_io
-        ):
-            raise DamagedFile(
-                f"{self._path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raise DamagedFile for errors of the content. Errors of the operating system are temporary, and are not changed."""
+    try:
+        yield
+    except _CONTENT_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedFile(f"{path}: {reason}") from error

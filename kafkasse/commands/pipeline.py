@@ -63,9 +63,7 @@ def list_pipelines(file: Path | None) -> None:
     from kafkasse.pipelines import catalog
 
     for pipeline in catalog.of_file(file) if file else map(catalog.find, catalog.names()):
-        sources, sinks = (
-            ", ".join(each.topic for each in named.values()) for named in (pipeline.sources, pipeline.sinks)
-        )
+        sources, sinks = ", ".join(pipeline.source_topics), ", ".join(pipeline.sink_topics)
         click.echo(f"{pipeline.name}: {sources} -> {sinks}: {pipeline.summary}")
 
 

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from kafkasse.errors import CommandError
-from kafkasse.log_line import Fields
 from kafkasse.pipelines import (
     contract,
     dead_letters,
@@ -34,11 +33,11 @@ from kafkasse.pipelines import (
     temporary,
     topics,
 )
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.sink_topics import SinkTopics
 from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.status_topic import StatusTopic
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, supervise
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
 
 STATUS_INTERVAL_S = 5.0  # between two requests for the end of the sources, and between two records of the status topic
 
@@ -127,9 +126,7 @@ class _Application:
             attempt.run(spark)
 
     def report(self, state: State, reason: str) -> None:
-        level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
-        fields = {"name": self.pipeline.name, "state": state.value} | ({"reason": reason} if reason else {})
-        logger.log(level, "pipeline %s", Fields(fields))
+        log_state(self.pipeline.name, state, reason)
         self.status.enter(state, reason)
         if self.topic:
             self.topic.write(self.status, wait=state in (State.STOPPED, State.FAILED))
@@ -157,12 +154,8 @@ class _Application:
     def _end(self, spark: SparkSession, kafka: dict[str, str]) -> dict[tuple[str, int], int] | None:
         """Return the end of each partition of the sources, or None if Kafka does not answer."""
         try:
-            with SinkTopics(spark, kafka) as of_kafka:
-                return {
-                    (topic, partition): end
-                    for topic in self.status.sources
-                    for partition, (_, end) in of_kafka.offsets(topic).items()
-                }
+            with Admin(spark, kafka) as admin:
+                return admin.ends(self.pipeline.source_topics)
         except (Py4JError, OSError):
             return None
 

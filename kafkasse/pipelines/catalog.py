@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.definitions import Definitions
+from kafkasse.pipelines.definitions import Definitions, suggestion
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.queries.topn import topn
 
@@ -53,7 +52,7 @@ def find(name: str) -> Pipeline:
         return _defined(Definitions(Path(file)), of_file)
     if ":" in name:
         return _imported(name)
-    raise CommandError(f"there is no pipeline {name}{_suggestion(name, names())}; choose one of: {', '.join(names())}")
+    raise CommandError(f"there is no pipeline {name}{suggestion(name, names())}; choose one of: {', '.join(names())}")
 
 
 def of_file(path: Path) -> list[Pipeline]:
@@ -80,7 +79,7 @@ def _imported(name: str) -> Pipeline:
     for part in attribute.split("."):
         if not hasattr(found, part):
             pipelines = [key for key, value in vars(found).items() if isinstance(value, Pipeline)]
-            raise CommandError(f"{module_name} has no {attribute}{_suggestion(attribute, pipelines)}")
+            raise CommandError(f"{module_name} has no {attribute}{suggestion(attribute, pipelines)}")
         found = getattr(found, part)
     if not isinstance(found, Pipeline):
         raise CommandError(f"{name} is a {type(found).__name__}, not a kafkasse.pipelines.Pipeline")
@@ -105,8 +104,3 @@ def _module(name: str) -> Any:
         raise CommandError(
             f"cannot import {name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
         ) from error
-
-
-def _suggestion(name: str, known: Any) -> str:
-    close = get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]}?)" if close else ""

@@ -53,8 +53,7 @@ def open_manifest(
     files = Files(spark)
     text = files.read(f"{checkpoint}/{FILE}")
     if text is None:
-        sinks = [sink.topic for sink in pipeline.sinks.values()]
-        manifest = new_manifest(pipeline, written.next_generation(spark, kafka, sinks))
+        manifest = new_manifest(pipeline, written.next_generation(spark, kafka, pipeline.sink_topics))
     else:
         manifest = Manifest.parse(text, checkpoint)
         manifest.check(pipeline, state, checkpoint)

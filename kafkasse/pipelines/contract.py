@@ -30,7 +30,7 @@ FIELD_OVERHEAD_BYTES = 5  # the length of a key, a value, or the name or the val
 
 
 def records(
-    rows: DataFrame, pipeline: Pipeline, dead_letters: str, max_bytes: Mapping[str, int], generation: int = 0
+    rows: DataFrame, pipeline: Pipeline, dead_letters: str, max_bytes: Mapping[str, int], generation: int
 ) -> DataFrame:
     """Return the rows for Spark's Kafka sink: `topic`, `key`, `value` and `headers`.
 
@@ -48,9 +48,9 @@ def records(
     complete = rows.select(
         "topic", F.col("key").cast("binary"), F.col("value").cast("binary"), headers.alias("headers")
     )
-    problem = F.when(F.col("key").isNull(), F.lit(NO_KEY)).when(
-        size("key", "value", "headers") > limit(max_bytes), too_large(size("key", "value", "headers"), limit(max_bytes))
-    )
+    size, maximum = _size(), _maximum(max_bytes)
+    too_large = F.concat(F.lit("it has about "), size, F.lit(" bytes, but Kafka accepts "), maximum)
+    problem = F.when(F.col("key").isNull(), F.lit(NO_KEY)).when(size > maximum, too_large)
     checked = complete.withColumn("problem", problem).observe(
         OBSERVED, F.count("problem").alias("records"), F.max("problem").alias("example")
     )
@@ -81,7 +81,7 @@ def fit(letters: DataFrame, max_bytes: int) -> DataFrame:
         max_bytes: the size of the largest dead letter.
     """
     for omitted in ("value", "key", "headers"):
-        is_too_large = F.col("bad") & (size("key", "value", "headers") > F.lit(max_bytes))
+        is_too_large = F.col("bad") & (_size() > F.lit(max_bytes))
         shorter = F.when(is_too_large, _with_omission(omitted)).otherwise(F.col("headers"))
         letters = letters.select(
             "topic",
@@ -123,39 +123,28 @@ def no_headers() -> Column:
     return F.array().cast(HEADERS_TYPE)
 
 
-def limit(max_bytes: Mapping[str, int]) -> Column:
+def _maximum(max_bytes: Mapping[str, int]) -> Column:
     """Return the size of the largest record of the row's topic."""
-    one, *others = max_bytes.items()
-    chosen = reduce(
-        lambda found, each: found.when(F.col("topic") == each[0], each[1]), others, F.when(_is(one[0]), one[1])
+    return reduce(
+        lambda others, each: F.when(F.col("topic") == each[0], F.lit(each[1])).otherwise(others),
+        max_bytes.items(),
+        F.lit(min(max_bytes.values())),
     )
-    return chosen.otherwise(min(max_bytes.values()))
 
 
-def _is(topic: str) -> Column:
-    return F.col("topic") == topic
-
-
-def size(key: str, value: str, headers: str) -> Column:
+def _size() -> Column:
     """Return an upper bound of the size that a record has in Kafka, in bytes, uncompressed."""
-    one = F.lit(2 * FIELD_OVERHEAD_BYTES)
     of_headers = F.aggregate(
-        headers,
+        "headers",
         F.lit(0),
-        lambda total, each: (
-            total
-            + one
-            + F.coalesce(F.octet_length(each["key"]), F.lit(0))
-            + F.coalesce(F.octet_length(each["value"]), F.lit(0))
-        ),
+        lambda total, each: total + 2 * FIELD_OVERHEAD_BYTES + _length(each["key"]) + _length(each["value"]),
     )
-    parts = [F.coalesce(F.octet_length(name), F.lit(0)) for name in (key, value)]
-    return F.lit(RECORD_OVERHEAD_BYTES + 2 * FIELD_OVERHEAD_BYTES) + parts[0] + parts[1] + of_headers
+    own = F.lit(RECORD_OVERHEAD_BYTES + 2 * FIELD_OVERHEAD_BYTES)
+    return own + _length(F.col("key")) + _length(F.col("value")) + of_headers
 
 
-def too_large(size: Column, maximum: Column) -> Column:
-    """Return the reason of a record that is too large."""
-    return F.concat(F.lit("it has about "), size, F.lit(" bytes, but Kafka accepts "), maximum)
+def _length(value: Column) -> Column:
+    return F.coalesce(F.octet_length(value), F.lit(0))
 
 
 def _header(name: str, value: Column) -> Column:

@@ -117,10 +117,9 @@ class _Writer:
         self.stopped = Event()
         self._topic = topic
         self._is_once = is_once
-        options = {f"kafka.{name}": value for name, value in kafka.items()}
         self._writer = (
             rows.writeStream.format("kafka")
-            .options(**options)
+            .options(**topics.connector(kafka))
             .option("checkpointLocation", f"{checkpoint}/dead-letters")
             .outputMode("append")
         )

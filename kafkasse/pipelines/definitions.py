@@ -7,7 +7,7 @@ Kafka or on a Spark session.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -56,9 +56,8 @@ class Definitions:
             CommandError: there is no such pipeline, one of its names is unknown, or its schema cannot be read.
         """
         if name not in self._pipelines:
-            close = get_close_matches(name, self.names, 1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise CommandError(f"{self._path} has no pipeline {name}{hint}; it has: {', '.join(self.names)}")
+            known = ", ".join(self.names)
+            raise CommandError(f"{self._path} has no pipeline {name}{suggestion(name, self.names)}; it has: {known}")
         return _Definition(self, name, self._pipelines[name]).pipeline()
 
     def error(self, path: _Path, reason: str) -> CommandError:
@@ -132,6 +131,12 @@ class Definitions:
         if any(part in NOT_SHOWN for part in path):
             return self.error(path, "the value is invalid; see schemas/pipelines.schema.json")
         return self.error(path, schemas.shorten(error.message, schemas.MAX_SENTENCE_CHARS))
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean NAME?)` with the known name that is most similar to `name`, or ""."""
+    close = get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class _Loader(yaml.SafeLoader):

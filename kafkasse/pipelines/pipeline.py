@@ -146,6 +146,16 @@ class Pipeline:
         return _by_name(self.sink, Sink)
 
     @property
+    def source_topics(self) -> list[str]:
+        """The topics of the sources."""
+        return [source.topic for source in self.sources.values()]
+
+    @property
+    def sink_topics(self) -> list[str]:
+        """The topics of the sinks."""
+        return [sink.topic for sink in self.sinks.values()]
+
+    @property
     def spark_settings(self) -> dict[str, str]:
         """The Spark settings as Spark writes them: text, and `true` or `false`."""
         settings = {
@@ -215,13 +225,12 @@ class _Checks:
         for name, source in pipeline.sources.items():
             if source.max_records_per_s is not None and pipeline.mode != "microbatch":
                 raise self._error(f"max_records_per_s of the source {name} requires mode='microbatch'")
-        topics = [source.topic for source in pipeline.sources.values()]
-        for sink in pipeline.sinks.values():
-            if sink.topic in topics:
-                raise self._error(f"it would read what it writes to {sink.topic}; use another sink")
+        for topic in pipeline.sink_topics:
+            if topic in pipeline.source_topics:
+                raise self._error(f"it would read what it writes to {topic}; use another sink")
         if pipeline.dead_letters is not None:
             _check_topic(pipeline.dead_letters, f"the pipeline {pipeline.name}: dead_letters")
-            if pipeline.dead_letters in topics:
+            if pipeline.dead_letters in pipeline.source_topics:
                 raise self._error(f"it would read its dead letters from {pipeline.dead_letters}; use another topic")
 
     def _check_names(self) -> None:

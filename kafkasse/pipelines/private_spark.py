@@ -7,7 +7,7 @@ checks that no other module of the pipelines uses private names of PySpark.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,14 @@ from kafkasse.java.compiler import JAR
 def java(spark: SparkSession) -> Any:
     """Return the classes of the session's JVM, by package: `java(spark).java.util.Properties()`."""
     return spark._jvm
+
+
+def properties(spark: SparkSession, settings: Mapping[str, str]) -> Any:
+    """Return the settings of a Java client."""
+    found = java(spark).java.util.Properties()
+    for name, value in settings.items():
+        found.setProperty(name, value)
+    return found
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

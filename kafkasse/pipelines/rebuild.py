@@ -22,12 +22,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, runner, start, written
+from kafkasse.pipelines import contract, runner, start, topics, written
+from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import INTERVAL_S, MARKER
 from kafkasse.pipelines.manifest import FILE, Manifest
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.sink_topics import SinkTopics
+from kafkasse.pipelines.status import next_offsets
 from kafkasse.pipelines.supervisor import StopRequests
 
 POLL_INTERVAL_S = 0.5
@@ -70,10 +71,10 @@ class _Rebuild:
         old = checkpoints.current(self.files, self.first)
         new, generation = self._begin(old)
         suffix = checkpoints.rebuild_suffix(generation)
-        sinks = [sink.topic for sink in self.pipeline.sinks.values()]
-        with SinkTopics(self.spark, self.kafka) as of_kafka:
+        sinks = self.pipeline.sink_topics
+        with Admin(self.spark, self.kafka) as admin:
             for sink in sinks:
-                of_kafka.create_like(sink, f"{sink}{suffix}")
+                _create_like(admin, sink, f"{sink}{suffix}")
         with start.started(self.spark, self.pipeline, self.kafka, new, staging=suffix) as query:
             logger.info("rebuild: reading the sources from the start")
             if not self._catch_up(query):
@@ -84,8 +85,8 @@ class _Rebuild:
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
         self.files.delete(f"{new}/{checkpoints.PENDING}")
-        with SinkTopics(self.spark, self.kafka) as of_kafka:
-            of_kafka.delete([f"{sink}{suffix}" for sink in sinks])
+        with Admin(self.spark, self.kafka) as admin:
+            admin.delete(f"{sink}{suffix}" for sink in sinks)
         logger.info("rebuild: complete; the checkpoint is %s", new)
         return True
 
@@ -93,18 +94,18 @@ class _Rebuild:
         """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
         if self.files.exists(f"{old}/{checkpoints.PENDING}"):
             return old, self._manifest(old).generation
-        sinks = [sink.topic for sink in self.pipeline.sinks.values()]
+        sinks = self.pipeline.sink_topics
         newest = written.next_generation(self.spark, self.kafka, sinks)
         generation = max(newest, self._manifest(old).generation + 1)
-        new = f"{self.first}{checkpoints.rebuild_suffix(generation)}"
+        suffix = checkpoints.rebuild_suffix(generation)
+        new = f"{self.first}{suffix}"
         manifest = checkpoints.new_manifest(self.pipeline, generation)
         interrupted = self.files.read(f"{new}/{FILE}")
         if interrupted is not None and Manifest.parse(interrupted, new).settings == manifest.settings:
             return new, generation
         self.files.delete(new)
-        suffix = checkpoints.rebuild_suffix(generation)
-        with SinkTopics(self.spark, self.kafka) as of_kafka:
-            of_kafka.delete([f"{sink}{suffix}" for sink in sinks])
+        with Admin(self.spark, self.kafka) as admin:
+            admin.delete(f"{sink}{suffix}" for sink in sinks)
         self.files.write(f"{new}/{checkpoints.PENDING}", "")
         self.files.write(f"{new}/{FILE}", manifest.text())
         return new, generation
@@ -114,10 +115,8 @@ class _Rebuild:
 
     def _catch_up(self, query: StreamingQuery) -> bool:
         """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
-        topics = [source.topic for source in self.pipeline.sources.values()]
-        with SinkTopics(self.spark, self.kafka) as of_kafka:
-            offsets = {topic: of_kafka.offsets(topic) for topic in topics}
-        ends = {(topic, each): end for topic, found in offsets.items() for each, (_, end) in found.items()}
+        with Admin(self.spark, self.kafka) as admin:
+            ends = admin.ends(self.pipeline.source_topics)
         known_at = datetime.now(UTC)
         while not _has_reached(query, ends, known_at):
             if not query.isActive:
@@ -145,17 +144,22 @@ class _Rebuild:
         gone = _latest(self.spark, self.kafka, sink).where("value IS NOT NULL").join(new, "key", "left_anti")
         headers = contract.own_headers(self.pipeline, F.lit(generation * contract.GENERATION))
         tombstones = gone.select("key", F.lit(None).cast("binary").alias("value"), headers.alias("headers"))
-        with SinkTopics(self.spark, self.kafka) as of_kafka:
-            limit = of_kafka.max_bytes([sink])[sink]
-        options = {"kafka.max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)}
-        options |= {f"kafka.{name}": value for name, value in self.kafka.items()}
+        with Admin(self.spark, self.kafka) as admin:
+            limit = admin.max_bytes([sink])[sink]
+        options = topics.connector({"max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)} | self.kafka)
         new.unionByName(tombstones).write.format("kafka").options(**options).option("topic", sink).save()
+
+
+def _create_like(admin: Admin, topic: str, copy: str) -> None:
+    """Create a compacted topic with the partitions of another one, if it does not exist."""
+    fix = f"allow it, or create it for the rebuild with the partitions of {topic} and cleanup.policy=compact"
+    settings = COMPACTED | {"max.message.bytes": str(admin.max_bytes([topic])[topic])}
+    admin.create(copy, fix, settings, len(admin.offsets(topic)))
 
 
 def _latest(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
     """Return the latest record of each key: `key`, `value` and `headers`."""
-    options = {f"kafka.{name}": value for name, value in kafka.items()}
-    reader = spark.read.format("kafka").options(**options).option("includeHeaders", "true")
+    reader = spark.read.format("kafka").options(**topics.connector(kafka)).option("includeHeaders", "true")
     records = reader.option("subscribe", topic).load().where("key IS NOT NULL")
     latest = records.groupBy("key").agg(F.max_by(F.struct("value", "headers"), "offset").alias("latest"))
     return latest.select("key", "latest.*")
@@ -171,10 +175,5 @@ def _has_reached(query: StreamingQuery, ends: dict[tuple[str, int], int], known_
         return not any(ends.values())
     if progress.numInputRows == 0 and datetime.fromisoformat(progress.timestamp) > known_at:
         return True
-    reached = {
-        (topic, int(partition)): offset
-        for source in progress.sources
-        for topic, offsets in json.loads(source.endOffset or "{}").items()
-        for partition, offset in offsets.items()
-    }
+    reached = next_offsets(json.loads(progress.json))
     return all(reached.get(partition, 0) >= end for partition, end in ends.items())

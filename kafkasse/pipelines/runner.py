@@ -13,7 +13,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint, failures, private_spark, start, topics
+from kafkasse.pipelines import checkpoint, failures, private_spark, start
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.listener import Listener, listening
 from kafkasse.pipelines.pipeline import Mode, Pipeline
@@ -57,8 +58,8 @@ def checkpoint_path(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, st
 
 def first_checkpoint(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
     """Return the checkpoint that the pipeline has for the current IDs of its topics until a rebuild."""
-    used = [source.topic for source in pipeline.sources.values()] + [sink.topic for sink in pipeline.sinks.values()]
-    ids = topics.topic_ids(spark, kafka, used)
+    with Admin(spark, kafka) as admin:
+        ids = admin.topic_ids([*pipeline.source_topics, *pipeline.sink_topics])
     return f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
 
 

@@ -13,13 +13,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, dead_letters, lease, result, topics, written
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.operators import engines
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.sink_topics import SinkTopics, dead_letters_of
 from kafkasse.pipelines.supervisor import Unavailable
 
 MAX_REASON_CHARACTERS = 300
+LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
 
 
 @contextmanager
@@ -61,10 +62,10 @@ def _records(
     manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint, state)
     if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
         raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
-    letters, max_bytes = prepare(spark, pipeline, kafka)
+    letters, max_bytes = _prepare(spark, pipeline, kafka)
     if not is_new and "version" in rows.columns:
         since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
-        found = written.since(spark, kafka, [f"{sink.topic}{staging}" for sink in pipeline.sinks.values()], since_ms)
+        found = written.since(spark, kafka, [f"{sink}{staging}" for sink in pipeline.sink_topics], since_ms)
         rows = rows if found is None else written.only_newer(rows, found, manifest.generation, staging)
     records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
     if staging:
@@ -73,11 +74,11 @@ def _records(
     return records, letters, max_bytes
 
 
-def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
+def _prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
     """Create the topic for dead letters if it does not exist. Returns its name, and the largest record of each topic."""
-    letters = dead_letters_of(pipeline)
-    sources = [source.topic for source in pipeline.sources.values()]
-    sinks = [sink.topic for sink in pipeline.sinks.values()]
-    with SinkTopics(spark, kafka) as of_kafka:
-        of_kafka.create_dead_letters(letters, max(of_kafka.max_bytes([*sources, *sinks]).values()))
-        return letters, of_kafka.max_bytes([*sinks, letters])
+    letters = pipeline.dead_letters or f"{pipeline.sink_topics[0]}.dead-letters"
+    with Admin(spark, kafka) as admin:
+        largest = max(admin.max_bytes([*pipeline.source_topics, *pipeline.sink_topics]).values())
+        settings = {"max.message.bytes": str(largest + LETTER_OVERHEAD_BYTES)}
+        admin.create(letters, "create it, or set dead_letters= of the pipeline to another topic", settings)
+        return letters, admin.max_bytes([*pipeline.sink_topics, letters])

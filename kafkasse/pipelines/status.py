@@ -65,8 +65,7 @@ class Status:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:
         """Return the status of a pipeline that has not started."""
-        sources, sinks = ([each.topic for each in named.values()] for named in (pipeline.sources, pipeline.sinks))
-        return cls(pipeline.name, pipeline.version, pipeline.mode, sources, sinks)
+        return cls(pipeline.name, pipeline.version, pipeline.mode, pipeline.source_topics, pipeline.sink_topics)
 
     def enter(self, state: State, reason: str) -> None:
         """Enter a state."""

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore
 from pyspark.sql import SparkSession
 
 from kafkasse.pipelines import private_spark
-from kafkasse.pipelines.sink_topics import SinkTopics
+from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.status import Status
 
 TOPIC = "_pipelines"
@@ -35,12 +35,10 @@ class StatusTopic:
         self.spark = spark
         jvm = private_spark.java(spark)
         self._jvm, self._topic = jvm, topic
-        properties = jvm.java.util.Properties()
-        serializers = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
-        for name, value in (kafka | serializers | {"max.block.ms": MAX_BLOCK_MS}).items():
-            properties.setProperty(name, value)
-        with SinkTopics(spark, kafka) as topics:
-            topics.create_compacted(topic)
+        with Admin(spark, kafka) as admin:
+            admin.create(topic, "allow it, or create it with cleanup.policy=compact", COMPACTED, partitions=1)
+        settings = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER, "max.block.ms": MAX_BLOCK_MS}
+        properties = private_spark.properties(spark, kafka | settings)
         self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
 
     def write(self, status: Status, *, wait: bool = False) -> None:

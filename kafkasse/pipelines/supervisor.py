@@ -8,15 +8,19 @@ STARTING ─▶ RUNNING ─▶ DRAINING ─▶ STOPPED      a stop request
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable
 from enum import StrEnum
 from queue import Empty, SimpleQueue
 
 from kafkasse.errors import CommandError
+from kafkasse.log_line import Fields
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 MAX_CRASHES = 5  # in a row, without a commit in between
+
+logger = logging.getLogger("kafkasse.pipeline")
 
 
 class State(StrEnum):
@@ -89,6 +93,13 @@ class StopRequests:
         except Empty:
             return False
         return True
+
+
+def log_state(name: str, state: State, reason: str) -> None:
+    """Log a state of the pipeline or archive `name`."""
+    level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
+    fields = {"name": name, "state": state.value} | ({"reason": reason} if reason else {})
+    logger.log(level, "pipeline %s", Fields(fields))
 
 
 def supervise(

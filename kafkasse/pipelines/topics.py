@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -28,7 +26,6 @@ BATCH_S = 10
 MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
 READ_COMMITTED = {"isolation.level": "read_committed"}
-SHORT_TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
 
 def check_reachable(bootstrap_servers: str) -> None:
@@ -68,63 +65,11 @@ def client_settings(spark: SparkSession, properties: str, bootstrap_servers: str
     }
 
 
-def topic_ids(spark: SparkSession, kafka: dict[str, str], topics: Iterable[str]) -> list[str]:
-    """Return Kafka's topic IDs (22 characters each). A recreated topic has a new ID.
-
-    Raises:
-        CommandError: a topic does not exist, or Kafka rejects the request.
-        Unavailable: Kafka does not respond.
-    """
-    with _admin(spark, kafka) as admin:
-        described = admin.describeTopics(list(topics)).topicNameValues()
-        return [str(_description(topic, described[topic]).topicId()) for topic in topics]
-
-
-def names(spark: SparkSession, kafka: dict[str, str]) -> set[str]:
-    """Return the names of all topics except Kafka's internal topics."""
-    with _admin(spark, kafka) as admin:
-        return {str(name) for name in admin.listTopics().names().get()}
-
-
-@contextmanager
-def _admin(spark: SparkSession, kafka: dict[str, str]) -> Iterator[Any]:
-    jvm = private_spark.java(spark)
-    properties = jvm.java.util.Properties()
-    for name, value in (kafka | SHORT_TIMEOUTS).items():
-        properties.setProperty(name, value)
-    with closing(jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)) as admin:
-        yield admin
-
-
-def _description(topic: str, future: Any) -> Any:
-    try:
-        return future.get()
-    except Py4JJavaError as error:
-        cause = error.java_exception.getCause()
-        if cause.getClass().getSimpleName() == "UnknownTopicOrPartitionException":
-            raise CommandError(
-                f"the topic {topic} does not exist; create it first, for example with:"
-                f" kafkasse load - --topic {topic} --create < /dev/null"
-            ) from error
-        reason = f"Kafka cannot describe the topic {topic}: {cause.getMessage()}"
-        is_temporary = "RetriableException" in _class_names(cause) and "Authentication" not in cause.toString()
-        raise (Unavailable(reason) if is_temporary else CommandError(reason)) from error
-
-
-def _class_names(exception: Any) -> set[str]:
-    """Return the names of the exception's class and its base classes."""
-    names, each = set(), exception.getClass()
-    while each is not None:
-        names.add(str(each.getSimpleName()))
-        each = each.getSuperclass()
-    return names
-
-
 def read(spark: SparkSession, kafka: dict[str, str], source: Source) -> DataFrame:
     """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
     if source.table:
         return tables.latest(read_now(spark, kafka, source.topic))
-    reader = spark.readStream.format("kafka").options(**_connector(READ_COMMITTED | kafka))
+    reader = spark.readStream.format("kafka").options(**connector(READ_COMMITTED | kafka))
     reader = reader.option("includeHeaders", "true")
     return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()
 
@@ -136,7 +81,7 @@ def read_all(spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline) -> 
 
 def read_now(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
     """Return the records that the topic contains now, as a batch."""
-    return spark.read.format("kafka").options(**_connector(READ_COMMITTED | kafka)).option("subscribe", topic).load()
+    return spark.read.format("kafka").options(**connector(READ_COMMITTED | kafka)).option("subscribe", topic).load()
 
 
 def _start(source: Source) -> dict[str, str]:
@@ -169,7 +114,7 @@ def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpo
     writes their results again, except those that written.py drops. So each value must be a complete result: an incremental
     change would be applied twice.
     """
-    writer = rows.writeStream.format("kafka").options(**_connector(kafka)).option("checkpointLocation", checkpoint)
+    writer = rows.writeStream.format("kafka").options(**connector(kafka)).option("checkpointLocation", checkpoint)
     return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline)).start()
 
 
@@ -183,5 +128,6 @@ def _trigger(pipeline: Pipeline) -> dict[str, Any]:  # PySpark's type annotation
             return {"availableNow": True}
 
 
-def _connector(kafka: Mapping[str, str]) -> dict[str, str]:
+def connector(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of Spark's connector for settings of the Kafka clients."""
     return {f"kafka.{name}": value for name, value in kafka.items()}

@@ -12,8 +12,9 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.contract import GENERATION, VERSION
-from kafkasse.pipelines.sink_topics import SinkTopics
+from kafkasse.pipelines.topics import connector
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between the file system of the checkpoint and the machines that write to Kafka
 TAIL_RECORDS = 100
@@ -46,8 +47,8 @@ def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms
 def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str]) -> int:
     """Return the generation of a new checkpoint: one more than that of the newest records of the sinks."""
     found = -1
-    with SinkTopics(spark, kafka) as of_kafka:
-        known = {topic: of_kafka.offsets(topic) for topic in topics}
+    with Admin(spark, kafka) as admin:
+        known = {topic: admin.offsets(topic) for topic in topics}
     for topic, offsets in known.items():
         if all(first == end for first, end in offsets.values()):
             continue
@@ -59,8 +60,7 @@ def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str
 
 
 def _versions(spark: SparkSession, kafka: dict[str, str], topics: str, start: dict[str, str]) -> DataFrame:
-    options = {f"kafka.{name}": value for name, value in kafka.items()}
-    reader = spark.read.format("kafka").options(**options, **start).option("includeHeaders", "true")
+    reader = spark.read.format("kafka").options(**connector(kafka), **start).option("includeHeaders", "true")
     header = F.filter("headers", lambda each: each["key"] == VERSION)
     version = F.element_at(header, -1)["value"].cast("string").try_cast("bigint")
     records = reader.option("subscribe", topics).load().where("key IS NOT NULL AND headers IS NOT NULL")

@@ -21,7 +21,7 @@ from kafkasse.archive.maintenance import compact
 from kafkasse.archive.manifest import Entry, Manifest
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.log import Log, Partition
-from kafkasse.pipelines import topics
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import writer
 from kafkasse.pipelines.archive.offsets import Held, Seen, Truncated
 from kafkasse.pipelines.archive.writer import Committed, Segment, Written, make_plan
@@ -52,7 +52,8 @@ class World:
         self.topic = self.cluster.create(topic, 2, retention_ms="-1")
         root = ArchiveDirectory(path)
         root.create()
-        (topic_id,) = topics.topic_ids(spark, self.kafka, [topic])
+        with Admin(spark, self.kafka) as admin:
+            (topic_id,) = admin.topic_ids([topic])
         self.directory = root.topic(topic, topic_id)
         self.log: Log = with_archive(open_log(broker.bootstrap_servers), str(path))
         self.log.describe([topic])
@@ -148,7 +149,8 @@ def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(
         closing(Scenario(cluster, tmp_path, SEED, archive=str(root.path))) as scenario,
     ):
         scenario.write(BATCHES, pause_s=0)
-        (topic_id,) = topics.topic_ids(spark, kafka, [scenario.topic])
+        with Admin(spark, kafka) as admin:
+            (topic_id,) = admin.topic_ids([scenario.topic])
         directory = root.topic(scenario.topic, topic_id)
         writer.archive(spark, kafka, directory)
         scenario.write(5, pause_s=0, first=BATCHES)

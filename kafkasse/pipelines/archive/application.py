@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import SparkSession
@@ -20,9 +19,10 @@ from kafkasse.archive.parquet import DamagedFile
 from kafkasse.errors import CommandError
 from kafkasse.log_line import Fields
 from kafkasse.pipelines import failures, session, topics
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive.offsets import Removed
 from kafkasse.pipelines.archive.writer import archive
-from kafkasse.pipelines.supervisor import Crashed, State, StopRequests, supervise
+from kafkasse.pipelines.supervisor import Crashed, State, StopRequests, log_state, supervise
 
 logger = logging.getLogger("kafkasse.pipeline")
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8
@@ -132,20 +132,20 @@ class _Application:
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield each topic that the options name, with its topic ID."""
         named = [each for each in self.options.patterns if not any(character in each for character in "*?[")]
-        found = [
-            name
-            for name in topics.names(spark, kafka)
-            if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.patterns)
-        ]
-        wanted = [*named, *(name for name in sorted(found) if not name.startswith("__"))]
-        for name, topic_id in zip(wanted, topics.topic_ids(spark, kafka, wanted), strict=True):
+        with Admin(spark, kafka) as admin:
+            found = [
+                name
+                for name in admin.names()
+                if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.patterns)
+            ]
+            wanted = [*named, *(name for name in sorted(found) if not name.startswith("__"))]
+            topic_ids = admin.topic_ids(wanted)
+        for name, topic_id in zip(wanted, topic_ids, strict=True):
             if topic_id == NO_ID:
                 raise CommandError(f"the topic {name} has no topic ID; an archive needs Kafka 2.8 or newer")
             yield name, topic_id
 
     def report(self, state: State, reason: str) -> None:
-        level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
-        fields: dict[str, Any] = {"name": "archive", "state": state.value} | ({"reason": reason} if reason else {})
-        logger.log(level, "pipeline %s", Fields(fields))
+        log_state("archive", state, reason)
         if state is State.RUNNING:
             self.ready()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -63,7 +62,6 @@ class KafkaOffsets:
         jvm = private_spark.java(spark)
         self._jvm = jvm
         self._topic = topic
-        properties = jvm.java.util.Properties()
         settings = {
             **kafka,
             **TIMEOUTS,
@@ -74,17 +72,14 @@ class KafkaOffsets:
             "key.deserializer": BYTES,
             "value.deserializer": BYTES,
         }
-        for name, value in settings.items():
-            properties.setProperty(name, value)
+        properties = private_spark.properties(spark, settings)
         self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
         self._consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
 
     def __enter__(self) -> KafkaOffsets:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for client in (self._consumer, self._admin):
             client.close()
 

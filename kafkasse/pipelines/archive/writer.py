@@ -29,6 +29,7 @@ from kafkasse.archive.manifest import UNKNOWN_EPOCH, Entry, InvalidManifest, Man
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.archive.offsets import Held, KafkaOffsets, Removed, Seen, Truncated
 from kafkasse.pipelines.supervisor import Crashed
+from kafkasse.pipelines.topics import READ_COMMITTED, connector
 
 MAX_COMMIT_OFFSETS = 100_000  # of a partition
 MAX_FILE_RECORDS = 1_000_000
@@ -242,10 +243,9 @@ def _write(
     for each in segments:
         starts.setdefault(str(each.partition), each.start)
         ends[str(each.partition)] = each.end
-    options = {f"kafka.{name}": value for name, value in {**kafka, "isolation.level": "read_committed"}.items()}
     records = (
         spark.read.format("kafka")
-        .options(**options)
+        .options(**connector({**kafka, **READ_COMMITTED}))
         .option("assign", json.dumps({topic: [int(each) for each in starts]}))
         .option("startingOffsets", json.dumps({topic: starts}))
         .option("endingOffsets", json.dumps({topic: ends}))

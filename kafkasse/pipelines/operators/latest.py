@@ -11,8 +11,6 @@ from kafkasse.pipelines.operators import engines
 from kafkasse.pipelines.operators.engines import Engine
 from kafkasse.pipelines.operators.schemas import POSITION
 
-POSITION_COLUMNS = ("partition", "offset"), ("version", "position")
-
 
 def latest_per_key(
     rows: DataFrame,

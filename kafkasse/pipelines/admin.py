@@ -1,0 +1,146 @@
+"""Kafka's Java admin client, which Spark's connector loads into the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.sql import SparkSession
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.supervisor import Unavailable
+
+TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
+COMPACTED = {"cleanup.policy": "compact"}
+DEFAULT_MAX_BYTES = 1_048_588  # of a topic, unless its broker has another default
+DEFAULT_BUFFER_BYTES = 33_554_432  # the producer's buffer.memory
+
+
+class Admin:
+    """Asks Kafka about topics, and creates and deletes them: `with Admin(spark, kafka) as admin`.
+
+    Args:
+        spark: the session whose JVM contains Kafka's client.
+        kafka: settings of the Kafka clients, including `bootstrap.servers`.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
+        self._kafka = dict(kafka)
+        self._jvm = private_spark.java(spark)
+        properties = private_spark.properties(spark, self._kafka | TIMEOUTS)
+        self._admin: Any = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._admin.close()
+
+    def names(self) -> set[str]:
+        """Return the names of all topics except Kafka's internal topics."""
+        return {str(name) for name in self._admin.listTopics().names().get()}
+
+    def topic_ids(self, topics: Iterable[str]) -> list[str]:
+        """Return Kafka's topic IDs (22 characters each). A recreated topic has a new ID.
+
+        Raises:
+            CommandError: a topic does not exist, or Kafka rejects the request.
+            Unavailable: Kafka does not respond.
+        """
+        described = self._admin.describeTopics(list(topics)).topicNameValues()
+        return [str(_description(topic, described[topic]).topicId()) for topic in topics]
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return the first offset and the end of each partition of a topic."""
+        kafka = self._jvm.org.apache.kafka
+        described = self._admin.describeTopics([topic]).topicNameValues()[topic].get()
+        partitions = [kafka.common.TopicPartition(topic, each.partition()) for each in described.partitions()]
+        first, end = (
+            self._admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
+            for spec in (kafka.clients.admin.OffsetSpec.earliest(), kafka.clients.admin.OffsetSpec.latest())
+        )
+        return {each.partition(): (first[each].offset(), end[each].offset()) for each in partitions}
+
+    def ends(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+        """Return the end of each partition of the topics."""
+        return {(topic, each): end for topic in topics for each, (_, end) in self.offsets(topic).items()}
+
+    def max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the size of the largest record that Kafka accepts, for each topic.
+
+        This is the smallest of the topic's `max.message.bytes` and the producer's `max.request.size` and `buffer.memory`.
+        """
+        own = int(self._kafka.get("buffer.memory", DEFAULT_BUFFER_BYTES))
+        if "max.request.size" in self._kafka:
+            own = min(own, int(self._kafka["max.request.size"]))
+        return {topic: min(own, self._max_message_bytes(topic)) for topic in topics}
+
+    def _max_message_bytes(self, topic: str) -> int:
+        resource_type = self._jvm.org.apache.kafka.common.config.ConfigResource
+        resource = resource_type(resource_type.Type.TOPIC, topic)
+        try:
+            config = self._admin.describeConfigs([resource]).values()[resource].get()
+        except Py4JJavaError:  # the user may not read the settings of topics
+            return DEFAULT_MAX_BYTES
+        return int(config.get("max.message.bytes").value())
+
+    def create(self, topic: str, fix: str, settings: Mapping[str, str], partitions: int | None = None) -> None:
+        """Create a topic if it does not exist.
+
+        Args:
+            topic: the name of the topic.
+            fix: what the user can do if this fails.
+            settings: the settings of the topic.
+            partitions: their number; None: the default of the brokers.
+
+        Raises:
+            CommandError: the topic does not exist and cannot be created.
+        """
+        if topic in self.names():
+            return
+        optional = self._jvm.java.util.Optional
+        number = optional.empty() if partitions is None else optional.of(partitions)
+        new = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, number, optional.empty())
+        try:
+            self._admin.createTopics([new.configs(dict(settings))]).all().get()
+        except Py4JJavaError as error:
+            cause = error.java_exception.getCause()
+            if cause.getClass().getSimpleName() != "TopicExistsException":  # another process has created it meanwhile
+                raise CommandError(
+                    f"the topic {topic} does not exist and cannot be created ({cause.getMessage()}); {fix}"
+                ) from error
+
+    def delete(self, topics: Iterable[str]) -> None:
+        """Delete those of the topics that exist, as far as the user may delete them."""
+        existing = self.names()
+        deleted = self._admin.deleteTopics([each for each in topics if each in existing])
+        for future in deleted.topicNameValues().values():
+            with suppress(Py4JJavaError):
+                future.get()
+
+
+def _description(topic: str, future: Any) -> Any:
+    try:
+        return future.get()
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause()
+        if cause.getClass().getSimpleName() == "UnknownTopicOrPartitionException":
+            raise CommandError(
+                f"the topic {topic} does not exist; create it first, for example with:"
+                f" kafkasse load - --topic {topic} --create < /dev/null"
+            ) from error
+        reason = f"Kafka cannot describe the topic {topic}: {cause.getMessage()}"
+        is_temporary = "RetriableException" in _class_names(cause) and "Authentication" not in cause.toString()
+        raise (Unavailable(reason) if is_temporary else CommandError(reason)) from error
+
+
+def _class_names(exception: Any) -> set[str]:
+    """Return the names of the exception's class and its base classes."""
+    names, each = set(), exception.getClass()
+    while each is not None:
+        names.add(str(each.getSimpleName()))
+        each = each.getSuperclass()
+    return names
