@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.commands.cat import serve
 from tests.pipelines.topics import topics
 
-__all__ = ["topics"]
+__all__ = ["serve", "topics"]

@@ -1,172 +1,33 @@
-"""`kafkasse cat` against a server. Each test chooses the server's responses, errors and interruptions."""
+"""What `kafkasse cat` reads and prints, and how it ends."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
 import shlex
 import signal
-import socket
-import ssl
-import struct
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from http.client import parse_headers
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
-import gevent
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
-from kafkasse.commands import main
+from tests.commands.cat import (
+    ID,
+    RETRY_SOON,
+    TIMEOUT_S,
+    Server,
+    command,
+    environment,
+    event,
+    rejection,
+    run_cat,
+    running,
+    stream,
+)
 
 pytestmark = pytest.mark.processes
-
-TIMEOUT_S = 60  # for a whole run of the command, so that a hang becomes a failure
-RETRY_SOON = b"retry: 1\n\n"  # otherwise the client waits a second before it reconnects
-ID = '[{"topic":"t","partition":0,"offset":%d}]'
-
-
-class Response(NamedTuple):
-    """The bytes that a connection receives, and how it ends: "close", "reset" or "hold" (it stays open)."""
-
-    text: bytes
-    end: str = "close"
-
-
-class StreamRequest(NamedTuple):
-    """A request line and the headers, with lower-case names."""
-
-    line: str
-    headers: dict[str, str]
-
-
-class Server:
-    """Sends each connection the next response. After the last response, it stops listening."""
-
-    def __init__(self, *responses: Response, tls: ssl.SSLContext | None = None) -> None:
-        self.requests: list[StreamRequest] = []
-        self._responses = responses
-        self._tls = tls
-        self._held: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        scheme = "https" if tls else "http"
-        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}/t"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def send(self, text: bytes) -> None:
-        """Send more bytes to the connection that is held open."""
-        self._held[-1].sendall(text)
-
-    def close(self) -> None:
-        self._listener.close()
-        for connection in self._held:
-            connection.close()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError), self._listener:
-            for response in self._responses:
-                connection, _ = self._listener.accept()
-                # A client that does not trust the certificate disconnects during the handshake.
-                with contextlib.suppress(OSError):
-                    self._respond(
-                        self._tls.wrap_socket(connection, server_side=True) if self._tls else connection, response
-                    )
-
-    def _respond(self, connection: socket.socket, response: Response) -> None:
-        with connection.makefile("rb") as lines:
-            line = lines.readline().decode("latin-1").rstrip()
-            headers = parse_headers(lines).items()
-        self.requests.append(StreamRequest(line, {name.lower(): value for name, value in headers}))
-        if response.end == "hold":
-            self._held.append(connection)
-        connection.sendall(response.text)
-        if response.end == "reset":
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        if response.end != "hold":
-            connection.close()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    with contextlib.ExitStack() as servers:
-
-        def start(*responses: Response, tls: ssl.SSLContext | None = None) -> Server:
-            return servers.enter_context(contextlib.closing(Server(*responses, tls=tls)))
-
-        yield start
-
-
-def stream(body: bytes, end: str = "close") -> Response:
-    return Response(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n" + body, end)
-
-
-def chunked(*chunks: bytes, rest: bytes = b"0\r\n\r\n") -> Response:
-    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
-    headers = b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    return Response(b"HTTP/1.1 200 OK\r\n" + headers + body + rest)
-
-
-def rejection(status: str, problem: object, *headers: str) -> Response:
-    body = json.dumps(problem)
-    head = [f"HTTP/1.1 {status}", "content-type: application/problem+json", f"content-length: {len(body)}", *headers]
-    return Response(("\r\n".join(head) + "\r\n\r\n" + body).encode())
-
-
-def event(number: int) -> bytes:
-    return f"event: message\ndata: {number}\nid: {ID % (number + 1)}\n\n".encode()
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "kafkasse", "cat", *arguments]
-
-
-def environment(**more: str) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return inherited | more
-
-
-def run_cat(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command until it exits: in this process, which is faster, or with `variables` in a new one."""
-    if variables:
-        return subprocess.run(
-            command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**variables)
-        )
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-    with (
-        mock.patch("os.environ", environment()),
-        mock.patch("urllib.request._opener", None),  # it remembers the proxies of an earlier environment
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        gevent.Timeout(TIMEOUT_S),
-    ):
-        code = main(["cat", *arguments])
-    out.seek(0)
-    return subprocess.CompletedProcess(arguments, code, out.read(), err.getvalue())
-
-
-@contextlib.contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def test_prints_one_line_for_each_event(serve: Callable[..., Server]) -> None:
@@ -203,37 +64,6 @@ def test_starts_at_the_requested_position(serve: Callable[..., Server]) -> None:
     assert "GET /t?a=b&since=2026-01-31T12%3A00%3A00%2B01%3A00 HTTP/1.1" == server.requests[1].line
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        stream(RETRY_SOON + event(0) + event(1)[:-1]),
-        stream(RETRY_SOON + event(0) + b"id: 9\ndata: half", end="reset"),
-        chunked(RETRY_SOON + event(0), event(1)[:20]),
-        chunked(RETRY_SOON + event(0), rest=b"ff\r\n" + event(1)[:20]),
-        chunked(RETRY_SOON + event(0), rest=b"not a length\r\n"),
-    ],
-    ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk"],
-)
-def test_resumes_after_the_last_complete_event(serve: Callable[..., Server], first: Response) -> None:
-    """No event is lost or printed twice, however the connection breaks."""
-    server = serve(first, stream(event(1) + event(2), end="hold"))
-
-    done = run_cat(server.url, "--max", "3")
-
-    assert "0\n1\n2\n" == done.stdout
-    assert ID % 1 == server.requests[1].headers["last-event-id"]
-
-
-def test_resumes_from_an_id_without_data(serve: Callable[..., Server]) -> None:
-    """A stream that only sends its position, without an event, is resumed from that position."""
-    server = serve(stream(RETRY_SOON + b"id: 7\n\n"), stream(b"data: a\n\n", end="hold"))
-
-    done = run_cat(server.url, "--max", "1", "--last-event-id", "5")
-
-    assert ["5", "7"] == [request.headers["last-event-id"] for request in server.requests]
-    assert "--last-event-id 7" in done.stderr
-
-
 @pytest.mark.parametrize("output", ["raw", "json", "id"])
 def test_a_position_event_is_stored_and_not_printed(serve: Callable[..., Server], output: str) -> None:
     """A position event has no record. The command resumes from its ID, and --max does not count it."""
@@ -254,169 +84,6 @@ def test_prints_a_position_event_of_another_server(serve: Callable[..., Server])
     server = serve(stream(b'event: position\ndata: {"lat":1}\n\n', end="hold"))
 
     assert '{"lat":1}\n' == run_cat(server.url, "--max", "1").stdout
-
-
-@pytest.mark.parametrize(
-    ("status", "headers"),
-    [
-        ("500 Internal Server Error", ["Retry-After: 1"]),
-        ("500 Internal Server Error", ["Retry-After: 0"]),
-        ("502 Bad Gateway", []),
-    ],
-)
-def test_retries_after_a_temporary_server_error(serve: Callable[..., Server], status: str, headers: list[str]) -> None:
-    """A 500 with Retry-After is temporary, and so is any other 5xx status."""
-    server = serve(stream(RETRY_SOON), rejection(status, {}, *headers), stream(event(0), end="hold"))
-
-    assert "0\n" == run_cat(server.url, "--max", "1").stdout
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        rejection("500 Internal Server Error", {"detail": "The filter failed."}),
-        stream(b'event: error\ndata: {"status":500,"detail":"The filter failed."}\n\n', end="hold"),
-    ],
-    ids=["response", "event"],
-)
-def test_stops_at_a_500_without_retry_after(serve: Callable[..., Server], response: Response) -> None:
-    """Such an error lasts until the operator fixes its cause."""
-    server = serve(response)
-
-    done = run_cat(server.url)
-
-    assert 1 == done.returncode
-    assert done.stderr.endswith(": The filter failed.\n")
-
-
-def test_retries_after_a_503(serve: Callable[..., Server]) -> None:
-    """The command waits for the time in Retry-After, and prints the reason without control characters."""
-    busy = rejection("503 Service Unavailable", {"detail": "Kafka is unavailable.\n\x1b[31m"}, "Retry-After: 1")
-    server = serve(stream(RETRY_SOON), busy, stream(event(0), end="hold"))
-
-    done = run_cat(server.url, "--max", "1")
-
-    assert "0\n" == done.stdout
-    assert "answered 503: Kafka is unavailable. \N{REPLACEMENT CHARACTER}[31m; retrying in 1." in done.stderr
-
-
-def test_retries_if_the_connection_is_refused(serve: Callable[..., Server]) -> None:
-    """The command retries until the server is back. Ctrl-C stops it without a traceback."""
-    server = serve(stream(RETRY_SOON))
-
-    with running(server.url) as process:
-        assert process.stderr is not None
-        lines = [process.stderr.readline() for _ in range(3)]
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-
-    assert f"{server.url}: cannot connect: Connection refused; retrying in " in lines[2]
-    assert (130, False) == (process.returncode, "Traceback" in rest)
-
-
-@pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "410 Gone", "401 Unauthorized"])
-def test_stops_after_a_permanent_error(serve: Callable[..., Server], status: str) -> None:
-    """A 4xx response ends the command. The message contains the detail of the problem."""
-    server = serve(rejection(status, {"title": "No", "detail": "There is no topic x."}))
-
-    done = run_cat(server.url)
-
-    assert 1 == done.returncode
-    assert f"kafkasse cat: {server.url}: the server answered {status[:3]}: There is no topic x.\n" == done.stderr
-
-
-def test_an_error_without_a_problem_object(serve: Callable[..., Server]) -> None:
-    """If the body is not JSON, the message contains the status."""
-    server = serve(Response(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"))
-
-    assert f"kafkasse cat: {server.url}: the server answered 404\n" == run_cat(server.url).stderr
-
-
-def test_stops_after_an_error_event_with_a_permanent_status(serve: Callable[..., Server]) -> None:
-    """`event: error` with a 4xx status ends the command. It is not printed as data."""
-    problem = b'event: error\ndata: {"status":410,"title":"Gone","detail":"Topic t was deleted."}\n\n'
-    server = serve(stream(event(0) + problem, end="hold"))
-
-    done = run_cat(server.url)
-
-    assert (1, "0\n") == (done.returncode, done.stdout)
-    assert done.stderr.endswith(f"kafkasse cat: {server.url}: the server ended the stream: Topic t was deleted.\n")
-
-
-@pytest.mark.parametrize("data", [b'{"status":503,"detail":"stopping"}', b"oops", b"[]", b'{"status":"?"}'])
-def test_retries_after_an_error_event_of_the_server(serve: Callable[..., Server], data: bytes) -> None:
-    """After `event: error` with a 5xx status or without a valid one, the command resumes from the ID of that event."""
-    server = serve(
-        stream(RETRY_SOON + event(0) + b"event: error\ndata: " + data + b"\nid: 5\n\n"), stream(event(1), end="hold")
-    )
-
-    assert "0\n1\n" == run_cat(server.url, "--max", "2").stdout
-    assert "5" == server.requests[1].headers["last-event-id"]
-
-
-def test_sends_the_token_of_a_file(serve: Callable[..., Server], tmp_path: Path) -> None:
-    """The file is read for each connection, so that a renewed token is used. The output does not contain the token."""
-    file = tmp_path / "token"
-    file.write_text("secret-1\n")
-    server = serve(stream(RETRY_SOON + event(1)), stream(event(2), "hold"))
-
-    done = run_cat(server.url, "--token-file", str(file), "--max", "2")
-
-    assert ["Bearer secret-1"] * 2 == [request.headers["authorization"] for request in server.requests]
-    assert "secret-1" not in done.stdout + done.stderr
-
-
-def test_does_not_send_the_token_to_another_server(serve: Callable[..., Server], tmp_path: Path) -> None:
-    """The target of a redirect does not receive the token."""
-    file = tmp_path / "token"
-    file.write_text("secret-1")
-    other = serve(stream(event(1), "hold"))
-    redirect = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n"
-    server = serve(Response(redirect.encode()))
-
-    run_cat(server.url, "--token-file", str(file), "--max", "1")
-
-    assert "authorization" not in other.requests[0].headers
-    assert "authorization" in server.requests[0].headers
-
-
-@pytest.mark.parametrize("text", [None, "", "two tokens", "a\nb", "\xff"])
-def test_a_token_file_that_is_not_valid(serve: Callable[..., Server], tmp_path: Path, text: str | None) -> None:
-    """The error names the file, and nothing is sent."""
-    file = tmp_path / "token"
-    if text is not None:
-        file.write_text(text, "latin-1")
-    server = serve(stream(event(1)))
-
-    done = run_cat(server.url, "--token-file", str(file))
-
-    assert 1 == done.returncode
-    assert str(file) in done.stderr
-    assert not server.requests
-
-
-def test_sends_headers_and_cookies(serve: Callable[..., Server]) -> None:
-    """Their values appear in no message."""
-    server = serve(stream(event(0), end="hold"))
-
-    options = ["-H", "X-Shop: s3cret-1", "--cookie", "session=s3cret=2", "--cookie", "theme=dark"]
-    done = run_cat(server.url, *options, "--max", "1")
-
-    headers = server.requests[0].headers
-    assert ("s3cret-1", "session=s3cret=2; theme=dark") == (headers["x-shop"], headers["cookie"])
-    assert "resume with the same headers and cookies with: kafkasse cat" in done.stderr
-    assert "s3cret" not in done.stdout + done.stderr
-
-
-def test_does_not_send_headers_to_another_server(serve: Callable[..., Server]) -> None:
-    """The target of a redirect receives neither headers nor cookies."""
-    other = serve(stream(event(1), "hold"))
-    redirect = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n"
-    server = serve(Response(redirect.encode()))
-
-    run_cat(server.url, "-H", "X-Shop: 1", "--cookie", "a=b", "--max", "1")
-
-    assert not {"x-shop", "cookie"} & other.requests[0].headers.keys()
 
 
 @pytest.mark.parametrize(
@@ -636,24 +303,6 @@ def test_reports_a_full_disk(serve: Callable[..., Server]) -> None:
     assert "kafkasse cat: cannot write to stdout: No space left on device" == done.stderr.splitlines()[-1]
 
 
-def test_rejects_a_response_that_is_not_a_stream(serve: Callable[..., Server]) -> None:
-    """A 200 response with another content type, such as a web page, is a permanent error."""
-    server = serve(Response(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"))
-
-    reason = "the server answered 200 with text/html, not with an event stream; check the URL"
-    assert f"kafkasse cat: {server.url}: {reason}\n" == run_cat(server.url).stderr
-
-
-def test_stops_at_an_event_that_is_too_large(serve: Callable[..., Server]) -> None:
-    """An event above the parser's limit is a permanent error, because the server would send the event again."""
-    server = serve(stream(event(0) + b"data: " + b"x" * 17 * 1024 * 1024))
-
-    done = run_cat(server.url)
-
-    assert "0\n" == done.stdout
-    assert done.stderr.endswith("the stream contains an event larger than 16,777,216 bytes\n")
-
-
 @pytest.mark.parametrize("url", ["127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"])
 def test_rejects_an_invalid_url(url: str) -> None:
     """An invalid URL is an error in one line. The command does not retry."""
@@ -676,56 +325,3 @@ def test_rejects_two_start_positions() -> None:
 def test_rejects_an_invalid_count(count: str) -> None:
     """--max is a number of at least 1."""
     assert 2 == run_cat("http://127.0.0.1/t", f"--max={count}").returncode
-
-
-def test_uses_the_proxy_of_the_environment(serve: Callable[..., Server]) -> None:
-    """The request goes to `http_proxy`, with the complete URL in its first line."""
-    proxy = serve(stream(event(0), end="hold"))
-
-    done = run_cat("http://stream.invalid/t", "--max", "1", http_proxy=proxy.url)
-
-    assert "0\n" == done.stdout
-    assert "GET http://stream.invalid/t HTTP/1.1" == proxy.requests[0].line
-
-
-def test_follows_a_redirect(serve: Callable[..., Server]) -> None:
-    """The request to the new address has the same Last-Event-ID."""
-    target = serve(stream(event(0), end="hold"))
-    server = serve(Response(f"HTTP/1.1 307 Moved\r\nlocation: {target.url}\r\ncontent-length: 0\r\n\r\n".encode()))
-
-    assert "0\n" == run_cat(server.url, "--max", "1", "--last-event-id", "5").stdout
-    assert "5" == target.requests[0].headers["last-event-id"]
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for localhost and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
-    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path = tmp_path_factory.mktemp("tls") / "localhost.pem"
-    path.write_bytes(private + builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    return path
-
-
-@pytest.mark.parametrize("trusted", [True, False])
-def test_verifies_the_certificate(serve: Callable[..., Server], certificate: Path, trusted: bool) -> None:
-    """A server with a trusted certificate is read over TLS. An untrusted certificate is a permanent error."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    server = serve(stream(event(0), end="hold"), tls=context)
-    url = server.url.replace("127.0.0.1", "localhost")
-
-    done = run_cat(url, "--max", "1", **({"SSL_CERT_FILE": str(certificate)} if trusted else {}))
-
-    assert ("0\n", 0) == (done.stdout, done.returncode) if trusted else ("", 1) == (done.stdout, done.returncode)
-    assert trusted or re.fullmatch(
-        r"kafkasse cat: https://\S+: the server's certificate cannot be verified: [^\n]+\n", done.stderr
-    )
