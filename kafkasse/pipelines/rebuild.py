@@ -159,8 +159,7 @@ def _create_like(admin: Admin, topic: str, copy: str) -> None:
 
 def _latest(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
     """Return the latest record of each key: `key`, `value` and `headers`."""
-    reader = spark.read.format("kafka").options(**topics.connector(kafka)).option("includeHeaders", "true")
-    records = reader.option("subscribe", topic).load().where("key IS NOT NULL")
+    records = topics.read_now(spark, kafka, topic).where("key IS NOT NULL")
     latest = records.groupBy("key").agg(F.max_by(F.struct("value", "headers"), "offset").alias("latest"))
     return latest.select("key", "latest.*")
 

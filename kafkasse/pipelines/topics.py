@@ -69,9 +69,8 @@ def read(spark: SparkSession, kafka: dict[str, str], source: Source) -> DataFram
     """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
     if source.table:
         return tables.latest(read_now(spark, kafka, source.topic))
-    reader = spark.readStream.format("kafka").options(**connector(READ_COMMITTED | kafka))
-    reader = reader.option("includeHeaders", "true")
-    return reader.option("subscribe", source.topic).options(**_start(source), **_rate_limit(source)).load()
+    options = _reader(kafka, source.topic) | _start(source) | _rate_limit(source)
+    return spark.readStream.format("kafka").options(**options).load()
 
 
 def read_all(spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline) -> dict[str, DataFrame]:
@@ -81,7 +80,11 @@ def read_all(spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline) -> 
 
 def read_now(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
     """Return the records that the topic contains now, as a batch."""
-    return spark.read.format("kafka").options(**connector(READ_COMMITTED | kafka)).option("subscribe", topic).load()
+    return spark.read.format("kafka").options(**_reader(kafka, topic)).load()
+
+
+def _reader(kafka: dict[str, str], topic: str) -> dict[str, str]:
+    return connector(READ_COMMITTED | kafka) | {"includeHeaders": "true", "subscribe": topic}
 
 
 def _start(source: Source) -> dict[str, str]:

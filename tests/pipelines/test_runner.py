@@ -171,7 +171,9 @@ def poisoned(records: DataFrame) -> DataFrame:
     """A query that fails for the value `poison`."""
     value = F.col("value").cast("string")
     return records.select(
-        "key", F.when(value == "poison", F.raise_error(F.lit("found poison"))).otherwise(value).alias("value")
+        "key",
+        F.when(value == "poison", F.raise_error(F.lit("found poison"))).otherwise(value).alias("value"),
+        "headers",
     )
 
 
