@@ -87,7 +87,7 @@ class TestFiles:
     """The page, its scripts and its styles."""
 
     @pytest.mark.parametrize(
-        "path", ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js"]]]
+        "path", ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js", "shared.css"]]]
     )
     def test_security_and_cache_headers(self, path: str) -> None:
         """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""

@@ -14,7 +14,7 @@ const CHECK_DELAY_MS = 300; // after the last change, before the server checks t
 const SEARCH_DELAY_MS = 200;
 const HIDDEN_MS = 10_000; // a hidden tab disconnects, because a browser has six connections to a server for all tabs
 const MAX_SHOWN_CHARS = 200_000; // of one event in the details
-const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", stopped: "Stopped" };
+const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
 const COUNTED = { message: "messages", base64: "messages", delete: "deletes", gap: "gaps", error: "errors" };
 
 export class Explorer {
@@ -183,7 +183,7 @@ export class Explorer {
   }
 
   #suspend() {
-    if (this.#stream === null || this.#isFull || !["live", "connecting", "reconnecting"].includes(this.#state.name)) return;
+    if (this.#stream === null || this.#isFull || !["connecting", "open", "retrying"].includes(this.#state.name)) return;
     this.#isSuspended = true;
     this.#stream.close();
     this.#setState({ name: "idle", reason: "This tab is hidden. It resumes at this position." });

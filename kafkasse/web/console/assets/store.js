@@ -1,7 +1,7 @@
 // The events that the explorer keeps: the newest ones, up to a limit for their number and their size. No I/O.
 
 export const MAX_EVENTS = 10_000;
-export const MAX_CHARS = 16_000_000;
+const MAX_CHARS = 16_000_000;
 
 /** A queue whose first entries can be removed without moving the others. */
 class Queue {

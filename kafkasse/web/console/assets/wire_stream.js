@@ -20,7 +20,7 @@ export class WireStream {
    * @param open `open(lastEventId, signal)`: sends the request and returns the response.
    * @param isJsonLines whether the server sends JSON lines.
    * @param handlers `event(event)`, called with each StreamEvent; `state({name, reason, retryAt})`, where `name` is
-   *   "connecting", "live", "reconnecting" or "stopped".
+   *   "connecting", "open", "retrying" or "stopped".
    * @param lastEventId the event ID to resume from; "" to start where the request says.
    */
   constructor(open, isJsonLines, handlers, lastEventId = "") {
@@ -71,8 +71,7 @@ export class WireStream {
   }
 
   #setState({ state, reason, retryAt }) {
-    const name = { connecting: "connecting", open: "live", retrying: "reconnecting" }[state];
-    if (name) this.#handlers.state({ name, reason, retryAt });
+    if (state !== "closed") this.#handlers.state({ name: state, reason, retryAt });
   }
 
   #filtered(response) {
