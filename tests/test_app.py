@@ -194,11 +194,11 @@ def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None
     assert 'kafkasse_streams_opened_total{route="topics"} 0.0\n' in text
 
 
-@pytest.mark.parametrize("path", ["/-/demo", "/-/demo-about", "/-/page/page.js"])
+@pytest.mark.parametrize("path", ["/-/demo", "/-/page/page.js"])
 @pytest.mark.parametrize(
     ("pages", "stream", "status"), [(True, "/topn/updates", 200), (False, "/topn/updates", 404), (True, "/other", 404)]
 )
-def test_serves_the_demo_pages_next_to_their_stream(path: str, pages: bool, stream: str, status: int) -> None:
+def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream: str, status: int) -> None:
     """Without the stream, the page of the countries could only wait for it, for example on a user's own Kafka."""
     routes = {"topn": {"path": stream, "topics": ["topn"]}}
     client = create_app(Config(pages=pages, routes=routes, public=True), MemoryLog()).test_client()

@@ -29,9 +29,11 @@ from kafkasse.java import jars
 DATA = Path(__file__).parents[1] / "data"
 COUNTRIES = DATA / "countries.csv"
 CONFIG = DATA / "demo.yaml"
+STATUS_TOPIC = "_pipelines"
 TOPICS = {
     "countries": {"num_partitions": 1},
     "topn": {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}},
+    STATUS_TOPIC: {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}},
 }
 PIPELINE_READY = "kafkasse pipeline: ready"
 READY_TIMEOUT_S = 120.0
@@ -96,7 +98,7 @@ def _create_topics(bootstrap_servers: str) -> None:
 def _run(processes: Processes, port: int, rate: float) -> None:
     """Run the demo until Ctrl-C, or raise CommandError if a process fails."""
     click.echo("Starting Spark and the web server ...")
-    pipeline = processes.start("pipeline", "pipeline", "run", "topn")
+    pipeline = processes.start("pipeline", "pipeline", "run", "topn", "--status-topic", STATUS_TOPIC)
     processes.start("server", "serve", "--bind", f"{HOST}:{port}", "--config", str(CONFIG))
     processes.wait_until(lambda: _is_healthy(port))
     click.echo(_overview(processes, port))

@@ -30,10 +30,9 @@ HEADERS = {
 
 
 def pages() -> Blueprint:
-    """Create a blueprint with the page, a page that explains it, and their assets."""
+    """Create a blueprint with the page and its assets."""
     blueprint = Blueprint(NAME, __name__, static_folder=PAGE / "assets", static_url_path="/-/page")
     blueprint.add_url_rule("/-/demo", "index", partial(send_from_directory, PAGE, "index.html"))
-    blueprint.add_url_rule("/-/demo-about", "about", partial(send_from_directory, PAGE, "about.html"))
     client = partial(send_from_directory, CLIENT.parent, CLIENT.name)
     blueprint.add_url_rule(f"/-/page/{CLIENT.name}", "client", client)
     blueprint.after_request(_add_headers)

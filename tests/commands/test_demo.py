@@ -91,7 +91,7 @@ def wait_for_exit(descriptors: list[int]) -> None:
 
 @pidfd
 def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The page and Europe's Top 3 are served while the countries load. Ctrl-C ends all processes and deletes all files."""
+    """The page, Europe's Top 3 and the pipeline's health are served. Ctrl-C ends all processes and deletes all files."""
     demo = Demo(tmp_path)
     with ExitStack() as stack:
         stack.callback(demo.process.communicate)
@@ -104,6 +104,9 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Pa
         assert 200 == demo.get("/").status
         assert 200 == demo.get("/-/demo").status
         assert 200 == demo.get("/countries").status
+        health = demo.get("/pipelines")
+        while b'"topn"' not in (line := health.readline()):
+            assert line, "the stream ended"
         stream = demo.get("/topn/updates")
         europe: list[str] = []
         while europe != ["RU", "UA", "FR"]:
@@ -213,7 +216,7 @@ def test_serves_both_topics_and_the_page() -> None:
     config = Config.load({}, CONFIG)
 
     assert config.web.pages
-    assert {"/topn/updates", "/{topics}"} == {route.path for route in config.routes}
+    assert {"/topn/updates", "/pipelines", "/{topics}"} == {route.path for route in config.routes}
 
 
 def test_port_in_use() -> None:

@@ -26,8 +26,8 @@ from kafkasse.web.pages import CLIENT, pages
 WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
 SHUTDOWN_POLL_S = 0.05  # how often the server checks whether it must stop
 SHORT_RETRY = "retry: 50\n\n"
-PIPELINES = 'event: message\ndata: {"pipeline":"topn","state":"running","lag_s":0.25}\nid: 1\n\n'
-PAGE, ABOUT = "/-/demo", "/-/demo-about"
+STATUS = '{"pipeline":"topn","state":"running","lag_s":0.25,"records_per_s":"9","restarts":0}'
+PAGE = "/-/demo"
 
 
 class Quiet(WSGIRequestHandler):
@@ -49,7 +49,7 @@ class Site:
         app.add_url_rule(f"{prefix}/topn/updates", "updates", self._updates)
         app.add_url_rule(f"{prefix}/-/catalog", "catalog", lambda: {"streams": self.catalog})
         app.add_url_rule(
-            f"{prefix}/pipelines", "pipelines", lambda: Response(PIPELINES, content_type="text/event-stream")
+            f"{prefix}/pipelines", "pipelines", lambda: Response(event(STATUS), content_type="text/event-stream")
         )
         self._app = DispatcherMiddleware(NotFound(), {script_name: app}) if script_name else app
         self._port = 0
@@ -298,12 +298,14 @@ class TestBoard:
         assert [["France: number 1 in Europe", "rank-1"]] == page.run(ranks)
 
     def test_shows_the_state_of_the_pipeline(self, page: Page) -> None:
-        """If the server has a stream of the status topic, the page shows the state of the pipeline and its lag."""
+        """If the server has a stream of the status topic, the page shows the health of the pipeline."""
         page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
 
         page.open()
 
         page.wait_for_text("#pipeline", "Pipeline: running, 0.3 s behind")
+        health = page.run("return [...document.querySelectorAll('#health dd')].map((e) => e.textContent)")
+        assert ["running", "0.3 s", "\u2013", "0"] == health
 
     def test_figures_do_not_wrap(self, page: Page) -> None:
         """A figure of eight digits has one line at every width."""
@@ -692,20 +694,18 @@ class TestAppearance:
     """Layout, colors and accessibility."""
 
     def test_fits_every_window_width(self, page: Page) -> None:
-        """Neither page needs sideways scrolling at any width, and the console stays empty."""
+        """The page needs no sideways scrolling at any width, and the console stays empty."""
         long_name = country("South Georgia and the South Sandwich Islands", 14_000_000)
         page.site.preamble = EUROPE + update("Antarctica", long_name)
-        for path in (PAGE, ABOUT):
-            page.open()
-            page.wait_for_board("Antarctica", "Europe")
-            page.browser.get(page.site.url + path)
-            for width_px in (320, 768, 1280, 1920):
-                page.resize(width_px)
+        page.open()
+        page.wait_for_board("Antarctica", "Europe")
+        for width_px in (320, 768, 1280, 3840):
+            page.resize(width_px)
 
-                assert page.needs_no_sideways_scrolling(), f"{path} at {width_px} px"
-            assert [] == page.console()
+            assert page.needs_no_sideways_scrolling(), f"{width_px} px"
+        assert [] == page.console()
 
-    @pytest.mark.parametrize("state", ["Live", "Reconnecting", "Stopped", "about"])
+    @pytest.mark.parametrize("state", ["Live", "Reconnecting", "Stopped"])
     def test_text_has_enough_contrast(self, page: Page, state: str) -> None:
         """In both color schemes, all text has a contrast of at least 4.5 (WCAG AA), also in highlighted rows."""
         errors = {
@@ -713,10 +713,8 @@ class TestAppearance:
             "Stopped": event('{"status":410}', type="error"),
         }
         page.site.preamble = EUROPE + errors.get(state, "")
-        page.open(state="Live" if state == "about" else state)
+        page.open(state=state)
         page.wait_for_board("Europe")
-        if state == "about":
-            page.browser.get(page.site.url + ABOUT)
         backgrounds = set()
         for scheme in ("light", "dark"):
             page.emulate(prefers_color_scheme=scheme)
@@ -784,9 +782,7 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
 
     page.open()
     page.wait_for_board("Europe")
-    page.browser.find_element(By.LINK_TEXT, "How a country gets here").click()
 
-    assert site.url + ABOUT == browser.current_url
     assert f"curl -N '{site.url}/topn/updates'" == page.text("pre")
     assert [] == page.console()
     browser.get("about:blank")
@@ -805,7 +801,7 @@ class TestFiles:
         app.register_blueprint(pages())
         return app.test_client()
 
-    @pytest.mark.parametrize("path", [PAGE, ABOUT, *[f"/-/page/{asset.name}" for asset in ASSETS]])
+    @pytest.mark.parametrize("path", [PAGE, *[f"/-/page/{asset.name}" for asset in ASSETS]])
     def test_security_and_cache_headers(self, client: FlaskClient, path: str) -> None:
         """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
         response = client.get(path)
@@ -830,16 +826,15 @@ class TestFiles:
         assert {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"} == types
 
     @pytest.mark.parametrize(
-        "path", ["/-/page/", "/-/page/index.html", "/-/page/../index.html", "/-/page/%2e%2e/about.html"]
+        "path", ["/-/page/", "/-/page/index.html", "/-/page/../index.html", "/-/page/%2e%2e/index.html"]
     )
     def test_serves_only_assets_below_the_asset_path(self, client: FlaskClient, path: str) -> None:
-        """The pages have one URL each, and files outside the asset folder have none."""
+        """The page has one URL, and files outside the asset folder have none."""
         assert 404 == client.get(path).status_code
 
-    @pytest.mark.parametrize("path", [PAGE, ABOUT])
-    def test_credits_the_data(self, client: FlaskClient, path: str) -> None:
-        """Both pages name GeoNames and its license, and Natural Earth, and load nothing from other sites."""
-        text = client.get(path).text
+    def test_credits_the_data(self, client: FlaskClient) -> None:
+        """The page names GeoNames and its license, and Natural Earth, and loads nothing from other sites."""
+        text = client.get(PAGE).text
 
         credited = {"https://www.geonames.org/", "https://www.naturalearthdata.com/"}
         assert credited | {"https://creativecommons.org/licenses/by/4.0/"} == set(re.findall(r"https://[^\"]+", text))

@@ -197,9 +197,7 @@ def test_a_prefix_and_a_subdomain_may_have_parameters(
     assert '"n":1' in response.text
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/-/demo", "/-/demo-about", "/-/page/kafkasse.js", "/topn/updates", "/-/health", "/-/metrics"]
-)
+@pytest.mark.parametrize("path", ["/", "/-/demo", "/-/page/kafkasse.js", "/topn/updates", "/-/health", "/-/metrics"])
 def test_the_pages_and_routes_of_the_demo_are_not_mounted(path: str) -> None:
     """A host app gets only the streams of its own configuration, even if the setting `pages` is on."""
     assert 404 == mounted(url_prefix="/streams").get(f"/streams{path}", base_url="http://shop.example").status_code

@@ -34,6 +34,9 @@ element("retry").addEventListener("click", () => {
   restarts.postMessage("");
   read();
 });
+for (const example of document.querySelectorAll("[data-path]")) {
+  example.textContent = new URL(example.dataset.path, document.baseURI).href;
+}
 read();
 showPipeline();
 
@@ -75,7 +78,26 @@ async function showPipeline() {
     const status = statuses.get(PIPELINE);
     const lag = Number.isFinite(status?.lag_s) ? `, ${status.lag_s.toFixed(1)} s behind` : "";
     setText("pipeline", status ? `Pipeline: ${status.state}${lag}` : "");
+    element("health").hidden = status === undefined;
+    if (status) element("health").replaceChildren(...healthOf(status).flatMap(([name, text]) => [create("dt", name), create("dd", text)]));
   });
+}
+
+/** Return the names and the texts of the figures of a pipeline. Everyone who can write to the topic controls the values. */
+function healthOf(status) {
+  const figure = (value, format) => (Number.isFinite(value) ? format(value) : "\u2013");
+  return [
+    ["State", [status.state, status.reason].filter((text) => typeof text === "string").join(": ")],
+    ["Behind", figure(status.lag_s, (seconds) => `${seconds.toFixed(1)} s`)],
+    ["Speed", figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))} records/s`)],
+    ["Restarts", figure(status.restarts, number.format)],
+  ];
+}
+
+function create(name, text) {
+  const created = document.createElement(name);
+  created.textContent = text;
+  return created;
 }
 
 /** Return the continent that a `delete` event names, or undefined. */
@@ -110,6 +132,7 @@ function draw() {
 function showFigures() {
   element("waiting").hidden = !board.empty;
   setText("count", updates === 0 ? "No updates yet" : `${number.format(updates)} ${updates === 1 ? "update" : "updates"}`);
+  setText("received", updates === 0 ? "" : element("count").textContent);
   setText("invalid", invalidEvents === 0 ? "" : `${number.format(invalidEvents)} invalid`);
   element("last").hidden = lastUpdate === null;
   if (lastUpdate === null) return;
