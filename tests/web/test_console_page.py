@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, fetch
 from tests.support.firefox import FIREFOX, Firefox
 from tests.support.kafka import Cluster
+from tests.support.network import Network
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.web.console_app import MARKUP, TOKEN
@@ -48,11 +51,12 @@ class Console:
     def __init__(self, browser: webdriver.Chrome | Firefox, server: Server) -> None:
         self.browser = browser
         self.server = server
+        self.port = server.port
 
     def open(self, fragment: str = "", path: str = "/") -> None:
         """Open a view of the console in a new document, and wait until it is ready."""
         self.browser.get("about:blank")
-        self.browser.get(f"http://127.0.0.1:{self.server.port}{path}#/{fragment}")
+        self.browser.get(f"http://127.0.0.1:{self.port}{path}#/{fragment}")
         wait_until(lambda: self.run("return document.documentElement.dataset.ready !== undefined"))
 
     def explore(self, query: str) -> None:
@@ -95,8 +99,11 @@ class Console:
         wait_until(lambda: number == self.number(selector))
 
     def rows(self) -> list[list[str]]:
-        """Return the texts of the rows in view: number, kind, place, key and preview."""
-        script = "return [...document.querySelectorAll('.row')].map((r) => [...r.children].map((c) => c.textContent))"
+        """Return the texts of the rows in view: number, kind, place, key and preview, without the time."""
+        script = (
+            "return [...document.querySelectorAll('.row')].map((r) =>"
+            " [...r.querySelectorAll(':not(.time)')].map((c) => c.textContent))"
+        )
         return list(self.run(script))
 
     def select(self, text: str) -> None:
@@ -120,6 +127,21 @@ def change(server: Server, **changes: Any) -> None:
     connection.request("POST", "/test", json.dumps(changes), {"Content-Type": "application/json"})
     assert 204 == connection.getresponse().status
     connection.close()
+
+
+TABS = 7  # A browser opens six connections to a server over HTTP/1.1.
+PROGRAMS = {"curl": ["sh"], "javascript": ["node", "--input-type=module", "-"], "python": [sys.executable, "-"]}
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def open_streams(server: Server) -> list[dict[str, Any]]:
+    return list(fetch(server.port, "/-/streams", **OPERATOR).json["streams"])
+
+
+def end_streams(server: Server) -> None:
+    """End all streams, as an operator does. Their clients reconnect."""
+    for stream in open_streams(server):
+        fetch(server.port, f"/-/streams/{stream['id']}", "DELETE", **OPERATOR)
 
 
 @pytest.fixture(scope="module")
@@ -338,14 +360,8 @@ class TestExplorer:
         console.explore("stream=orders&start=earliest&format=ndjson")
         console.change(append=[0, 5])
         console.wait_for_number("#messages", 5)
-        (stream,) = fetch(console.server.port, "/-/streams", Authorization=f"Bearer {TOKEN}").json["streams"]
 
-        assert (
-            204
-            == fetch(
-                console.server.port, f"/-/streams/{stream['id']}", "DELETE", Authorization=f"Bearer {TOKEN}"
-            ).status
-        )
+        end_streams(console.server)
         console.change(append=[5, 5])
 
         console.wait_for_number("#messages", 10)
@@ -394,50 +410,154 @@ class TestExplorer:
         chromium.wait_for_number("#messages", 5)
 
         chromium.run("window.dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        wait_until(lambda: [] == fetch(chromium.server.port, "/-/streams", **headers).json["streams"])
+        wait_until(lambda: [] == open_streams(chromium.server))
         chromium.change(append=[5, 5])
         chromium.run("window.dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
 
         chromium.wait_for_number("#messages", 10)
 
 
+class TestConnection:
+    """Tabs, and a network that fails."""
+
+    @pytest.fixture(params=["window"])
+    def windows(self, chromium: Console, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+        """Windows, which are all visible, or tabs of one window."""
+        driver = chromium.browser
+        assert isinstance(driver, webdriver.Chrome)
+        first = driver.current_window_handle
+        for _ in range(TABS - 1):
+            driver.switch_to.new_window(request.param)
+        yield driver.window_handles
+        for window in driver.window_handles:
+            driver.switch_to.window(window)
+            if window != first:
+                driver.close()
+        driver.switch_to.window(first)
+
+    def test_seven_tabs_share_one_connection(self, chromium: Console, windows: list[str]) -> None:
+        """Each of them receives each event once, also if it opened later than the others. Pages load meanwhile."""
+        chromium.change(append=[0, 20])
+        for window in windows:
+            chromium.browser.switch_to.window(window)
+            chromium.explore("stream=orders&start=earliest")
+            chromium.wait_for_number("#messages", 20)
+
+        wait_until(lambda: 1 == len(open_streams(chromium.server)))
+        chromium.change(append=[20, 5])
+
+        for window in windows:
+            chromium.browser.switch_to.window(window)
+            chromium.wait_for_number("#messages", 25)
+            assert [f"orders 0:{n}" for n in range(25)][-5:] == [row[2] for row in chromium.rows()][-5:]
+
+    @pytest.mark.parametrize("windows", ["tab"], indirect=True)
+    def test_pages_load_while_seven_tabs_read_guarded_streams(self, chromium: Console, windows: list[str]) -> None:
+        """Tabs do not share a guarded stream. A tab that is not visible has no connection."""
+        chromium.change(append=[0, 3])
+
+        for window in windows:
+            chromium.browser.switch_to.window(window)
+            chromium.open("explore")
+            chromium.sign_in(TOKEN)
+            chromium.wait_for("#session-state", "Signed in")
+            chromium.type("#stream", "mine")
+            chromium.type("[data-name=customer]", "k1")
+            chromium.read()
+            chromium.wait_for_number("#messages", 1)
+
+    def test_resumes_when_the_browser_is_online_again(self, console: Console) -> None:
+        """Without a network, the page says that it is not connected. It resumes when the network is back."""
+        with Network(console.server.port) as network:
+            console.port = network.port
+            console.explore("stream=orders&start=earliest")
+            console.change(append=[0, 5])
+            console.wait_for_number("#messages", 5)
+
+            network.cut()
+            console.wait_for("#state", "Reconnecting")
+            console.wait_for("#reason", "The server cannot be reached")
+            console.change(append=[5, 5])
+            network.is_down = False
+            console.run("dispatchEvent(new Event('online'))")
+
+            console.wait_for_number("#messages", 10)
+            assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
+
+    def test_resumes_after_sleep(self, console: Console) -> None:
+        """After sleep, the clock has moved on, and the connection is dead, but nobody has closed it."""
+        with Network(console.server.port) as network:
+            console.port = network.port
+            console.explore("stream=orders&start=earliest")
+            console.change(append=[0, 5])
+            console.wait_for_number("#messages", 5)
+
+            network.freeze()
+            console.change(append=[5, 5])
+            console.run("const now = Date.now; Date.now = () => now() + 3_600_000")
+
+            console.wait_for_number("#messages", 10)
+            assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
+
+
 class TestCode:
     """The programs that a user can copy."""
 
-    @pytest.mark.parametrize("language", ["curl", "javascript", "python"])
+    @pytest.mark.parametrize("language", PROGRAMS)
     @pytest.mark.parametrize(
-        "query", ["stream=orders&start=earliest&f.filter=value.n >= 1", "stream=mine&p.customer=k1"]
+        "query", ["stream=orders&start=earliest&f.filter=value.n >= 1", "stream=mine&p.customer=k0"]
     )
-    def test_each_program_runs(self, chromium: Console, tmp_path: Path, language: str, query: str) -> None:
-        """It receives the events of the query. The token comes from an environment variable."""
-        programs = {
-            "curl": ["sh"],
-            "javascript": ["node", "--input-type=module", "-"],
-            "python": [sys.executable, "-u", "-"],
-        }
+    def test_each_program_resumes_exactly(self, chromium: Console, tmp_path: Path, language: str, query: str) -> None:
+        """It receives each event of the query once, although its stream ends and the program is killed."""
         chromium.open("explore")
         chromium.sign_in(TOKEN)
         chromium.wait_for("#session-state", "Signed in")
-        chromium.change(append=[0, 3], value='{"text": "it\'s \\"$HOME\\" \\\\"}')
         chromium.run("location.hash = arguments[0]", f"#/explore?{query}")
         wait_until(lambda: chromium.run("return document.querySelector('#stream').value") in query)
         chromium.click("#code-open")
         chromium.click(f"#tab-{language}")
         code = chromium.run("return document.querySelector('#code').textContent")
+        if language == "javascript":
+            client = fetch(chromium.server.port, "/-/console/kafkasse.js").body
+            (tmp_path / "kafkasse.mjs").write_bytes(client)
+        output = tmp_path / "output"
+        position = tmp_path / re.search(r"\S+\.position", code)[0]  # type: ignore[index]
+        selected = [n for n in range(13) if (n >= 1 if "orders" in query else n % 3 == 0)]
 
-        environ = {"PATH": os.environ["PATH"], "TOKEN": TOKEN}
-        with subprocess.Popen(
-            programs[language], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
-        ) as program:
-            assert program.stdin is not None
-            assert program.stdout is not None
-            program.stdin.write(code)
-            program.stdin.close()
-            line = next(line for line in program.stdout if line.startswith("data: {") and '"n"' in line)
-            program.kill()
+        def received() -> list[int]:
+            return [int(n) for n in re.findall(r'^message .*"n": (\d+)', output.read_text(), re.MULTILINE)]
 
-        assert '"n": 1' in line
+        chromium.change(append=[0, 4])
+        with running_program(PROGRAMS[language], code, output):
+            wait_until(lambda: received() == [n for n in selected if n < 4])
+            end_streams(chromium.server)
+            chromium.change(append=[4, 6])
+            wait_until(lambda: received() == [n for n in selected if n < 10])
+            wait_until(lambda: '"offset":10' in position.read_text())
+        chromium.change(append=[10, 3])
+        with running_program(PROGRAMS[language], code, output):
+            wait_until(lambda: len(received()) >= len(selected))
+
+        assert selected == received()
+
+
+@contextmanager
+def running_program(words: list[str], code: str, output: Path) -> Iterator[None]:
+    """Run a program that it reads from stdin. Kill it, and its child processes, at the end."""
+    environ = {"PATH": os.environ["PATH"], "TOKEN": TOKEN}
+    with (
+        output.open("ab") as stdout,
+        subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=stdout, cwd=output.parent, env=environ, start_new_session=True
+        ) as program,
+    ):
+        assert program.stdin is not None
+        program.stdin.write(code.encode())
+        program.stdin.close()
+        try:
+            yield
+        finally:
+            os.killpg(program.pid, signal.SIGKILL)
 
 
 class TestOperations:

@@ -2,7 +2,7 @@
 //
 // It is a listbox: the arrow keys select an event, and the element of the selected row is its active descendant.
 
-const ROW_PX = 28;
+const ROW_PX = 28; // also of the names of the columns, which stay at the top
 const SPARE_ROWS = 3;
 
 const LABELS = { message: "message", delete: "delete", gap: "gap", error: "error", base64: "base64", position: "position" };
@@ -15,7 +15,7 @@ export class EventList {
   #elements = [];
   #drawn = []; // the event that each element shows
   #removed = 0;
-  #height = 0; // of the scroll container; 0 while the page shows another view
+  #height = 0; // of the scroll container below the names of the columns; 0 while the page shows another view
   #total = 0; // height of all rows
   #selected = null;
   #onSelect;
@@ -23,14 +23,14 @@ export class EventList {
   follows = true;
 
   /**
-   * @param root the scroll container; its first child is the spacer with the rows.
+   * @param root the scroll container; its last child is the spacer with the rows.
    * @param store a Store.
    * @param onSelect called with the event that the user selects; `opens` is true if the user wants to see its details.
    * @param onFollow called when `follows` changes.
    */
   constructor(root, store, { onSelect, onFollow }) {
     this.#root = root;
-    this.#spacer = root.firstElementChild;
+    this.#spacer = root.lastElementChild;
     this.#rows = this.#spacer.firstElementChild;
     this.#store = store;
     this.#onSelect = onSelect;
@@ -39,7 +39,7 @@ export class EventList {
     root.addEventListener("keydown", (event) => this.#onKey(event));
     root.addEventListener("click", (event) => this.#onClick(event));
     new ResizeObserver(() => {
-      this.#height = root.clientHeight;
+      this.#height = Math.max(0, root.clientHeight - ROW_PX);
       this.draw();
     }).observe(root);
   }
@@ -87,7 +87,7 @@ export class EventList {
     while (this.#elements.length < count) {
       const row = document.createElement("div");
       row.setAttribute("role", "option");
-      for (const name of ["n", "kind", "place", "key", "preview"]) row.appendChild(document.createElement("span")).className = name;
+      for (const name of ["n", "time", "kind", "place", "key", "preview"]) row.appendChild(document.createElement("span")).className = name;
       this.#elements.push(row);
       this.#rows.append(row);
     }
@@ -103,11 +103,12 @@ export class EventList {
     row.ariaSetSize = length;
     if (this.#drawn[index] === event) return;
     this.#drawn[index] = event;
-    const { topic, partition, offset, from, to, key } = event.facts;
+    const { topic, partition, offset, timestamp, from, to, key } = event.facts;
     row.id = `event-${event.n}`;
     row.className = `row ${LABELS[event.type] ?? "other"}`;
     const texts = [
       event.n,
+      clock(timestamp),
       LABELS[event.type] ?? event.type,
       topic === undefined ? "" : `${topic} ${partition}:${event.type === "gap" ? `${from}\u2013${to}` : offset}`,
       key ?? "",
@@ -140,7 +141,7 @@ export class EventList {
   #onKey(event) {
     const events = this.#store.visible;
     if (events.length === 0) return;
-    const page = Math.max(1, Math.floor(this.#root.clientHeight / ROW_PX) - 1);
+    const page = Math.max(1, Math.floor(this.#height / ROW_PX) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key === "Enter" && this.#selected !== null) this.#select(this.#selected, true);
     else if (event.key in steps) this.#move(steps[event.key]);
@@ -156,9 +157,7 @@ export class EventList {
     this.#select(events.at(index), false);
     const top = index * ROW_PX;
     if (top < this.#root.scrollTop) this.#root.scrollTop = top;
-    else if (top + ROW_PX > this.#root.scrollTop + this.#root.clientHeight) {
-      this.#root.scrollTop = top + ROW_PX - this.#root.clientHeight;
-    }
+    else if (top + ROW_PX > this.#root.scrollTop + this.#height) this.#root.scrollTop = top + ROW_PX - this.#height;
     this.draw();
   }
 
@@ -181,4 +180,12 @@ export class EventList {
     else this.draw();
     this.#onSelect(event, opens);
   }
+}
+
+/** Return the local time of a timestamp, such as 09:05:02.120. Intl.DateTimeFormat takes ten times as long. */
+function clock(timestamp) {
+  if (!Number.isFinite(timestamp)) return "";
+  const time = new Date(timestamp);
+  const digits = (value, count = 2) => String(value).padStart(count, "0");
+  return `${digits(time.getHours())}:${digits(time.getMinutes())}:${digits(time.getSeconds())}.${digits(time.getMilliseconds(), 3)}`;
 }

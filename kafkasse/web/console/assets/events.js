@@ -40,17 +40,24 @@ export class StreamEvent {
     return lines.map((line) => line.slice(line[5] === " " ? 6 : 5)).join("\n");
   }
 
-  /** `{topic, partition, offset, timestamp, key}` of the record. Members that the format does not contain are undefined. */
+  /** `{topic, partition, offset, timestamp, key, headers}` of the record. Members that the format does not contain are undefined. */
   get facts() {
     this.#facts ??= factsOf(this);
     return this.#facts;
   }
 
-  /** A single line for the list: the value of the record. */
+  /** A single line for the list: the value of the record, or what a gap means. */
   get preview() {
-    this.#preview ??= valueIn(this.data).slice(0, MAX_PREVIEW_CHARS).replaceAll(/\s+/g, " ");
+    this.#preview ??= previewOf(this).slice(0, MAX_PREVIEW_CHARS).replaceAll(/\s+/g, " ");
     return this.#preview;
   }
+}
+
+function previewOf(event) {
+  const { from, to, reason } = event.facts;
+  if (event.type === "delete") return "";
+  if (event.type !== "gap" || !(to > from)) return valueIn(event.data);
+  return `${to - from} ${to - from === 1 ? "offset is" : "offsets are"} missing${reason ? `: ${reason}` : ""}`;
 }
 
 /** Return the start of the value in the formats envelope and cloudevents, and all other data as it is. */
@@ -75,8 +82,8 @@ function factsOf(event) {
   const found = record?._kafka ?? record ?? {};
   if (found.specversion) return { timestamp: Date.parse(found.time), key: found.key ?? found.partitionkey };
   if (typeof found.topic !== "string") return typeof found.key === "string" && event.type === "delete" ? { key: found.key } : {};
-  const { topic, partition, offset, timestamp, key, from, to, reason } = found;
-  return event.type === "gap" ? { topic, partition, from, to, reason } : { topic, partition, offset, timestamp, key };
+  const { topic, partition, offset, timestamp, key, headers, from, to, reason } = found;
+  return event.type === "gap" ? { topic, partition, from, to, reason } : { topic, partition, offset, timestamp, key, headers };
 }
 
 /** Indent JSON without parsing it, so that 9007199254740993 and 25.00 stay as they are. */
@@ -118,22 +125,41 @@ export function exported(event) {
 
 /** Computes an event ID for JSON lines, which have none. A stream with this ID resumes after the lines received so far. */
 export class LinePositions {
-  #next = new Map(); // topic -> partition -> next offset
+  #next = new Map(); // topic -> partition -> its entry in the ID
+
+  /** @param lastEventId the position before the first line. */
+  constructor(lastEventId = "") {
+    for (const entry of entriesOf(lastEventId)) {
+      if (entry?.topic) this.#set(entry);
+      else this.#next.set(entry, new Map()); // the partitions of a topic that the ID does not list
+    }
+  }
 
   add(event) {
     const { topic, partition, offset, to } = event.facts;
     const next = event.type === "gap" ? to : offset + 1;
-    if (topic === undefined || !Number.isSafeInteger(next)) return;
-    if (!this.#next.has(topic)) this.#next.set(topic, new Map());
-    this.#next.get(topic).set(partition, next);
+    if (topic !== undefined && Number.isSafeInteger(next)) this.#set({ topic, partition, offset: next });
+  }
+
+  #set(entry) {
+    if (!this.#next.has(entry.topic)) this.#next.set(entry.topic, new Map());
+    this.#next.get(entry.topic).set(entry.partition, entry);
   }
 
   get id() {
     const entries = [];
     for (const [topic, partitions] of this.#next) {
-      entries.push(topic);
-      for (const [partition, offset] of partitions) entries.push({ topic, partition, offset });
+      entries.push(topic, ...partitions.values());
     }
     return entries.length ? JSON.stringify(entries) : "";
+  }
+}
+
+/** Return the entries of an event ID. Only the server can read a compact ID. */
+function entriesOf(id) {
+  try {
+    return [...JSON.parse(id)];
+  } catch {
+    return [];
   }
 }

@@ -12,7 +12,7 @@ import { WireStream } from "./wire_stream.js";
 
 const CHECK_DELAY_MS = 300; // after the last change, before the server checks the query
 const SEARCH_DELAY_MS = 200;
-const HIDDEN_MS = 10_000; // a hidden tab disconnects, because a browser has six connections to a server for all tabs
+const HIDDEN_MS = 2000; // a hidden tab disconnects, because a browser has six connections to a server for all tabs
 const MAX_SHOWN_CHARS = 200_000; // of one event in the details
 const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
 const COUNTED = { message: "messages", base64: "messages", delete: "deletes", gap: "gaps", error: "errors" };
@@ -83,7 +83,7 @@ export class Explorer {
       this.stop();
       this.#query.fill(parameters);
     }
-    this.#list.draw();
+    this.#draw();
     this.#check();
   }
 
@@ -125,7 +125,7 @@ export class Explorer {
 
   #connect(lastEventId) {
     this.#stream?.close();
-    const { path, search, usesTicket, accept, isJsonLines } = this.#query;
+    const { path, search, usesTicket, accept, isJsonLines, shared } = this.#query;
     const open = async (id, signal) => {
       const own = new URLSearchParams(search);
       for (const name of id ? ["timestamp", "since"] : []) own.delete(name);
@@ -141,7 +141,7 @@ export class Explorer {
       return fetch(new URL(address(path, own), root), options);
     };
     const handlers = { event: (event) => this.#receive(event), state: (state) => this.#setState(state) };
-    this.#stream = new WireStream(open, isJsonLines, handlers, lastEventId);
+    this.#stream = new WireStream(open, isJsonLines, shared, handlers, lastEventId);
     this.#stream.start();
   }
 
@@ -204,6 +204,7 @@ export class Explorer {
     element("retry").hidden = !state.retryAt && state.name !== "stopped";
     element("stop").hidden = this.#stream === null || state.name === "stopped";
     setText(element("read"), this.#stream === null ? "Read" : "Read again");
+    this.#draw();
   }
 
   #showCountdown() {
@@ -270,8 +271,14 @@ export class Explorer {
     setText(element("kept"), number.format(kept));
     setText(element("found"), element("search").value === "" ? "" : `${number.format(this.#store.visible.length)} found`);
     element("empty").hidden = this.#store.visible.length > 0;
-    setText(element("empty"), kept > 0 ? "No event in the list contains this text." : "No events yet.");
+    setText(element("empty"), kept > 0 ? "No event in the list contains this text." : this.#emptyText());
     setText(element("paused"), this.#pausedText());
+  }
+
+  #emptyText() {
+    if (this.#stream === null) return "Press Read to see the events of this stream.";
+    const start = this.#query.startsAtEnd ? " To see earlier events, start at the earliest event." : "";
+    return `No events yet.${start}`;
   }
 
   #pausedText() {
@@ -343,10 +350,12 @@ export class Explorer {
     const dialog = element("code-dialog");
     let language = "curl";
     const show = () => {
-      const { accept, isGuarded, lastEventId, path, search } = this.#query;
+      const { isGuarded, lastEventId, path, search, stream } = this.#query;
       if (lastEventId) for (const name of ["timestamp", "since"]) search.delete(name);
       const url = new URL(address(path, search), root).href;
-      element("code").textContent = snippets[language]({ url, accept, lastEventId, isGuarded });
+      const client = new URL("./kafkasse.js", import.meta.url).href;
+      const file = `${stream?.name.replaceAll(/[^\w.-]/g, "-") ?? "stream"}.position`;
+      element("code").textContent = snippets[language]({ url, client, file, lastEventId, isGuarded });
       const hint = isGuarded ? "It reads your token from the environment variable TOKEN." : "";
       setText(element("code-note"), hint);
     };
@@ -384,7 +393,7 @@ function fact(text) {
 }
 
 function factsOf(event) {
-  const { topic, partition, offset, timestamp, key, from, to, reason } = event.facts;
+  const { topic, partition, offset, timestamp, key, headers, from, to, reason } = event.facts;
   const found = [
     ["Topic", topic],
     ["Partition", partition],
@@ -393,6 +402,7 @@ function factsOf(event) {
     ["Reason", reason],
     ["Time", Number.isFinite(timestamp) ? new Date(timestamp).toISOString() : undefined],
     ["Key", key],
+    ["Headers", headers && Object.keys(headers).length > 0 ? JSON.stringify(headers) : undefined],
     ["Event ID", event.id || undefined],
     ["Size", bytes(new TextEncoder().encode(event.frame).length)],
   ];

@@ -1,6 +1,6 @@
 // The form of the explorer: the stream, its start and the filters.
 
-import { create, element } from "./dom.js";
+import { create, element, setText } from "./dom.js";
 import { session } from "./session.js";
 
 const FAR_FUTURE_MS = "253402300799000"; // no record has a later time, so the stream starts at the end
@@ -10,6 +10,7 @@ const JSON_LINES = "application/x-ndjson";
 export class Query {
   #catalog = [];
   #stream = null;
+  #offersTickets = false;
   #onChange;
 
   /** @param onChange called after each change by the user. */
@@ -24,7 +25,7 @@ export class Query {
     this.#catalog = catalog;
     const names = catalog.map((stream) => stream.name);
     element("stream").replaceChildren(...catalog.map(({ name, path }) => create("option", { value: name }, `${name} (${path})`)));
-    element("ticket-field").hidden = !(tickets && session.signedIn);
+    this.#offersTickets = tickets && session.signedIn;
     this.#choose(names.includes(this.#stream?.name) ? this.#stream.name : names[0], true);
   }
 
@@ -52,12 +53,27 @@ export class Query {
     return this.#stream;
   }
 
+  get startsAtEnd() {
+    return (element("start").value || this.#stream?.start) === "latest";
+  }
+
   get isGuarded() {
     return this.#stream !== null && !this.#stream.access.includes("public");
   }
 
+  /**
+   * The stream whose connection tabs share; null if they do not. A guarded stream is not shared: each tab has its own sign-in.
+   * JSON lines have no IDs, so tabs cannot compare their positions.
+   */
+  get shared() {
+    if (this.isGuarded || this.isJsonLines) return null;
+    const { search } = this;
+    for (const name of ["timestamp", "since"]) search.delete(name);
+    return { name: `${this.path}?${search}`, startsAtEnd: this.startsAtEnd };
+  }
+
   get usesTicket() {
-    return this.isGuarded && !element("ticket-field").hidden && element("ticket").checked;
+    return !element("ticket-field").hidden && element("ticket").checked;
   }
 
   get isJsonLines() {
@@ -111,7 +127,9 @@ export class Query {
   #choose(name, isQuiet = false) {
     this.#stream = this.#catalog.find((stream) => stream.name === name) ?? this.#catalog[0] ?? null;
     element("stream").value = this.#stream?.name ?? "";
+    setText(element("start").options[0], `as the stream does: ${this.#stream?.start ?? ""}`);
     element("parameters").replaceChildren(...(this.#stream ? parameterFields(this.#stream) : []));
+    element("ticket-field").hidden = !(this.#offersTickets && this.isGuarded);
     const filters = Object.entries(this.#stream?.filters ?? {});
     element("filters").hidden = filters.length === 0;
     element("filter-fields").replaceChildren(...filters.map(([filter, description]) => filterField(filter, description)));

@@ -1,50 +1,82 @@
-// Programs that read a stream. They contain no secrets: the placeholder $TOKEN stands for the user's token.
+// Programs that read a stream. They resume exactly after each break, and after they are started again: a file keeps the position.
+// They contain no secrets: the environment variable TOKEN holds the user's token.
 
 const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** Return a text as a literal of JavaScript and Python. Only JavaScript accepts lone surrogates in it. */
 const literal = (text) => JSON.stringify(text).replaceAll("\u2028", "\\u2028").replaceAll("\u2029", "\\u2029").replaceAll("\u007f", "\\u007f");
 
+/** The first line of each program, without the comment sign. */
+const about = (file) => `Prints each event. ${file} keeps the position; delete it to start again.`;
+
 /**
  * @param url the absolute URL of the stream with its query.
- * @param accept the Content-Type to ask for.
- * @param lastEventId the event ID to resume from, or "".
+ * @param client the absolute URL of kafkasse.js.
+ * @param file the name of the file that keeps the position.
+ * @param lastEventId the event ID to start from if there is no file, or "".
  * @param isGuarded whether the stream needs a token.
  */
 export const snippets = {
-  curl({ url, accept, lastEventId, isGuarded }) {
-    const headers = [`-H ${shellQuoted(`Accept: ${accept}`)}`];
-    if (isGuarded) headers.push('-H "Authorization: Bearer $TOKEN"');
-    if (lastEventId) headers.push(`-H ${shellQuoted(`Last-Event-ID: ${lastEventId}`)}`);
-    return `curl -N ${headers.join(" ")} ${shellQuoted(url)}\n`;
-  },
-
-  javascript({ url, accept, lastEventId, isGuarded }) {
-    const headers = [`  Accept: ${literal(accept)},`];
-    if (isGuarded) headers.push("  Authorization: `Bearer ${token}`,");
-    if (lastEventId) headers.push(`  "Last-Event-ID": ${literal(lastEventId)},`);
-    return `${isGuarded ? 'const token = process.env.TOKEN; // in a browser: from your login\n' : ""}const headers = {
-${headers.join("\n")}
-};
-const response = await fetch(${literal(url)}, { headers });
-if (!response.ok) throw new Error(await response.text());
-for await (const text of response.body.pipeThrough(new TextDecoderStream())) console.log(text);
+  curl({ url, file, lastEventId, isGuarded }) {
+    const saved = `cat ${file} 2>/dev/null${lastEventId ? ` || printf %s ${shellQuoted(lastEventId)}` : ""}`;
+    const token = isGuarded ? ' -H "Authorization: Bearer $TOKEN"' : "";
+    return `#!/bin/sh
+# ${about(file)}
+newline='
+'
+while true; do
+  id=$(${saved}) event= data=
+  curl -sSN --fail --speed-limit 1 --speed-time 60${token} \${id:+-H "Last-Event-ID: $id"} \\
+      ${shellQuoted(url)} |
+    while IFS= read -r line; do
+      case $line in
+        'event: '*) event=\${line#event: } ;;
+        'data: '*) data="$data\${data:+$newline}\${line#data: }" ;;
+        'id: '*) id=\${line#id: } ;;
+        '') # The event is complete.
+          [ -z "$data" ] || printf '%s %s\\n' "$event" "$data"
+          [ -z "$id" ] || { printf '%s\\n' "$id" > ${file}.new && mv ${file}.new ${file}; }
+          event= data= ;;
+      esac
+    done
+  sleep 1
+done
 `;
   },
 
-  python({ url, accept, lastEventId, isGuarded }) {
-    const headers = [`    "Accept": ${literal(accept)},`];
-    if (isGuarded) headers.push('    "Authorization": f"Bearer {os.environ[\'TOKEN\']}",');
-    if (lastEventId) headers.push(`    "Last-Event-ID": ${literal(lastEventId)},`);
-    return `${isGuarded ? "import os\n\n" : ""}import requests
+  javascript({ url, client, file, lastEventId, isGuarded }) {
+    return `// ${about(file)}
+// Before you start it: curl -o kafkasse.mjs ${shellQuoted(client)}
+import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { Stream } from "./kafkasse.mjs";
 
-headers = {
-${headers.join("\n")}
-}
-with requests.get(${literal(url)}, headers=headers, stream=True, timeout=(5, 60)) as response:
-    response.raise_for_status()
-    for line in response.iter_lines():
-        print(line.decode())
+const file = ${literal(file)};
+const store = {
+  load: () => (existsSync(file) ? readFileSync(file, "utf8").trim() : ${literal(lastEventId)}),
+  save(position) {
+    writeFileSync(\`\${file}.new\`, position);
+    renameSync(\`\${file}.new\`, file);
+  },
+};
+const stream = new Stream(${literal(url)}, { store${isGuarded ? ", token: process.env.TOKEN" : ""} });
+for await (const event of stream) console.log(event.type, event.data);
+`;
+  },
+
+  python({ url, file, lastEventId, isGuarded }) {
+    const options = ["store=store"];
+    if (lastEventId) options.push(`last_event_id=store.load() or ${literal(lastEventId)}`);
+    if (isGuarded) options.push('token=os.environ["TOKEN"]');
+    return `# ${about(file)}
+# Before you start it: pip install "kafkasse[client]"
+${isGuarded ? "import os\n\n" : ""}from kafkasse.client import FileStore, Stream
+
+store = FileStore(${literal(file)})
+for event in Stream(
+    ${literal(url)},
+    ${options.join(",\n    ")},
+):
+    print(event.type, event.data, flush=True)
 `;
   },
 };

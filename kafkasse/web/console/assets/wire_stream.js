@@ -2,40 +2,59 @@
 //
 // kafkasse.js passes on the data of an event, but not its frame. A filter therefore rewrites the body of the response, so that
 // the whole frame becomes the data of the event. JSON lines become events in the same way, with the offsets in the lines as IDs.
+//
+// Tabs share a connection as soon as they have reached the same position. A tab that needs earlier events, or that is behind the
+// others, first reads alone.
 
 import { LinePositions, splitFrames, StreamEvent } from "./events.js";
 import { Stream, StreamError } from "./kafkasse.js";
 import { root } from "./session.js";
 
+const ALONE_MS = 3000; // until a tab that reads alone tries to share a connection again; doubled each time
+const READ_ON = "another tab has read on"; // the reason of the gap that kafkasse.js reports in a tab that is behind
 const WIRE_ERROR = "wire-error"; // an `error` event for the list; kafkasse.js handles the original
 
 export class WireStream {
   #open;
   #isJsonLines;
+  #shared;
   #handlers;
   #stream = null;
+  #positions;
+  #hasConnected = false; // since the last start, instead of another tab
+  #timer = 0;
+  #aloneMs = ALONE_MS;
   lastEventId;
 
   /**
    * @param open `open(lastEventId, signal)`: sends the request and returns the response.
    * @param isJsonLines whether the server sends JSON lines.
+   * @param shared `{name, startsAtEnd}`: the name of the stream whose connection tabs share, and whether this tab wants only
+   *   new events; null if each tab has its own connection.
    * @param handlers `event(event)`, called with each StreamEvent; `state({name, reason, retryAt})`, where `name` is
    *   "connecting", "open", "retrying" or "stopped".
    * @param lastEventId the event ID to resume from; "" to start where the request says.
    */
-  constructor(open, isJsonLines, handlers, lastEventId = "") {
+  constructor(open, isJsonLines, shared, handlers, lastEventId = "") {
     this.#open = open;
     this.#isJsonLines = isJsonLines;
+    this.#shared = shared;
+    this.#positions = new LinePositions(lastEventId);
     this.#handlers = handlers;
     this.lastEventId = lastEventId;
   }
 
   /** Connect now, at the last event ID. */
-  start() {
+  start(shares = this.#shared !== null) {
     this.close();
+    this.#hasConnected = false;
     const stream = new Stream(root, {
       lastEventId: this.lastEventId,
-      fetch: async (_, { headers, signal }) => this.#filtered(await this.#open(headers.get("Last-Event-ID") ?? "", signal)),
+      shared: shares && this.#shared.name,
+      fetch: async (_, { headers, signal }) => {
+        this.#hasConnected = true;
+        return this.#filtered(await this.#open(headers.get("Last-Event-ID") ?? "", signal));
+      },
       onState: (state) => stream === this.#stream && this.#setState(state),
     });
     this.#stream = stream;
@@ -52,13 +71,15 @@ export class WireStream {
   close() {
     const stream = this.#stream;
     this.#stream = null;
+    clearTimeout(this.#timer);
     stream?.close();
   }
 
   async #read(stream) {
     try {
-      for await (const { data, id } of stream) {
+      for await (const { type, data, id } of stream) {
         if (stream !== this.#stream) return;
+        if (this.#isBehind(type, data)) return this.#startAlone();
         this.lastEventId = id || this.lastEventId;
         this.#handlers.event(new StreamEvent(data, this.#isJsonLines));
       }
@@ -68,6 +89,19 @@ export class WireStream {
       this.close();
       this.#handlers.state({ name: "stopped", reason: error.message });
     }
+  }
+
+  /** Whether the other tabs have already received events that this tab needs. */
+  #isBehind(type, data) {
+    if (this.#hasConnected || this.#shared === null) return false;
+    return this.lastEventId === "" ? !this.#shared.startsAtEnd : type === "gap" && data.includes(READ_ON);
+  }
+
+  /** Read with a connection of this tab. Share a connection later, when this tab may have reached the position of the others. */
+  #startAlone() {
+    this.start(false);
+    this.#timer = setTimeout(() => this.start(), this.#aloneMs);
+    this.#aloneMs *= 2;
   }
 
   #setState({ state, reason, retryAt }) {
@@ -81,23 +115,22 @@ export class WireStream {
   }
 
   #filter() {
-    const positions = new LinePositions();
     let rest = "";
     return new TransformStream({
       transform: (text, controller) => {
         const split = splitFrames(rest + text, this.#isJsonLines);
         rest = split.rest;
-        const passed = split.frames.map((frame) => this.#wrap(frame, positions)).join("");
+        const passed = split.frames.map((frame) => this.#wrap(frame)).join("");
         if (passed) controller.enqueue(passed);
       },
     });
   }
 
-  #wrap(frame, positions) {
+  #wrap(frame) {
     const event = new StreamEvent(frame, this.#isJsonLines);
     if (event.type === null) return this.#isJsonLines ? ":\n\n" : `${frame}\n\n`;
-    if (this.#isJsonLines) positions.add(event);
-    const id = this.#isJsonLines ? positions.id : event.id;
+    if (this.#isJsonLines) this.#positions.add(event);
+    const id = this.#isJsonLines ? this.#positions.id : event.id;
     const type = event.type === "error" ? WIRE_ERROR : event.type;
     const wrapped = `event: ${type}\ndata: ${frame.replaceAll("\n", "\ndata: ")}\n${id ? `id: ${id}\n` : ""}\n`;
     return event.type === "error" ? `${wrapped}event: error\ndata: ${event.data.replaceAll("\n", "\ndata: ")}\n\n` : wrapped;
