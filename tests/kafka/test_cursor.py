@@ -13,7 +13,7 @@ import gevent
 import pytest
 from crc32c import crc32c
 
-from kafkasse.errors import KafkasseError, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable
 from kafkasse.kafka import client
 from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.cursor import MAX_POLL_RECORDS, KafkaCursor
@@ -829,6 +829,19 @@ def test_refreshes_the_metadata_with_a_backoff(cluster, opened):
 
     assert list(range(200)) == found
     assert cluster.requests[METADATA] - refreshes < 50
+
+
+def test_reports_a_permanent_error_while_it_finds_leaders(log, opened, monkeypatch):
+    """For example, the password was changed. A cursor that retried forever would leave its streams without records."""
+    cursor = opened(NO_LEADER)
+    rejected = ConfigurationError("Kafka rejects the password.")
+
+    def describe(topics):
+        raise rejected
+
+    monkeypatch.setattr(log, "describe", describe)
+
+    assert rejected is start_poll(cursor).get(timeout=POLL_TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
