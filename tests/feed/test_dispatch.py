@@ -317,6 +317,23 @@ def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id(
         assert parser.last_event_id == reader.position_id
 
 
+def test_a_client_that_falls_behind_receives_each_of_its_records_once() -> None:
+    """Its own cursor starts after the records that it has received, and after those of others before the end of the ring."""
+    crowd = Crowd(1)
+    reader = crowd.open(Selector.of(["7"]))
+    crowd.append(7, 5)
+    first = reader.read(0)
+    crowd.feed.ring._limits.max_records = 1
+    for key in (5, 5, 7):
+        crowd.append(key)
+
+    rest = b"".join(reader.read(0) for _ in range(10))  # some of them only change the state of the reader
+
+    assert 1 == reader.stats.falls_behind
+    assert reader.can_park
+    assert (1, 1) == (first.count(b"event: message"), rest.count(b"event: message"))
+
+
 def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:
     """All clients receive a gap, whatever they select; afterwards, each receives its own new records."""
     crowd = Crowd(2)
