@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,12 @@ def large(orders):  # rows of Spark's Kafka source -> rows of key and value
     return orders.selectExpr("key", "CAST(value AS STRING) AS value").where("get_json_object(value, '$.amount') > 100")
 
 large_orders = Pipeline("large-orders", source="orders", query=large, sink="large-orders")
+"""
+TOP_3 = """
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.queries.topn import topn
+
+top_3 = Pipeline("top-3", source="countries", query=topn, sink="top-3")
 """
 
 
@@ -62,20 +69,25 @@ def output(*words: str) -> tuple[int, str, str]:
         return process.returncode, out, err
 
 
-def run_words(topics: Topics, *more: str) -> list[str]:
-    """The arguments that run the Top 3 pipeline with these topics."""
+def run_words(topics: Topics, *more: str, name: str = "topn") -> list[str]:
+    """The arguments that run a pipeline with these topics."""
     servers = topics.kafka["bootstrap.servers"]
-    return ["run", "topn", "--bootstrap-servers", servers, "--source", topics.source, "--sink", topics.sink, *more]
+    return ["run", name, "--bootstrap-servers", servers, "--source", topics.source, "--sink", topics.sink, *more]
 
 
-def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path) -> None:
-    """The command reports readiness and bad records, and Ctrl-C ends it with exit code 130.
+def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command runs a pipeline of the user's own. It reports readiness and bad records, and Ctrl-C ends it with code 130.
 
     A terminal sends Ctrl-C to the JVM too. The JVM must not exit before its query has ended. No process and no file is left.
     """
     topics.send(country("FR", 5), (b"DE", b"Germany"), country("IT", 3))
+    (tmp_path / "countries.py").write_text(TOP_3)
+    monkeypatch.chdir(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = run_words(topics, name="countries:top_3")
 
-    with pipeline(*run_words(topics), TMPDIR=str(tmp_path), KAFKASSE_LOG_FORMAT="json") as process:
+    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_LOG_FORMAT="json") as process:
         ready = process.stdout.readline()
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
         lines = iter(lambda: json.loads(process.stderr.readline()), None)
@@ -89,14 +101,14 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path) -> None:
     assert f"dead letters: 1 in {topics.sink}.dead-letters" in warning["message"]
     assert "its value is not JSON" in warning["message"]
     assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
-    assert (130, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+    assert (130, "", []) == (process.returncode, out, list(temporary.iterdir()))
 
 
 def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None:
     """A JVM that is starting, and has not connected to PySpark yet, is not left behind."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
         while not list(tmp_path.glob("*/bin/spark-submit")):
-            pass
+            time.sleep(0.05)
         process.terminate()
         out, _ = process.communicate(timeout=EXIT_TIMEOUT_S)
 
@@ -158,15 +170,15 @@ def test_lists_the_pipelines() -> None:
     assert (1, "", "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n") == output("run", "nix")
 
 
-def test_runs_a_pipeline_of_the_users_own(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module in the current directory defines the pipeline."""
+@takes_minutes
+def test_runs_the_pipeline_in_the_docs(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in a package of the current directory defines the pipeline."""
     package = tmp_path / "shop"
     package.mkdir()
     (package / "pipelines.py").write_text(LARGE_ORDERS)
     monkeypatch.chdir(tmp_path)
-    _, _, *arguments = run_words(topics)
 
-    with pipeline("run", "shop.pipelines:large_orders", *arguments) as process:
+    with pipeline(*run_words(topics, name="shop.pipelines:large_orders")) as process:
         ready = process.stdout.readline()
         topics.send((b"1", b'{"amount": 100}'), (b"2", b'{"amount": 101}'))
         orders = topics.read(bool)

@@ -5,102 +5,96 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.sql import Row, SparkSession
 
 from kafkasse.pipelines.queries.topn import topn
 from tests.pipelines.countries import country, fields, kafka_rows, tombstone, top
 from tests.pipelines.micro_batches import MicroBatches
 from tests.pipelines.topics import Record
 
+# The records and the country codes of the expected Top 3. A query takes seconds, so one query processes all cases.
+CASES: dict[str, tuple[list[Record], dict[str, list[str]]]] = {
+    "a correction gives a country its new rank": (
+        [country("FR", 5), country("DE", 4), country("DE", 6)],
+        {"Europe": ["DE", "FR"]},
+    ),
+    "countries of equal size are ordered by code": (
+        [country("SE", 4), country("DE", 4), country("NO", 4), country("AT", 4)],
+        {"Europe": ["AT", "DE", "NO"]},
+    ),
+    "the fourth country replaces one that shrinks": (
+        [country("RU", 17), country("FR", 5), country("DE", 4), country("IT", 3), country("RU", 1)],
+        {"Europe": ["FR", "DE", "IT"]},
+    ),
+    "a country leaves its old continent": (
+        [country("RU", 17), country("FR", 5), country("CN", 9, "Asia"), country("RU", 17, "Asia")],
+        {"Europe": ["FR"], "Asia": ["RU", "CN"]},
+    ),
+    "a tombstone removes a country, and that of an unknown country changes nothing": (
+        [country("FR", 5), country("DE", 4), tombstone("FR"), tombstone("XX")],
+        {"Europe": ["DE"]},
+    ),
+    "a bad record does not change the country of its key": (
+        [country("FR", 5), (b"FR", b"{"), (b"FR", b"[]"), (b"FR", country("FR", 9)[1] + b"}"), country("DE", 4)],
+        {"Europe": ["FR", "DE"]},
+    ),
+    "a record without a key is left out": ([(None, None), (None, b"{}"), country("DE", 4)], {"Europe": ["DE"]}),
+}
 
-def tops(spark: SparkSession, *records: Record) -> dict[str, list[str]]:
-    """Run the query. Returns the country codes of the Top 3 of each continent."""
-    return {row.key: top(row.value) for row in topn(kafka_rows(spark, records)).collect()}
+
+def of_case(number: int, record: Record) -> Record:
+    """The record with a code and a continent that only this case has."""
+    key, value = record
+    for name in (b"code", b"continent"):
+        value = value and value.replace(b'"%b": "' % name, b'"%b": "%d.' % (name, number))
+    return key and b"%d.%b" % (number, key), value
 
 
-def test_returns_the_three_largest_countries_with_all_fields(spark: SparkSession) -> None:
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> list[Row]:
+    """The results of all cases."""
+    records = [of_case(number, each) for number, (records, _) in enumerate(CASES.values()) for each in records]
+    return topn(kafka_rows(spark, records)).collect()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_the_countries_of_each_continent(results: list[Row], case: str) -> None:
+    """The Top 3 do not depend on the records of other continents."""
+    prefix = f"{list(CASES).index(case)}."
+
+    found = {row.key.removeprefix(prefix): top(row.value) for row in results if row.key.startswith(prefix)}
+
+    _, expected = CASES[case]
+    assert expected == {continent: [code.removeprefix(prefix) for code in codes] for continent, codes in found.items()}
+
+
+def test_the_value_contains_all_fields(results: list[Row]) -> None:
     """The value has the format of the Kafka Streams original: the continent and its countries, the largest first."""
-    records = [country("FR", 5), country("DE", 4), country("IT", 3), country("RU", 17)]
+    [value] = [row.value for row in results if row.key == "0.Europe"]
 
-    *_, last = topn(kafka_rows(spark, records)).collect()
-
-    expected = {"continent": "Europe", "nrs": [fields("RU", 17), fields("FR", 5), fields("DE", 4)]}
-    assert ("Europe", expected) == (last.key, json.loads(last.value))
-
-
-def test_orders_countries_of_equal_size_by_code(spark: SparkSession) -> None:
-    """The order in which the records arrived does not matter."""
-    found = tops(spark, country("SE", 4), country("DE", 4), country("NO", 4), country("AT", 4))
-
-    assert {"Europe": ["AT", "DE", "NO"]} == found
+    countries = [fields("DE", 6), fields("FR", 5)]
+    expected = {"continent": "0.Europe", "nrs": [{**each, "code": f"0.{each['code']}"} for each in countries]}
+    for each in expected["nrs"]:
+        each["continent"] = "0.Europe"
+    assert expected == json.loads(value)
 
 
-def test_a_corrected_country_is_listed_once(spark: SparkSession) -> None:
-    """The Top 3 contain the new size, and the country moves to its new rank."""
-    *_, last = topn(kafka_rows(spark, [country("FR", 5), country("DE", 4), country("DE", 6)])).collect()
+def test_emits_the_version_and_the_position(results: list[Row]) -> None:
+    """A client that receives a result again can drop it. See tests/pipelines/test_operators.py."""
+    [row] = [row for row in results if row.key == "0.Europe"]
 
-    assert [fields("DE", 6), fields("FR", 5)] == json.loads(last.value)["nrs"]
-
-
-def test_the_fourth_country_replaces_one_that_shrinks(spark: SparkSession) -> None:
-    """No new record of the fourth country is needed, because the state contains all countries."""
-    records = [country("RU", 17), country("FR", 5), country("DE", 4), country("IT", 3), country("RU", 1)]
-
-    found = tops(spark, *records)
-
-    assert {"Europe": ["FR", "DE", "IT"]} == found
+    assert (1 + 3, {0: 2}) == (row.version, row.position)
 
 
-def test_a_country_can_move_to_another_continent(spark: SparkSession) -> None:
-    """It leaves its old continent."""
-    records = [country("RU", 17), country("FR", 5), country("CN", 9, "Asia"), country("RU", 17, "Asia")]
-
-    found = tops(spark, *records)
-
-    assert {"Europe": ["FR"], "Asia": ["RU", "CN"]} == found
-
-
-def test_a_tombstone_removes_a_country(spark: SparkSession) -> None:
-    """A tombstone for an unknown country changes nothing."""
-    found = tops(spark, country("FR", 5), country("DE", 4), tombstone("FR"), tombstone("XX"))
-
-    assert {"Europe": ["DE"]} == found
-
-
-def test_a_continent_without_countries_becomes_a_tombstone(spark: SparkSession, tmp_path: Path) -> None:
-    """Removing the last country emits a null value instead of an empty Top 3."""
-    batches = [
-        kafka_rows(spark, [country("AQ", 14, "Antarctica")]),
-        kafka_rows(spark, [tombstone("AQ")], first_offset=1),
-    ]
-
-    *_, last = MicroBatches(spark, tmp_path, topn).process(*batches)
-
-    assert ("Antarctica", None) == (last.key, last.value)
-
-
-def test_emits_nothing_if_the_top_3_do_not_change(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither a duplicate record nor a smaller country changes them."""
-    largest = [country("RU", 17), country("FR", 5), country("DE", 4)]
-    unimportant = [*reversed(largest), country("IT", 3), country("IT", 2), tombstone("IT")]
-    batches = [kafka_rows(spark, largest), kafka_rows(spark, unimportant, first_offset=3)]
+def test_emits_only_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """Duplicates and smaller countries change nothing. A continent without countries becomes a tombstone."""
+    largest = [country("RU", 17), country("FR", 5), country("DE", 4), country("AQ", 14, "Antarctica")]
+    later = [*reversed(largest), country("IT", 3), country("IT", 2), tombstone("IT"), tombstone("AQ")]
+    batches = [kafka_rows(spark, largest), kafka_rows(spark, later, first_offset=4)]
 
     emitted = MicroBatches(spark, tmp_path, topn).process(*batches)
 
-    assert [("Europe", ["RU", "FR", "DE"])] == [(row.key, top(row.value)) for row in emitted]
-
-
-def test_skips_bad_records(spark: SparkSession) -> None:
-    """A bad record does not change the country of its key."""
-    bad = [(b"FR", b"{"), (b"FR", b"[]"), (b"FR", country("FR", 9)[1] + b"}"), (None, None), (None, b"{}")]
-
-    found = tops(spark, country("FR", 5), *bad, country("DE", 4))
-
-    assert {"Europe": ["FR", "DE"]} == found
-
-
-def test_emits_the_version_and_the_position(spark: SparkSession) -> None:
-    """A client that receives a result again can drop it. See tests/pipelines/test_operators.py."""
-    [row] = topn(kafka_rows(spark, [country("FR", 5), country("DE", 4)])).collect()
-
-    assert (3, {0: 1}) == (row.version, row.position)
+    europe, antarctica = ([row.value for row in emitted if row.key == key] for key in ("Europe", "Antarctica"))
+    assert [["RU", "FR", "DE"]] == [top(value) for value in europe]
+    assert [["AQ"], None] == [value and top(value) for value in antarctica]
