@@ -161,6 +161,7 @@ operators: setup ## compare the operators of the pipelines with plain Python on 
 
 # `make test` runs those that take seconds.
 pipelines: setup ## run all tests of the pipelines, and those that take minutes
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q grpcio-status==1.85.1  # for Spark Connect
 	@PIPELINES=full $(VENV)/bin/pytest --timeout 600 tests/pipelines tests/commands/test_archive.py tests/commands/test_pipeline.py $(TEST)
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.

@@ -1,0 +1,28 @@
+"""The operators in Python run on a server of Spark Connect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.full import takes_minutes
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 540
+
+
+@takes_minutes
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_the_operators_run_on_spark_connect() -> None:
+    """Batches and streams give the results of plain Python, and a stream resumes from its checkpoint."""
+    pytest.importorskip("grpc_status", reason="needs grpcio-status: make pipelines")
+    command = [sys.executable, "-m", "tests.pipelines.connect"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+    assert 0 == done.returncode, done.stderr
+    assert done.stdout.endswith("the operators work on Spark Connect\n")
