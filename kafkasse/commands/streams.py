@@ -65,8 +65,9 @@ def _sockets() -> list[Path]:
     sockets = [socket for folder in runtime.folders() for socket in runtime.sockets(folder)]
     if not sockets:
         raise CommandError(
-            f"no server of this user runs on this machine, or it uses another directory than {runtime.base()};"
-            f" set {runtime.BASE_VARIABLE} to the one that the server has"
+            f"found no server of this user in {runtime.base()}. Does it run with kafkasse's gunicorn settings"
+            " (gunicorn -c python:kafkasse.server.gunicorn_conf MODULE:APP)? If it has another directory,"
+            f" set {runtime.BASE_VARIABLE} to it"
         )
     return sockets
 

@@ -49,14 +49,14 @@ def test_a_stream_that_does_not_exist_is_an_error(server: Server, capsys: pytest
     assert "no open stream 1-1; run kafkasse streams" in capsys.readouterr().err
 
 
-def test_without_a_server_it_names_the_directory(
+def test_without_a_server_it_names_the_settings_and_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The server may have another directory."""
+    """The server may run with only the worker class, or have another directory."""
     monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path / "none"))
 
     assert 1 == main(["streams"])
 
-    assert f"no server of this user runs on this machine, or it uses another directory than {tmp_path}" in (
-        capsys.readouterr().err
-    )
+    printed = capsys.readouterr().err
+    assert f"found no server of this user in {tmp_path}" in printed
+    assert "gunicorn -c python:kafkasse.server.gunicorn_conf" in printed
