@@ -39,6 +39,8 @@ MAX_LOG_LINES = 12  # log lines of a broker that died, in the error message
 # The optimizing compiler does not pay off for a short-lived broker.
 SHORT_LIVED = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 JVM_OPTIONS = (
+    "-Xms64m",
+    "-Xmx256m",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",  # a killed JVM would leave these files in /tmp
     "-Djava.awt.headless=true",
@@ -79,7 +81,6 @@ class EmbeddedBroker:
         directory: the directory for data, configuration and log. Without one, the broker uses a temporary directory, which
             is removed at the end of the `with` block.
         settings: Kafka's broker settings; they override SETTINGS.
-        heap_mb: the maximum size of the JVM's heap in MiB.
         jvm_options: how the JVM compiles and collects garbage. The default starts quickly.
         cluster_id: for a node of a larger cluster, the cluster's ID, see new_cluster_id(). `settings` must then define the
             nodes (`node.id`, `controller.quorum.voters`, `listeners`). Without it, the broker is a cluster of one node.
@@ -94,11 +95,10 @@ class EmbeddedBroker:
         directory: Path | None = None,
         settings: Mapping[str, str] | None = None,
         cluster_id: str = "",
-        heap_mb: int = 256,
         jvm_options: Sequence[str] = SHORT_LIVED,
     ) -> None:
         self._port = port
-        self._jvm_options = f"-Xms{heap_mb // 4}m", f"-Xmx{heap_mb}m", *jvm_options
+        self._jvm_options = jvm_options
         self._directory = directory
         self._settings = dict(settings or {})
         self._cluster_id = cluster_id or new_cluster_id()

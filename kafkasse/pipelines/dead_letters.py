@@ -35,18 +35,17 @@ logger = logging.getLogger("kafkasse.pipeline")
 _collected: ContextVar[list[DataFrame] | None] = ContextVar("collected", default=None)
 
 
-def reject(rows: DataFrame, problem: str = "problem", record: str = "record") -> DataFrame:
+def reject(rows: DataFrame) -> DataFrame:
     """Return the rows without a problem. The records of the others become dead letters.
 
     Args:
-        rows: parsed records.
-        problem: a text column with the reason why a record is bad, or null. It is dropped.
-        record: a struct column with all columns of the record in Spark's Kafka source. It is dropped.
+        rows: parsed records. The text column `problem` has the reason why a record is bad, or null. The struct column
+            `record` has all columns of the record in Spark's Kafka source. Both columns are dropped.
     """
     collected = _collected.get()
     if collected is not None:
-        collected.append(rows.where(F.col(problem).isNotNull()).select(f"{record}.*", F.col(problem).alias("problem")))
-    return rows.where(F.col(problem).isNull()).drop(problem, record)
+        collected.append(rows.where("problem IS NOT NULL").select("record.*", "problem"))
+    return rows.where("problem IS NULL").drop("problem", "record")
 
 
 def bad_records(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame | None:

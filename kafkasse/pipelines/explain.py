@@ -70,7 +70,7 @@ def explain(spark: SparkSession, pipeline: Pipeline) -> Explanation:
         CommandError: the query fails, or it does not return what its sinks need.
     """
     try:
-        plan = _plan(result.rows(pipeline, lambda: _empty(spark, pipeline)))
+        plan = private_spark.plan(result.rows(pipeline, lambda: _empty(spark, pipeline)))
     except AnalysisException as error:
         raise CommandError(f"the query of the pipeline {pipeline.name} is not valid: {_reason(error)}") from error
     stateful = [name for line in plan.splitlines() for name in _STATEFUL if re.search(rf"\b{name}\b", line)]
@@ -110,10 +110,6 @@ def _empty(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     return {
         name: table if source.table else private_spark.empty_stream(table) for name, source in pipeline.sources.items()
     }
-
-
-def _plan(rows: DataFrame) -> str:
-    return private_spark.explained(rows, "simple").strip()
 
 
 def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | None:

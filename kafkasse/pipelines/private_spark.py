@@ -60,12 +60,10 @@ def java_query(query: StreamingQuery) -> Any:
     return query._jsq
 
 
-def explained(rows: DataFrame, mode: str) -> str:
-    """Return the plan as text. The mode is one of those of `DataFrame.explain()`."""
-    execution: Any = rows._jdf.queryExecution()
-    return str(
-        execution.explainString(java(rows.sparkSession).org.apache.spark.sql.execution.ExplainMode.fromString(mode))
-    )
+def plan(rows: DataFrame) -> str:
+    """Return the physical plan as text."""
+    modes: Any = java(rows.sparkSession).org.apache.spark.sql.execution.ExplainMode
+    return str(rows._jdf.queryExecution().explainString(modes.fromString("simple"))).strip()
 
 
 def empty_stream(like: DataFrame) -> DataFrame:

@@ -16,7 +16,6 @@ from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.status import Status
 
-TOPIC = "_pipelines"
 MAX_BLOCK_MS = "5000"
 SERIALIZER = "org.apache.kafka.common.serialization.StringSerializer"
 

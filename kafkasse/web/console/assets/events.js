@@ -4,7 +4,7 @@
 // a thousand events per second need little CPU time.
 
 const MAX_PREVIEW_CHARS = 300;
-const MAX_PARSED_CHARS = 200_000; // of an event whose data is parsed for the list
+const MAX_PARSED_CHARS = 200_000; // of data that is parsed or indented
 
 /** Return the complete frames at the start of a text, and the rest. kafkasse ends lines with LF only. */
 export function splitFrames(text, isJsonLines) {
@@ -87,13 +87,13 @@ function factsOf(event) {
 }
 
 /** Indent JSON without parsing it, so that 9007199254740993 and 25.00 stay as they are. */
-export function pretty(text, maxChars = 200_000) {
+export function pretty(text) {
+  if (text.length > MAX_PARSED_CHARS) return text;
   try {
     JSON.parse(text);
   } catch {
     return text;
   }
-  if (text.length > maxChars) return text;
   let depth = 0;
   let result = "";
   const line = () => `\n${"  ".repeat(depth)}`;
