@@ -34,6 +34,18 @@ def current(files: Files, first: str) -> str:
     return files.read(f"{first}/{POINTER}") or first
 
 
+def remove_unfinished(spark: SparkSession, checkpoint: str) -> None:
+    """Remove the temporary files of a query that was killed while it wrote its offsets or a commit.
+
+    Spark rejects a checkpoint without a commit if these directories contain any file, so it would never start again.
+    """
+    files = Files(spark)
+    for directory in ("offsets", "commits"):
+        for name in files.names(f"{checkpoint}/{directory}"):
+            if name.endswith(".tmp"):
+                files.delete(f"{checkpoint}/{directory}/{name}")
+
+
 def open_manifest(
     spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, state: State
 ) -> tuple[Manifest, bool]:

@@ -81,6 +81,11 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
     return contract.fit(rows, max_bytes)
 
 
+def checkpoint_of(pipeline: str) -> str:
+    """Return the checkpoint of the query for dead letters, which is in that of the pipeline."""
+    return f"{pipeline}/dead-letters"
+
+
 @contextmanager
 def running(
     spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, topic: str, max_bytes: int
@@ -119,7 +124,7 @@ class _Writer:
         self._writer = (
             rows.writeStream.format("kafka")
             .options(**topics.connector(kafka))
-            .option("checkpointLocation", f"{checkpoint}/dead-letters")
+            .option("checkpointLocation", checkpoint_of(checkpoint))
             .outputMode("append")
         )
 

@@ -62,6 +62,8 @@ def _records(
     manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint, state)
     if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
         raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
+    for each in (checkpoint, dead_letters.checkpoint_of(checkpoint)):
+        checkpoints.remove_unfinished(spark, each)
     letters, max_bytes = _prepare(spark, pipeline, kafka)
     if not is_new and "version" in rows.columns:
         since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)

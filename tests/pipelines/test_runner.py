@@ -108,6 +108,22 @@ def test_a_recreated_topic_has_another_checkpoint(spark: SparkSession, topics: T
     assert before != after
 
 
+def test_starts_after_a_kill_during_its_first_commit(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """The killed query has left temporary files. Spark rejects a checkpoint without a commit if it contains any file."""
+    path = Path(checkpoint_path(spark, pipeline, topics.kafka, str(tmp_path)))
+    for directory in ("offsets", "commits"):
+        (path / directory).mkdir(parents=True)
+        (path / directory / ".0.6867af5b-82c6-4f2d-9940-c8de87b0672d.tmp").write_text("v2\n")
+    topics.send(country("FR", 5))
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        emitted = topics.read(bool)
+
+    assert [("Europe", ["FR"])] == [(continent, top(value)) for continent, value in emitted]
+
+
 @takes_minutes
 def test_reads_a_recreated_topic_from_its_start(
     spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
