@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -29,6 +29,8 @@ from kafkasse.pipelines.supervisor import Crashed
 # occupies a slot all the time, but it is mostly idle.
 MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
+MIN_HEAP = "512m"
+TOO_SMALL = ("INVALID_DRIVER_MEMORY", "INVALID_EXECUTOR_MEMORY")
 OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
 
 # Pipelines need these settings, both locally and on a cluster.
@@ -72,8 +74,8 @@ def session(
         user_settings: Spark settings that override SETTINGS and LOCAL_SETTINGS. Settings of spark-submit override them.
 
     Raises:
-        CommandError: Java is missing or does not start.
-        Crashed: the JVM exited while the block ran.
+        CommandError: Java is missing or does not start, or the heap is too small.
+        Crashed: Spark did not start, or the JVM exited while the block ran.
     """
     with temporary.directory("kafkasse-spark-") as directory:
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
@@ -191,6 +193,11 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
             raise CommandError(
                 f"Spark's JVM ({runtime.java_executable()}) did not start; its output above gives the reason"
             ) from error
+        except Py4JJavaError as error:  # its text is in the JVM, which ends next
+            reason = str(error.java_exception.toString()).splitlines()[0]
+            if any(name in reason for name in TOO_SMALL):
+                raise CommandError(f"the heap is too small for Spark; use --memory {MIN_HEAP} or more") from error
+            raise Crashed(f"Spark did not start: {reason}") from error
 
 
 def is_local(master: str) -> bool:

@@ -148,6 +148,16 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     assert ("topn", "running", 1) == (status["pipeline"], status["state"], status["restarts"])
 
 
+@takes_minutes
+def test_a_heap_that_is_too_small_for_spark_is_reported(topics: Topics) -> None:
+    """More attempts would not help, so the pipeline ends at once."""
+    code, out, err = output(*run_words(topics, "--memory", "256m"))
+
+    assert (1, "") == (code, out)
+    assert "the heap is too small for Spark; use --memory 512m or more" in err
+    assert "restarting" not in err
+
+
 def test_waits_for_kafka() -> None:
     """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait."""
     with socket.socket() as unused:
