@@ -26,7 +26,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.supervisor import SupervisedProcess
 from tests.pipelines.countries import country, tombstone, top
-from tests.pipelines.standalone import Standalone, children, kill
+from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, children, kill
 from tests.support.kafka import Cluster
 
 EDITS_PER_S = 200
@@ -84,7 +84,7 @@ class Run:
     def _keep_running(self) -> None:
         words = ["pipeline", "run", "topn", "--bootstrap-servers", self._broker.bootstrap_servers]
         words += ["--checkpoint", str(self._directory / "checkpoint"), "--log-level", "ERROR"]
-        words += ["--master", self._cluster.url] if self._cluster else []
+        words += ["--master", self._cluster.url, "--conf", EXECUTOR_OPTIONS] if self._cluster else []
         while not self._ended.is_set():
             self.starts += 1
             with self._log(self.starts).open("wb") as log:

@@ -18,6 +18,14 @@ from kafkasse.pipelines import jvm
 
 START_TIMEOUT_S = 120.0
 HOST = "127.0.0.1"
+# Each of these processes runs for a minute, so its JVM must start quickly.
+QUICK = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+EXECUTOR_OPTIONS = f"spark.executor.extraJavaOptions={' '.join(QUICK)}"
 
 
 class Standalone:
@@ -68,7 +76,7 @@ class Standalone:
 
     def _start(self, name: str, main: str, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = self._directory / f"{name}.log"
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *jvm.MODULE_OPTIONS]
+        options = ["-Xmx256m", *QUICK, *jvm.MODULE_OPTIONS, f"-XX:SharedArchiveFile={jvm.archive_path()}"]
         command = [str(runtime.java_executable()), *options, "-cp", jvm.classpath(), f"org.apache.spark.deploy.{main}"]
         environment = os.environ | {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": HOST}
         environment |= {"JAVA_HOME": str(runtime.java_home()), "SPARK_SCALA_VERSION": "2.13"}

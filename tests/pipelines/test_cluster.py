@@ -1,0 +1,107 @@
+"""A pipeline on a standalone cluster of several processes survives the loss of executors and workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import kafkasse
+from kafkasse.java import runtime
+from kafkasse.pipelines import jvm
+from tests.pipelines.countries import country, top
+from tests.pipelines.full import takes_minutes
+from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill
+from tests.pipelines.topics import Topics
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+STOP_TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module")
+def cluster(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A master and two workers. Topn needs 5 slots, so it needs both workers."""
+    with Standalone(tmp_path_factory.mktemp("cluster"), cores=4) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running(log: Path, *command: str, **environment: str) -> Iterator[None]:
+    """Run a pipeline until the block ends. Then send SIGTERM to the Python process, which spark-submit starts."""
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+        try:
+            while "kafkasse pipeline: ready" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.1)
+            yield
+            [pid, *_] = re.findall(r"\[(\d+)\] \[INFO\] kafkasse.pipeline", log.read_text())
+            os.kill(int(pid), signal.SIGTERM)
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def words(topics: Topics, checkpoint: Path) -> list[str]:
+    """The arguments of `kafkasse` that run the Top 3 pipeline."""
+    servers = topics.kafka["bootstrap.servers"]
+    names = ["--source", topics.source, "--sink", topics.sink]
+    return ["pipeline", "run", "topn", "--bootstrap-servers", servers, "--checkpoint", str(checkpoint), *names]
+
+
+def states(log: Path) -> list[str]:
+    """The states that the pipeline has logged."""
+    lines = (line.split() for line in log.read_text().splitlines() if "pipeline name=" in line)
+    return [word.removeprefix("state=") for line in lines for word in line if word.startswith("state=")]
+
+
+@takes_minutes
+def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
+    topics: Topics, cluster: Standalone, tmp_path: Path
+) -> None:
+    """The pipeline waits for slots, and runs again with its state. SIGTERM ends it after a commit."""
+    log = tmp_path / "log"
+    options = ["--master", cluster.url, "--conf", EXECUTOR_OPTIONS]
+    command = [sys.executable, "-m", "kafkasse", *words(topics, tmp_path / "checkpoint"), *options]
+    topics.send(country("FR", 5))
+
+    with running(log, *command):
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
+        kill(cluster.executors()[0])
+        topics.send(country("IT", 3))
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
+        cluster.kill_worker()
+        while states(log)[-1] != "waiting":
+            time.sleep(0.1)
+        cluster.add_worker()
+        topics.send(country("DE", 4))
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "DE", "IT"])
+
+    assert ["running", "draining", "stopped"] == states(log)[-3:]
+
+
+@takes_minutes
+def test_runs_with_spark_submit(topics: Topics, cluster: Standalone, tmp_path: Path) -> None:
+    """spark-submit sends the jars to the executors, and its settings override those of kafkasse."""
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    jars = ",".join(map(str, jvm.connector_jars()))
+    options = ["--master", cluster.url, "--total-executor-cores", "8", "--jars", jars, "--conf", EXECUTOR_OPTIONS]
+    main = str(Path(kafkasse.__file__).with_name("__main__.py"))
+    environment = {"JAVA_HOME": str(runtime.java_home()), "PYSPARK_PYTHON": sys.executable}
+    topics.send(country("FR", 5))
+
+    with running(tmp_path / "log", submit, *options, main, *words(topics, tmp_path / "checkpoint"), **environment):
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
+
+    assert ["starting", "running", "draining", "stopped"] == states(tmp_path / "log")
