@@ -57,6 +57,11 @@ class Files:
             return None
         return max((int(status.getModificationTime()) for status in system.listStatus(path)), default=None)
 
+    def names(self, directory: str) -> list[str]:
+        """Return the names of the files and directories in a directory. There are none if it does not exist."""
+        system, path = self._open(directory)
+        return [str(each.getPath().getName()) for each in system.listStatus(path)] if system.exists(path) else []
+
     def _open(self, path: str) -> tuple[Any, Any]:
         found = self._jvm.org.apache.hadoop.fs.Path(path)
         return found.getFileSystem(self._configuration), found
