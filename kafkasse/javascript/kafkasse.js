@@ -78,6 +78,7 @@ export class Stream {
   #channel = null;
   #tab = Math.random().toString(36).slice(2);
   #joined = false; // this tab has received the leader's earlier events
+  #isFollowed = false;
   #synced = null;
   #state = null;
   #recent = [];
@@ -189,7 +190,11 @@ export class Stream {
 
   async #lead(signal, name) {
     if (signal.aborted) return;
-    if (name) await this.#sync(name);
+    if (name) {
+      await this.#sync(name);
+      const { pending } = await navigator.locks.query();
+      this.#isFollowed ||= pending.length > 0; // Followers wait for the lock.
+    }
     this.#leads = this.#joined = true;
     signal.addEventListener("abort", () => {
       this.#leads = false;
@@ -327,7 +332,7 @@ export class Stream {
   // All tabs.
 
   #publish(event) {
-    this.#channel?.postMessage({ event });
+    if (this.#isFollowed) this.#channel.postMessage({ event });
     this.#accept(event);
   }
 
@@ -363,6 +368,7 @@ export class Stream {
   #receive(message) {
     const { join, leader, to, state, event, problem, retry, sync } = message;
     if (sync === this.#tab) this.#synced?.();
+    if (join) this.#isFollowed = true;
     if (this.#leads) {
       if (join) this.#welcome(join);
       if (retry) this.retry();

@@ -636,6 +636,24 @@ class TestAppearance:
 
             assert [] == violations, f"{scheme}, {width_px} px"
 
+    def test_the_list_shows_the_newest_events_after_a_resize(self, chromium: Console) -> None:
+        """While the list follows the stream, its end stays in view when the window becomes smaller."""
+        driver = chromium.browser
+        assert isinstance(driver, webdriver.Chrome)
+        resize(driver, 1280, 1600)
+        chromium.explore("stream=orders&start=earliest")
+        chromium.change(append=[0, 200])
+        chromium.wait_for_number("#messages", 200)
+
+        resize(driver, 1280, 700)
+
+        in_view = (
+            "const list = document.querySelector('#list').getBoundingClientRect();"
+            "const last = [...document.querySelectorAll('.row')].at(-1).getBoundingClientRect();"
+            "return innerHeight === 700 && Math.abs(last.bottom - list.bottom) < 3"
+        )
+        wait_until(lambda: chromium.run(in_view))
+
     @pytest.mark.parametrize("view", VIEWS)
     def test_fits_every_window_width(self, chromium: Console, view: str) -> None:
         """No view needs sideways scrolling at any width, and the browser reports no errors."""
@@ -653,8 +671,8 @@ class TestAppearance:
         assert [] == driver.get_log("browser")  # type: ignore[no-untyped-call]
 
 
-def resize(driver: webdriver.Chrome, width_px: int) -> None:
-    size = {"width": width_px, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+def resize(driver: webdriver.Chrome, width_px: int, height_px: int = 900) -> None:
+    size = {"width": width_px, "height": height_px, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 

@@ -40,6 +40,7 @@ export class EventList {
     root.addEventListener("click", (event) => this.#onClick(event));
     new ResizeObserver(() => {
       this.#height = Math.max(0, root.clientHeight - ROW_PX);
+      if (this.follows) this.#total = 0; // draw() scrolls to the end
       this.draw();
     }).observe(root);
   }

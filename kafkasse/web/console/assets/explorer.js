@@ -12,6 +12,7 @@ import { WireStream } from "./wire_stream.js";
 
 const CHECK_DELAY_MS = 300; // after the last change, before the server checks the query
 const SEARCH_DELAY_MS = 200;
+const DRAW_MS = 60; // between two drawings of new events: nobody can read a list that changes more often
 const HIDDEN_MS = 2000; // a hidden tab disconnects, because a browser has six connections to a server for all tabs
 const MAX_SHOWN_CHARS = 200_000; // of one event in the details
 const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
@@ -32,7 +33,8 @@ export class Explorer {
   #received = 0; // in the current second
   #newest = null;
   #charts = { rate: new Chart(element("rate-chart")), lag: new Chart(element("lag-chart")) };
-  #frame = 0;
+  #drawing = 0;
+  #drawnAt = 0;
   #mode = "pretty";
   #shown = null;
   #timers = { check: 0, search: 0, hidden: 0 };
@@ -258,11 +260,13 @@ export class Explorer {
   }
 
   #draw() {
-    this.#frame ||= requestAnimationFrame(() => {
-      this.#frame = 0;
+    const draw = () => {
+      this.#drawing = 0;
+      this.#drawnAt = performance.now();
       this.#list.draw();
       this.#showFigures();
-    });
+    };
+    this.#drawing ||= setTimeout(() => requestAnimationFrame(draw), this.#drawnAt + DRAW_MS - performance.now());
   }
 
   #showFigures() {

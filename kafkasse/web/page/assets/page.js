@@ -87,7 +87,7 @@ async function showPipeline() {
 function healthOf(status) {
   const figure = (value, format) => (Number.isFinite(value) ? format(value) : "\u2013");
   return [
-    ["State", [status.state, status.reason].filter((text) => typeof text === "string").join(": ")],
+    ["State", [status.state, status.reason].filter((text) => text && typeof text === "string").join(": ")],
     ["Behind", figure(status.lag_s, (seconds) => `${seconds.toFixed(1)} s`)],
     ["Speed", figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))} records/s`)],
     ["Restarts", figure(status.restarts, number.format)],
