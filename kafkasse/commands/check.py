@@ -36,8 +36,10 @@ def command(file: Path | None) -> None:
     do for kafkasse serve. The exit code is 1 if a setting is not valid, if Kafka cannot be used, or if a topic does not
     exist.
     """
+    from kafkasse.app import blueprint
+
     config = Config.load(os.environ, file)
-    config.check_servable()
+    blueprint(config)  # fails like the server if a file or a package is missing
     problems: list[str] = []
     for cluster in ("", *config.kafka.clusters):
         routes = [route for route in config.routes if route.cluster == cluster and (route.topics or route.allowed)]

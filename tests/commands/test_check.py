@@ -68,6 +68,21 @@ def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Clus
     assert done.stderr.startswith("kafkasse check: clusters.eu: Kafka is unavailable.")
 
 
+def test_reports_what_keeps_the_server_from_starting(check: Check, tmp_path: Path) -> None:
+    """The command creates what the server creates, so a missing file or package is an error."""
+    (tmp_path / "keys").write_text("")
+
+    done = check(
+        tickets=True,
+        ticket_secret_file=str(tmp_path / "missing"),
+        guards={"customers": {"api_keys": {"file": str(tmp_path / "keys")}}},
+        routes={"prices": {"path": "/prices", "topics": ["prices"], "access": ["customers"]}},
+    )
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "ticket_secret_file" in done.stderr
+
+
 def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fresh_name: str) -> None:
     """A missing topic is a problem, with the line of the file. A pattern without a match is not: topics may come later."""
     cluster.create(fresh_name)
