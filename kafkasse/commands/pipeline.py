@@ -38,6 +38,10 @@ STATUS_EPILOG = """\b
 Example:
   kafkasse pipeline status --bootstrap-servers localhost:9092
 """
+STATE_EPILOG = """\b
+Example:
+  kafkasse pipeline state topn --checkpoint /var/lib/kafkasse/topn --key FR
+"""
 REPLAY_EPILOG = """\b
 Example:
   kafkasse pipeline replay-dead-letters topn.dead-letters --dry-run
@@ -205,6 +209,32 @@ def status(kafka: dict[str, str] | None, kafka_config: Path | None, topic: str, 
     from kafkasse.commands import pipeline_status  # needs kafka-python, which a machine that runs pipelines may lack
 
     pipeline_status.show(topic, _client_settings(kafka, kafka_config), as_json)
+
+
+@command.command(epilog=STATE_EPILOG)
+@click.argument("name")
+@click.option(
+    "--checkpoint", metavar="DIR", help="The directory of the checkpoints. The default is that of the pipeline."
+)
+@click.option("--key", metavar="KEY", help="Print the rows of this key or group as JSON, instead of the sizes.")
+def state(name: str, checkpoint: str | None, key: str | None) -> None:
+    """Print the size of the state of the pipeline NAME, as of its last commit.
+
+    The command reads the checkpoint. It does not use Kafka, and the pipeline may be running.
+    """
+    from kafkasse.pipelines import catalog
+    from kafkasse.pipelines import state as states
+    from kafkasse.pipelines.session import session
+
+    pipeline = catalog.find(name)
+    directory = checkpoint or pipeline.checkpoint
+    if not directory:
+        raise CommandError(f"the pipeline {pipeline.name} has no checkpoint directory; name it with --checkpoint DIR")
+    with session(f"kafkasse state {pipeline.name}", None, pipeline.spark_settings) as spark:
+        spark.sparkContext.setLogLevel("OFF")
+        found = states.checkpoint_of(spark, pipeline, directory)
+        for line in states.sizes(spark, found) if key is None else states.rows_of(spark, found, key):
+            click.echo(line)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
