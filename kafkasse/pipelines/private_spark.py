@@ -55,6 +55,11 @@ def forget() -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
+def exception_text(spark: SparkSession, exception: Any) -> str:
+    """Return a Java exception as text, with its stack trace and all of its causes."""
+    return str(java(spark).org.apache.spark.util.Utils.exceptionString(exception))
+
+
 def java_query(query: StreamingQuery) -> Any:
     """Return the Java object of a query."""
     return query._jsq

@@ -165,8 +165,7 @@ def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> Non
 
 def failure(spark: SparkSession, query: StreamingQuery) -> CommandError | Interrupted:
     """Return the error of a query that has ended."""
-    jvm = private_spark.java(spark)
     exception = private_spark.java_query(query).exception()
-    reason = jvm.org.apache.spark.util.Utils.exceptionString(exception.get()) if exception.isDefined() else "it ended"
+    reason = private_spark.exception_text(spark, exception.get()) if exception.isDefined() else "it ended"
     local = is_local(str(spark.sparkContext.master))
     return failures.explain(reason, local=local, committed=query.lastProgress is not None)

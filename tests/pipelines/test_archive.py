@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import gevent
 import pytest
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pip install pyarrow")
 
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kafkasse.archive import parquet, with_archive, without_archive
@@ -22,7 +24,7 @@ from kafkasse.archive.manifest import Entry, Manifest
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.archive import writer
+from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Held, Seen, Truncated
 from kafkasse.pipelines.archive.writer import Committed, Segment, Written, make_plan
 from kafkasse.pipelines.supervisor import Crashed
@@ -289,3 +291,23 @@ def test_a_commit_has_a_limited_size(count: int, complete: bool, monkeypatch: py
     made = make_plan(_manifest(), FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))  # type: ignore[arg-type]
 
     assert (3, complete) == (made.segments[-1].end, made.is_complete)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError("disk full"), Crashed("the archive cannot be changed: disk full")),
+        (PySparkException("executor lost"), Crashed("Spark failed: executor lost")),
+        (ConnectionResetError("JVM"), ConnectionResetError("JVM")),
+    ],
+)
+def test_an_error_is_a_crash_unless_the_jvm_has_ended(
+    error: Exception, expected: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session explains the end of the JVM, which would otherwise look like an error of the file system."""
+    monkeypatch.setattr(application, "topics", MagicMock())
+    monkeypatch.setattr(application._Application, "_archive_all", MagicMock(side_effect=error))
+    options = application.Options("localhost:9092", tmp_path, ["t"], 60)
+
+    with pytest.raises(type(expected), match=str(expected)):
+        application._Application(options, MagicMock(), MagicMock(), print).attempt()

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kafkasse.archive.directory import ArchiveDirectory, Conflict, NotAnArchive
@@ -18,7 +19,7 @@ from kafkasse.archive.manifest import InvalidManifest
 from kafkasse.archive.parquet import DamagedFile
 from kafkasse.errors import CommandError
 from kafkasse.log_line import Fields
-from kafkasse.pipelines import failures, session, topics
+from kafkasse.pipelines import failures, private_spark, session, topics
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive.offsets import Removed
 from kafkasse.pipelines.archive.writer import archive
@@ -93,11 +94,13 @@ class _Application:
             try:
                 self._archive_all(spark, kafka)
             except Py4JJavaError as error:
-                reason = str(error.java_exception.toString())
-                cause = error.java_exception.getCause()
-                reason += f"\nCaused by: {cause.toString()}" if cause is not None else ""
+                reason = private_spark.exception_text(spark, error.java_exception)
                 local = session.is_local(str(spark.sparkContext.master))
                 raise failures.explain(reason, local=local, committed=self.has_committed) from error
+            except PySparkException as error:
+                raise Crashed(f"Spark failed: {failures.first_line_of(error)}", committed=self.has_committed) from error
+            except ConnectionError:
+                raise  # the JVM has ended, and the session knows why
             except (DamagedFile, OSError, InvalidManifest) as error:
                 raise Crashed(f"the archive cannot be changed: {error}", committed=self.has_committed) from error
             except Conflict as error:
