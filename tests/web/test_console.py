@@ -16,6 +16,7 @@ from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.registry import OPERATIONS_KEY
+from tests.web.files import check_headers
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
 FILES = Path(__file__).parents[2] / "kafkasse/web/console"
@@ -91,19 +92,7 @@ class TestFiles:
     )
     def test_security_and_cache_headers(self, path: str) -> None:
         """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
-        client = app()
-
-        response = client.get(path, headers=HTML)
-        again = client.get(path, headers=HTML | {"If-None-Match": response.headers["ETag"]})
-
-        policy = response.headers["Content-Security-Policy"]
-        assert policy.startswith("default-src 'none'; ")
-        assert "unsafe" not in policy
-        assert ("nosniff", "no-cache") == (
-            response.headers["X-Content-Type-Options"],
-            response.headers["Cache-Control"],
-        )
-        assert (304, b"") == (again.status_code, again.data)
+        check_headers(app(), path, **HTML)
 
     @pytest.mark.parametrize("file", [FILES / "index.html", *[FILES / "assets" / name for name in ASSETS]])
     def test_text_never_becomes_html(self, file: Path) -> None:
