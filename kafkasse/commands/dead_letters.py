@@ -21,6 +21,7 @@ from kafka.structs import OffsetAndMetadata
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
+from kafkasse.log_line import one_line
 from kafkasse.progress import Progress
 
 PREFIX = "kafkasse-dead-letter-"
@@ -34,7 +35,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Original(NamedTuple):
-    """The record of a dead letter."""
+    """The record of a dead letter, and the reason why it became one."""
 
     topic: str
     partition: int
@@ -42,6 +43,7 @@ class Original(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    reason: str
 
 
 def replay(topic: str, kafka: Mapping[str, Any], dry_run: bool) -> None:
@@ -138,7 +140,7 @@ class _Letters:
             self.skipped["they are duplicates"] += 1
             return None
         self._seen.add(where)
-        return Original(*where, record.key, record.value, record.headers[:-HEADER_COUNT])
+        return Original(*where, record.key, record.value, record.headers[:-HEADER_COUNT], texts["reason"])
 
 
 def _reason_to_skip(own: Mapping[str, bytes | None], texts: Mapping[str, str]) -> str:
@@ -153,7 +155,8 @@ def _list(letters: _Letters) -> None:
     for batch in letters.batches():
         for original in batch:
             key = None if original.key is None else original.key.decode(errors="replace")
-            click.echo(f"{original.topic} partition {original.partition} offset {original.offset} key {key}")
+            where = f"{original.topic} partition {original.partition} offset {original.offset}"
+            click.echo(one_line(f"{where} key {key}: {original.reason}"))
     _report_skipped(letters)
 
 

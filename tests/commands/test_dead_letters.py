@@ -112,12 +112,12 @@ def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
 
 
 def test_a_dry_run_writes_nothing(world: World) -> None:
-    """It lists the records that would be replayed."""
+    """It lists the records that would be replayed, with the reasons of their dead letters."""
     world.letter(7)
 
     result = world.replay("--dry-run")
 
-    assert f"{world.source} partition 1 offset 7 key k\n" == result.stdout
+    assert f"{world.source} partition 1 offset 7 key k: bad\n" == result.stdout
     assert [] == world.replayed()
 
 
