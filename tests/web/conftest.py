@@ -1,4 +1,4 @@
-"""A real headless browser."""
+"""Real headless browsers. Their start takes seconds, so all tests of a process share them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+
+from tests.support.firefox import FIREFOX, Firefox
 
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (
@@ -33,3 +35,14 @@ def browser(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     driver = webdriver.Chrome(options, webdriver.ChromeService(str(CHROMEDRIVER)))
     yield driver
     driver.quit()
+
+
+@pytest.fixture(scope="session")
+def firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+    if not FIREFOX.exists():
+        if os.environ.get("CI") == "true":
+            pytest.fail("FIREFOX IS MISSING: install the package firefox-esr.")
+        pytest.skip("firefox-esr is not installed")
+    firefox = Firefox(tmp_path_factory.mktemp("firefox"))
+    yield firefox
+    firefox.quit()

@@ -21,7 +21,7 @@ from selenium import webdriver
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, fetch
-from tests.support.firefox import FIREFOX, Firefox
+from tests.support.firefox import Firefox
 from tests.support.kafka import Cluster
 from tests.support.network import Network
 from tests.support.server import Server
@@ -142,17 +142,6 @@ def end_streams(server: Server) -> None:
     """End all streams, as an operator does. Their clients reconnect."""
     for stream in open_streams(server):
         fetch(server.port, f"/-/streams/{stream['id']}", "DELETE", **OPERATOR)
-
-
-@pytest.fixture(scope="module")
-def firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
-    if not FIREFOX.exists():
-        if os.environ.get("CI") == "true":
-            pytest.fail("FIREFOX IS MISSING: install the package firefox-esr.")
-        pytest.skip("firefox-esr is not installed")
-    browser = Firefox(tmp_path_factory.mktemp("firefox"))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture(params=["chromium", "firefox"])

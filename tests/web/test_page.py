@@ -27,7 +27,7 @@ from tests.web.files import check_headers
 WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
 SHUTDOWN_POLL_S = 0.05  # how often the server checks whether it must stop
 SHORT_RETRY = "retry: 50\n\n"
-STATUS = '{"pipeline":"topn","state":"running","lag_s":0.25,"records_per_s":"9","restarts":0}'
+STATUS = '{"pipeline":"topn","state":"running","records_per_s":9.2,"commit_s":"1","restarts":0}'
 PAGE = "/-/demo"
 
 
@@ -304,9 +304,9 @@ class TestBoard:
 
         page.open()
 
-        page.wait_for_text("#pipeline", "Pipeline: running, 0.3 s behind")
+        page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
         health = page.run("return [...document.querySelectorAll('#health dd')].map((e) => e.textContent)")
-        assert ["running", "0.3 s", "\u2013", "0"] == health
+        assert ["running", "9/s", "\u2013", "0"] == health
 
     def test_figures_do_not_wrap(self, page: Page) -> None:
         """A figure of eight digits has one line at every width."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from selenium import webdriver
 from werkzeug.serving import make_server
 
 from kafkasse.web.pages import CLIENT
-from tests.support.firefox import FIREFOX, Firefox
+from tests.support.firefox import Firefox
 from tests.support.waiting import wait_until
 from tests.web.test_page import SHUTDOWN_POLL_S, Quiet
 
@@ -100,15 +99,6 @@ def site() -> Iterator[Site]:
     site = Site()
     yield site
     site.close()
-
-
-@pytest.fixture(scope="module")
-def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
-    if not FIREFOX.exists():
-        pytest.fail("firefox-esr is missing") if os.environ.get("CI") == "true" else pytest.skip("no firefox-esr")
-    firefox = Firefox(tmp_path_factory.mktemp("firefox"))
-    yield firefox
-    firefox.quit()
 
 
 @pytest.fixture(params=["browser", "firefox"])

@@ -76,8 +76,8 @@ async function showPipeline() {
   if (route === undefined) return;
   followPipelines(new URL(`..${route.path}`, location), () => ({}), (statuses) => {
     const status = statuses.get(PIPELINE);
-    const lag = Number.isFinite(status?.lag_s) ? `, ${status.lag_s.toFixed(1)} s behind` : "";
-    setText("pipeline", status ? `Pipeline: ${status.state}${lag}` : "");
+    const speed = Number.isFinite(status?.records_per_s) ? `, ${number.format(Math.round(status.records_per_s))} records/s` : "";
+    setText("pipeline", status ? `Pipeline: ${status.state}${speed}` : "");
     element("health").hidden = status === undefined;
     if (status) element("health").replaceChildren(...healthOf(status).flatMap(([name, text]) => [create("dt", name), create("dd", text)]));
   });
@@ -88,8 +88,8 @@ function healthOf(status) {
   const figure = (value, format) => (Number.isFinite(value) ? format(value) : "\u2013");
   return [
     ["State", [status.state, status.reason].filter((text) => text && typeof text === "string").join(": ")],
-    ["Behind", figure(status.lag_s, (seconds) => `${seconds.toFixed(1)} s`)],
-    ["Speed", figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))} records/s`)],
+    ["Records", figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))}/s`)],
+    ["Commit", figure(status.commit_s, (seconds) => `${number.format(Math.round(seconds * 1000))} ms`)],
     ["Restarts", figure(status.restarts, number.format)],
   ];
 }
