@@ -71,4 +71,5 @@ class Backlog:
 
 
 def _size(record: Record) -> int:
-    return RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+    headers = sum([len(name) + len(value or b"") for name, value in record.headers])
+    return RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers

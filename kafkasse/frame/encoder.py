@@ -278,12 +278,13 @@ class Encoder:
             if size >= MAX_PIECE_BYTES or (is_timed and encoded and time.monotonic() > deadline):
                 break
             try:
-                encoded.append(self._encode_selected(RecordView(*partition, record, self._decoder), selector))
+                each = self._encode_selected(RecordView(*partition, record, self._decoder), selector)
             except _STOPS:
                 if not encoded:
                     raise
                 break
-            size += len(record.value or b"") + id_size
+            encoded.append(each)
+            size += id_size + len(each[1][1] if each is not None else record.value or b"")
         end = start + len(encoded)
         frames: list[bytes] = []
         offsets: list[int] = []

@@ -80,6 +80,17 @@ def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch: pytest.
     wait_until(lambda: world.slow.read(0) or world.slow.can_park)
 
 
+def test_a_backlog_counts_all_bytes_of_a_record() -> None:
+    """A producer could otherwise fill the memory with large headers while a hook waits."""
+    world = World()
+    world.write(0)  # the hook waits with this record
+    world.log.append("t", b"v" * 100, key=b"k" * 20, headers=[("h" * 3000, b"x" * 40_000), ("empty", None)])
+
+    world.tail.turn(0)
+
+    assert backlog.RECORD_BYTES + 43_125 == world.backlog.bytes
+
+
 def test_the_totals_of_a_parked_client_include_what_it_received_before_its_backlog_was_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

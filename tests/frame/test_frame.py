@@ -668,6 +668,17 @@ def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
     assert 3 <= len(encode(Encoder(), small, ids))
 
 
+@pytest.mark.parametrize("id_type", IdType)
+def test_a_piece_has_few_bytes_of_keys_and_headers(id_type: IdType) -> None:
+    """A format may send them, so a producer could make a piece large with small values."""
+    headers = [("h", b"x" * 50_000)]
+    records = [Record(b"{}", key=b"k" * 50_000, headers=headers, offset=offset) for offset in range(10)]
+
+    pieces = encode(Encoder("envelope"), Batch(Partition("t", 3), records, 10), writer(id_type))
+
+    assert [1] * 10 == [len(each.frames) for each in pieces]
+
+
 def encode(encoder: Encoder, batch: Batch, ids: IdWriter) -> list[Piece]:
     pieces = [encoder.encode_piece(batch, 0, ids)]
     while pieces[-1].end < len(batch.records):
