@@ -195,6 +195,16 @@ def test_reads_a_partition_that_was_added_since_from_its_start(log: MemoryLog) -
     assert [] == start.gaps
 
 
+def test_keeps_the_leader_epoch_of_an_offset_that_does_not_change(log: MemoryLog) -> None:
+    """It belongs to the record before that offset. Without it, a later truncation could not be noticed."""
+    log.elect_leader("t")
+    epoch = entry(offset=6, leader_epoch=0)
+
+    assert {ZERO: 0} == resolved(log, epoch).epochs
+    log.drop_before("t", 6)
+    assert {} == resolved(log, entry(offset=1, leader_epoch=0)).epochs
+
+
 def test_declares_a_truncated_log(log: MemoryLog) -> None:
     """If an offset of kafkasse is beyond the end, the log lost records. The stream starts at the end, after a gap."""
     start = resolved(log, entry(offset=9, topic_id=topic_id_of(log)), entry(1, offset=0))
