@@ -16,6 +16,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.explain import Explanation, explain, text
+from tests.pipelines.full import takes_minutes
 
 
 def copy(rows: DataFrame) -> DataFrame:
@@ -75,6 +76,7 @@ def test_says_which_modes_accept_the_query(
     assert "== Physical Plan ==" in lines
 
 
+@takes_minutes
 def test_real_time_mode_accepts_the_demo(spark: SparkSession) -> None:
     """Its operators run in the JVM."""
     assert explain(spark, TOPN).rejections == {"realtime": None, "microbatch": None}

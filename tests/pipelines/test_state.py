@@ -15,6 +15,7 @@ from kafkasse.commands import main
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.countries import country, tombstone
+from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
 
 TIMEOUT_S = 120
@@ -37,6 +38,7 @@ def state(
     return run
 
 
+@takes_minutes
 def test_shows_the_size_and_the_rows_of_the_state(
     spark: SparkSession, topics: Topics, tmp_path: Path, state: Run
 ) -> None:
