@@ -273,6 +273,7 @@ class TestExplorer:
         console.wait_for_number("#deletes", 1)
         console.change(delete=True)
         console.wait_for("#state", "Stopped")
+        console.wait_for_number("#errors", 1)
 
         assert ["gap", "message", "message", "delete", "error"] == [row[1] for row in console.rows()]
         assert "orders 0:0\u20133" == console.rows()[0][2]
