@@ -33,6 +33,7 @@ ROUTES: dict[str, Any] = {
         "access": ["staff"],
         "where": {"key": "{customer}"},
         "start": "earliest",
+        "client_filters": ["filter"],
     },
 }
 
