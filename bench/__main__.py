@@ -24,6 +24,7 @@ from bench import (
     idle,
     opening,
     personal,
+    pipeline_executors,
     pipeline_state,
     report,
     returning,
@@ -61,6 +62,7 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "filtering": filtering.measure,
     "decoding": decoding.measure,
     "pipeline_state": pipeline_state.measure,
+    "pipeline_executors": pipeline_executors.measure,
 }
 
 ROUNDS = 5

@@ -35,6 +35,7 @@ KEYS_PER_GROUP = 1000
 WARM_UP = 30
 RESULT_TIMEOUT_S = 200.0
 BURST = 20_000
+MAX_LOG_BYTES = 1_000_000
 # The name, the unit and the goal with the largest state.
 FIGURES = (
     ("load", "records/s", math.nan),
@@ -87,12 +88,20 @@ class Topics:
 
     def load(self, keys: int) -> None:
         """Write all keys, and wait until the pipeline has processed them."""
+        self._wait(*self.write(keys))
+
+    def write(self, keys: int) -> list[bytes]:
+        """Write all keys. Returns bytes that the Top 3 contain when the pipeline has processed all keys."""
         for key in range(keys):
             self._send(key, key, key % PARTITIONS)
             if key % 10_000 == 0:
                 self._producer.flush()
-        for partition in range(PARTITIONS):
-            self._wait(self._send(keys + partition, self._next_rank(), partition))
+        return [self._send(keys + partition, self._next_rank(), partition) for partition in range(PARTITIONS)]
+
+    def read(self) -> bytes:
+        """Return the value of the next result, or b"" if there is none yet."""
+        record = self._consumer.poll(0.1)
+        return (record and record.value()) or b""
 
     def _next_rank(self) -> int:
         self._rank += 1
@@ -106,13 +115,13 @@ class Topics:
         self._producer.poll(0)
         return f'"rank":{rank},'.encode()
 
-    def _wait(self, mark: bytes) -> None:
-        deadline_s = time.monotonic() + RESULT_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            record = self._consumer.poll(0.1)
-            if record is not None and record.value() and mark in record.value():
-                return
-        raise TimeoutError(f"no Top 3 contains {mark!r}")
+    def _wait(self, *marks: bytes) -> None:
+        missing, deadline_s = set(marks), time.monotonic() + RESULT_TIMEOUT_S
+        while missing:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no Top 3 contains {missing}")
+            value = self.read()
+            missing = {mark for mark in missing if mark not in value}
 
     def promotions(self, keys: int, count: int) -> Iterator[float]:
         """Make random keys the largest of their groups. Yields the latencies in milliseconds."""
@@ -146,18 +155,39 @@ class Topics:
         return BURST / (time.perf_counter() - began_s)
 
 
-class Running:
-    """A running pipeline."""
+class PipelineFailedError(Exception):
+    """The pipeline ended, or started again after a failure, before it was ready. The message is its log."""
 
-    def __init__(self, servers: str, checkpoint: str) -> None:
+
+class Running:
+    """A running pipeline.
+
+    Raises:
+        PipelineFailedError: the pipeline is not ready and will not be.
+    """
+
+    def __init__(self, servers: str, checkpoint: str, *more: str) -> None:
         self._began_s = time.perf_counter()
         words = ["pipeline", "run", "bench.pipeline_state:pipeline", "--bootstrap-servers", servers]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is deleted when this object is
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kafkasse", *words, "--checkpoint", checkpoint], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "kafkasse", *words, "--checkpoint", checkpoint, *more],
+            stdout=self._log,
+            stderr=self._log,
         )
-        assert self._process.stdout
-        self._process.stdout.readline()
+        while b"kafkasse pipeline: ready" not in self._output():
+            if self.has_failed():
+                self.stop()
+                raise PipelineFailedError(self._output().decode())
+            time.sleep(0.02)
         self.ready_s = time.perf_counter() - self._began_s
+
+    def _output(self) -> bytes:
+        return os.pread(self._log.fileno(), MAX_LOG_BYTES, 0)
+
+    def has_failed(self) -> bool:
+        """Whether the pipeline has ended, or started again after a failure."""
+        return self._process.poll() is not None or b"state=restarting" in self._output()
 
     def since_start_s(self) -> float:
         return time.perf_counter() - self._began_s

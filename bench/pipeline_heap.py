@@ -1,0 +1,70 @@
+"""The smallest heap with which a pipeline runs, and its memory, with states of different sizes.
+
+    python -m bench.pipeline_heap [--keys 10000 100000] [--heaps 480 512]
+
+For each number of keys and each heap, an embedded broker contains all keys, with 1,000 keys for each group. A heap is large
+enough if one JVM reads them, runs for COMMIT_S, and a second one resumes from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+
+from bench.machine import commit, machine
+from bench.pipeline_state import KEYS_PER_GROUP, PipelineFailedError, Running, Topics, broker_with_topics
+
+COMMIT_S = 25.0  # the time of two commits in real-time mode
+TIMEOUT_S = 100.0
+
+
+def memory_mb(keys: int, heap_mb: int) -> float | None:
+    """Return the memory of the pipeline's processes, or None if the heap is too small."""
+    with broker_with_topics() as servers, tempfile.TemporaryDirectory() as checkpoint:
+        topics = Topics(servers, max(1, keys // KEYS_PER_GROUP))
+        found = 0.0
+        for count in (keys, 0):
+            marks = topics.write(count)
+            try:
+                running = Running(servers, checkpoint, "--memory", f"{heap_mb}m")
+            except PipelineFailedError:
+                return None
+            try:
+                if not _processes(topics, marks, running):
+                    return None
+                found = max(found, running.memory_mb())
+            finally:
+                running.stop()
+    return found
+
+
+def _processes(topics: Topics, marks: list[bytes], running: Running) -> bool:
+    """Whether the pipeline processes all records, and then runs for COMMIT_S."""
+    missing, deadline_s = set(marks), time.monotonic() + TIMEOUT_S
+    while missing:
+        if running.has_failed() or time.monotonic() > deadline_s:
+            return False
+        value = topics.read()
+        missing = {mark for mark in missing if mark not in value}
+    time.sleep(COMMIT_S)
+    return not running.has_failed()
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--heaps", type=int, nargs="+", default=[480, 512], help="in MiB")
+    args = parser.parse_args()
+    print(f"{machine()}; commit {commit()}; load average {os.getloadavg()[0]:.1f}")
+    print("| keys | heap [MiB] | memory of the pipeline [MiB] |\n| ---: | ---: | ---: |")
+    for keys in args.keys:
+        for heap_mb in args.heaps:
+            found = memory_mb(keys, heap_mb)
+            print(f"| {keys:,} | {heap_mb} | {'too small' if found is None else f'{found:,.0f}'} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
