@@ -76,7 +76,7 @@ def open_kafka_log(config: Config, cluster: str = "") -> Log:
 
 
 def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
-    """Create a Flask app that serves /{topics}, the named routes, the demo's pages, and the endpoints under /-/.
+    """Create a Flask app that serves /{topics}, the named routes, the demo's page, and the endpoints under /-/.
 
     Raises:
         ConfigurationError: a setting is not valid, there is nothing to serve, or a route does not set its access.

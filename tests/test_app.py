@@ -236,7 +236,7 @@ def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> 
 )
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PROPFIND"])
 def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: bool) -> None:
-    """Every response has nosniff. The files of the demo's pages may be cached, but only if the cache revalidates them."""
+    """Every response has nosniff. The files of the demo's page may be cached, but only if the cache revalidates them."""
     log = MemoryLog()
     log.create("t")
     routes = {"topn": {"path": "/topn/updates", "topics": ["t"]}}

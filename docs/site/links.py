@@ -1,4 +1,4 @@
-"""Check the links to other sites: `make links`. A link that does not work is an error. Needs the network."""
+"""Check the links to other sites: `make links`. A link that does not work is an error. The command needs the internet."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Core:
         self._retry_s = DEFAULT_RETRY_S
         self._failures = 0
         self._events = 0  # that this connection has received
-        self._was_open = False  # whether any connection was
+        self._was_open = False  # whether an earlier connection was open
         self._is_open = False
 
     def request_headers(self) -> dict[str, str]:
@@ -158,7 +158,7 @@ class Core:
         return self._can_refresh and not self.wants_new_token
 
     def wait_s(self, failure: Retryable, open_s: float) -> float:
-        """Return how long to wait before the next connection. After a response of 401, the client tries a new token at once.
+        """Return how long to wait before the next connection. After a 401 response, the client tries a new token at once.
 
         Args:
             failure: why the last connection ended.

@@ -35,7 +35,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Original(NamedTuple):
-    """The record of a dead letter, and the reason why it became one."""
+    """The original record of a dead letter, and the reason why it became a dead letter."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ def replay(topic: str, kafka: Mapping[str, Any], dry_run: bool) -> None:
     Args:
         topic: the topic of the dead letters.
         kafka: settings of kafka-python's client that override those of kafkasse.
-        dry_run: whether to list them.
+        dry_run: whether to list the dead letters instead of replaying them.
 
     Raises:
         CommandError: Kafka does not complete the replay.

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what the commands that run Spark do with them."""
+"""Options that several commands share, and helpers of the commands that run Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from kafkasse.errors import CommandError
 
-# Of commands that load the settings. The value is the argument `kafka` of Config.load().
+# For commands that load the settings. The value is the argument `kafka` of Config.load().
 KAFKA = click.option(
     "--bootstrap-servers",
     "kafka",
@@ -26,7 +26,7 @@ def _addresses(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-# Of commands that run Spark, which do not load the settings.
+# For commands that run Spark, which do not load the settings.
 BOOTSTRAP_SERVERS = click.option(
     "--bootstrap-servers",
     metavar="HOST:PORT,...",
@@ -53,7 +53,7 @@ LOG_LEVEL = click.option(
 
 
 def client_properties(kafka_config: Path | None) -> str:
-    """Return the content of the file --kafka-config.
+    """Return the content of the file that --kafka-config names, or "" without the option.
 
     Raises:
         CommandError: the file cannot be read.

@@ -214,13 +214,13 @@ def status(kafka: dict[str, str] | None, kafka_config: Path | None, topic: str, 
 @command.command(epilog=STATE_EPILOG)
 @click.argument("name")
 @click.option(
-    "--checkpoint", metavar="DIR", help="The directory of the checkpoints. The default is that of the pipeline."
+    "--checkpoint", metavar="DIR", help="The directory of the checkpoints. The default is the pipeline's own setting."
 )
 @click.option("--key", metavar="KEY", help="Print the rows of this key or group as JSON, instead of the sizes.")
 def state(name: str, checkpoint: str | None, key: str | None) -> None:
     """Print the size of the state of the pipeline NAME, as of its last commit.
 
-    The command reads the checkpoint. It does not use Kafka, and the pipeline may be running.
+    The command reads only the checkpoint, not Kafka. The pipeline may be running.
     """
     from kafkasse.pipelines import catalog
     from kafkasse.pipelines import state as states
@@ -257,7 +257,7 @@ def _with_topic(option: str, given: object, named: Mapping[str, Any], topic: str
 
 
 def _client_settings(kafka: dict[str, str] | None, kafka_config: Path | None) -> dict[str, Any]:
-    """Return the settings of kafka-python's client that the options contain. They override those of kafkasse."""
+    """Return the options as settings of kafka-python's client, which override kafkasse's settings."""
     from kafkasse.config import java_properties
 
     return java_properties.client_settings(options.client_properties(kafka_config)) | (kafka or {})

@@ -65,9 +65,9 @@ def _sockets() -> list[Path]:
     sockets = [socket for folder in runtime.folders() for socket in runtime.sockets(folder)]
     if not sockets:
         raise CommandError(
-            f"found no server of this user in {runtime.base()}. Does it run with kafkasse's gunicorn settings"
-            " (gunicorn -c python:kafkasse.server.gunicorn_conf MODULE:APP)? If it has another directory,"
-            f" set {runtime.BASE_VARIABLE} to it"
+            f"found no server of this user in {runtime.base()}; start the server with kafkasse's gunicorn settings"
+            " (gunicorn -c python:kafkasse.server.gunicorn_conf MODULE:APP). If the server has another directory,"
+            f" set {runtime.BASE_VARIABLE} to that directory"
         )
     return sockets
 

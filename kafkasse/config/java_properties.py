@@ -1,4 +1,4 @@
-"""Translate the client settings of Kafka's own tools, a Java properties file, into those of kafka-python's client.
+"""Translate client settings for Kafka's own tools (a Java properties file) into settings of kafka-python's client.
 
 Only the settings of the connection are translated: addresses, TLS and logins. This module opens no connection.
 """
@@ -48,7 +48,7 @@ def client_settings(text: str) -> dict[str, Any]:
     """Return the settings of kafka-python's client for the connection that a properties file describes.
 
     Raises:
-        CommandError: Python cannot read the stores or use the login. The message contains no value.
+        CommandError: Python cannot use the truststore or the keystore. The message contains no value of the file.
     """
     properties = parse(text)
     for store in ("truststore", "keystore"):

@@ -163,7 +163,7 @@ class Feeds:
         client: str,
         selector: Selector | None,
     ) -> Reader:
-        take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as the rest
+        take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
         ids = self._ids_in_ring(feed, route, position, topics, since)
         gaps: list[Gap] = []
         snapshot: SnapshotReader | None = None

@@ -20,7 +20,7 @@ DEFAULT_BUFFER_BYTES = 33_554_432  # the producer's buffer.memory
 
 
 class Admin:
-    """Asks Kafka about topics, and creates and deletes them: `with Admin(spark, kafka) as admin`.
+    """Describes, creates and deletes topics: `with Admin(spark, kafka) as admin`.
 
     Args:
         spark: the session whose JVM contains Kafka's client.
@@ -92,9 +92,9 @@ class Admin:
 
         Args:
             topic: the name of the topic.
-            fix: what the user can do if this fails.
+            fix: the end of the error message: what the user can do.
             settings: the settings of the topic.
-            partitions: their number; None: the default of the brokers.
+            partitions: the number of partitions, or None for the brokers' default.
 
         Raises:
             CommandError: the topic does not exist and cannot be created.
@@ -108,13 +108,13 @@ class Admin:
             self._admin.createTopics([new.configs(dict(settings))]).all().get()
         except Py4JJavaError as error:
             cause = error.java_exception.getCause()
-            if cause.getClass().getSimpleName() != "TopicExistsException":  # another process has created it meanwhile
+            if cause.getClass().getSimpleName() != "TopicExistsException":  # else another process has created it
                 raise CommandError(
                     f"the topic {topic} does not exist and cannot be created ({cause.getMessage()}); {fix}"
                 ) from error
 
     def delete(self, topics: Iterable[str]) -> None:
-        """Delete those of the topics that exist, as far as the user may delete them."""
+        """Delete the topics that exist. A topic that the user may not delete is left."""
         existing = self.names()
         deleted = self._admin.deleteTopics([each for each in topics if each in existing])
         for future in deleted.topicNameValues().values():

@@ -37,7 +37,7 @@ def current(files: Files, first: str) -> str:
 def remove_unfinished(spark: SparkSession, checkpoint: str) -> None:
     """Remove the temporary files of a query that was killed while it wrote its offsets or a commit.
 
-    Spark rejects a checkpoint without a commit if these directories contain any file, so it would never start again.
+    Spark rejects a checkpoint without a commit if these directories contain any file, so the query would never start again.
     """
     files = Files(spark)
     for directory in ("offsets", "commits"):

@@ -82,7 +82,7 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
 
 
 def checkpoint_of(pipeline: str) -> str:
-    """Return the checkpoint of the query for dead letters, which is in that of the pipeline."""
+    """Return the checkpoint of the query for dead letters. It is inside the pipeline's checkpoint."""
     return f"{pipeline}/dead-letters"
 
 

@@ -63,7 +63,7 @@ class Files:
         return int(system.getContentSummary(path).getLength()) if system.exists(path) else 0
 
     def names(self, directory: str) -> list[str]:
-        """Return the names of the files and directories in a directory. There are none if it does not exist."""
+        """Return the names of the files and directories in a directory. A directory that does not exist has none."""
         system, path = self._open(directory)
         return [str(each.getPath().getName()) for each in system.listStatus(path)] if system.exists(path) else []
 

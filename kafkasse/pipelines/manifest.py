@@ -11,7 +11,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines.pipeline import Pipeline
 
 FILE = "kafkasse.json"  # in the directory of the checkpoint
-FIELDS, SELECT = "fields", "select"  # the names of a query's settings to which entries can be added
+FIELDS, SELECT = "fields", "select"  # settings of a query to which entries can be added
 State = dict[str, dict[str, dict[str, str]]]  # {"1": {"fields": {"item.price": "double"}}}, numbered by operator
 
 

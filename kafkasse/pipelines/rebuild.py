@@ -152,7 +152,7 @@ class _Rebuild:
 
 def _create_like(admin: Admin, topic: str, copy: str) -> None:
     """Create a compacted topic with the partitions of another one, if it does not exist."""
-    fix = f"allow it, or create it for the rebuild with the partitions of {topic} and cleanup.policy=compact"
+    fix = f"allow the pipeline to create it, or create it with the partitions of {topic} and cleanup.policy=compact"
     settings = COMPACTED | {"max.message.bytes": str(admin.max_bytes([topic])[topic])}
     admin.create(copy, fix, settings, len(admin.offsets(topic)))
 

@@ -193,7 +193,7 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
             raise CommandError(
                 f"Spark's JVM ({runtime.java_executable()}) did not start; its output above gives the reason"
             ) from error
-        except Py4JJavaError as error:  # its text is in the JVM, which ends next
+        except Py4JJavaError as error:  # read its text now, because the JVM is about to exit
             reason = str(error.java_exception.toString()).splitlines()[0]
             if any(name in reason for name in TOO_SMALL):
                 raise CommandError(f"the heap is too small for Spark; use --memory {MIN_HEAP} or more") from error

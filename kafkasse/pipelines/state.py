@@ -1,4 +1,4 @@
-"""Read the state in a checkpoint with Spark's state reader. Kafka is not used, and the pipeline may be running."""
+"""Read the state in a checkpoint with Spark's state reader. This module does not use Kafka. The pipeline may be running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
         operator: the number of the operator in the checkpoint.
         name: the name of the variable or of the operator.
         partitions: the number of state partitions.
-        rows: the struct `key`, the number `partition_id`, and the structs that the state has for a key.
+        rows: the struct `key`, the number `partition_id`, and the structs that the state contains for the key.
     """
 
     operator: int
@@ -39,7 +39,7 @@ class Part:
     rows: DataFrame
 
     def of_key(self, key: str) -> DataFrame:
-        """Return the rows whose key has a column with this text."""
+        """Return the rows whose key has a text column that equals `key`."""
         type_ = self.rows.schema["key"].dataType
         texts = (
             [field.name for field in type_ if isinstance(field.dataType, StringType)]

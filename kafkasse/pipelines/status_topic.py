@@ -35,7 +35,8 @@ class StatusTopic:
         jvm = private_spark.java(spark)
         self._jvm, self._topic = jvm, topic
         with Admin(spark, kafka) as admin:
-            admin.create(topic, "allow it, or create it with cleanup.policy=compact", COMPACTED, partitions=1)
+            fix = "allow the pipeline to create it, or create it with cleanup.policy=compact"
+            admin.create(topic, fix, COMPACTED, partitions=1)
         settings = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER, "max.block.ms": MAX_BLOCK_MS}
         properties = private_spark.properties(spark, kafka | settings)
         self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)

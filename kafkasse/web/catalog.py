@@ -115,7 +115,7 @@ class Catalog:
         return found
 
     def _find_root(self) -> str:
-        # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's pages.
+        # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's page.
         is_own = current_app.blueprints.get(request.blueprint or "") is self._blueprint
         endpoint = f"{request.blueprint if is_own else self._name}.-problem"
         (rule,) = current_app.url_map.iter_rules(endpoint)

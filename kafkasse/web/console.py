@@ -27,7 +27,7 @@ from kafkasse.web.pages import CLIENT, HEADERS, PAGE
 from kafkasse.web.pages import NAME as DEMO
 
 FILES = Path(__file__).parent / "console"
-# The files that the demo's pages use too.
+# The demo's page uses these files, too.
 SHARED = {each.name: each for each in (CLIENT, PAGE / "assets/pipelines.js", PAGE / "assets/shared.css")}
 PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"

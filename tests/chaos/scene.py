@@ -460,7 +460,7 @@ class Scene:
 
 
 def _print_connections(histories: Iterable[History]) -> None:
-    """Print how each connection of these clients started, so that a violation that is rare can be explained."""
+    """Print how each connection of these clients started, to explain a rare violation."""
     for history in histories:
         for number, each in enumerate(history.connections):
             print(f"{history.client}, connection {number}: {each.status} for {each.sent_id} at {each.began:.1f}")

@@ -169,7 +169,7 @@ def test_a_second_401_ends_the_stream(client: type[AnyStream], serve: Serve) -> 
 
 
 def test_each_token_of_a_quiet_stream_may_expire(client: type[AnyStream], serve: Serve) -> None:
-    """A token that the server has accepted is no longer the new token after which a 401 is final."""
+    """A 401 is final only for a new token. A token that the server has accepted is not new, so the client refreshes it."""
     expires = Sends(START, "ends"), Answers(401)
     server = serve(*expires, *expires, Sends(START + message(1)))
 

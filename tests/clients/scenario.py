@@ -204,7 +204,7 @@ class Scenario:
             self._writer = stack.enter_context(closing(Writer(self._bootstrap_servers)))
             self._server = self._serve()
             stack.callback(lambda: self._server.stop())
-            # While a client with a token waits for the others, its token expires, and each quiet stream doubles its backoff.
+            # Clients with a token start last: a token that expires during the wait for other clients doubles the backoff.
             for has_token in (False, True):
                 self.clients += [stack.enter_context(closing(each)) for each in self._started(has_token)]
                 self._wait_until(lambda client: bool(client.first_id), START_TIMEOUT_S)

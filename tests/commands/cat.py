@@ -1,4 +1,4 @@
-"""`kafkasse cat`, and a server whose responses, errors and interruptions each test chooses."""
+"""Run `kafkasse cat` against a server. Each test chooses the responses, errors and interruptions of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pytest
 from kafkasse.commands import main
 
 TIMEOUT_S = 60  # for a whole run of the command, so that a hang becomes a failure
-RETRY_SOON = b"retry: 1\n\n"  # otherwise the client waits a second before it reconnects
+RETRY_SOON = b"retry: 1\n\n"  # the default is a second
 ID = '[{"topic":"t","partition":0,"offset":%d}]'
 
 

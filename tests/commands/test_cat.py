@@ -1,4 +1,4 @@
-"""What `kafkasse cat` reads and prints, and how it ends."""
+"""The input, the output and the exit codes of `kafkasse cat`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections of `kafkasse cat`: how it resumes, which errors it retries, and what it sends to which server."""
+"""`kafkasse cat` resumes, retries temporary errors, and sends tokens, headers and cookies only to the requested server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.processes
     ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk"],
 )
 def test_resumes_after_the_last_complete_event(serve: Callable[..., Server], first: Response) -> None:
-    """No event is lost or printed twice, however the connection breaks."""
+    """No event is lost or printed twice, no matter how the connection breaks."""
     server = serve(first, stream(event(1) + event(2), end="hold"))
 
     done = run_cat(server.url, "--max", "3")

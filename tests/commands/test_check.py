@@ -69,7 +69,7 @@ def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Clus
 
 
 def test_reports_what_keeps_the_server_from_starting(check: Check, tmp_path: Path) -> None:
-    """The command creates what the server creates, so a missing file or package is an error."""
+    """The command creates the same objects as the server, so it reports a missing file or package."""
     (tmp_path / "keys").write_text("")
 
     done = check(

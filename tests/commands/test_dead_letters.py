@@ -112,7 +112,7 @@ def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
 
 
 def test_a_dry_run_writes_nothing(world: World) -> None:
-    """It lists the records that would be replayed, with the reasons of their dead letters."""
+    """The command lists the records that it would replay, with the reasons why they are dead letters."""
     world.letter(7)
 
     result = world.replay("--dry-run")
@@ -122,7 +122,7 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
 
 
 def test_connects_with_the_properties_of_a_file(world: World, tmp_path: Path) -> None:
-    """The file of `kafkasse pipeline run --kafka-config` works here too."""
+    """The command accepts the file that `kafkasse pipeline run --kafka-config` reads."""
     world.letter(7)
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={world.servers}\nsecurity.protocol=PLAINTEXT\n")

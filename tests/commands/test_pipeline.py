@@ -150,7 +150,7 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
 
 @takes_minutes
 def test_a_heap_that_is_too_small_for_spark_is_reported(topics: Topics) -> None:
-    """More attempts would not help, so the pipeline ends at once."""
+    """The error is permanent, so the pipeline exits without a retry."""
     code, out, err = output(*run_words(topics, "--memory", "256m"))
 
     assert (1, "") == (code, out)

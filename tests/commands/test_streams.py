@@ -52,7 +52,7 @@ def test_a_stream_that_does_not_exist_is_an_error(server: Server, capsys: pytest
 def test_without_a_server_it_names_the_settings_and_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The server may run with only the worker class, or have another directory."""
+    """The server may run without kafkasse's gunicorn settings, or use another directory."""
     monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path / "none"))
 
     assert 1 == main(["streams"])

@@ -1,4 +1,4 @@
-"""A file of Kafka's own tools gives kafka-python's client the same connection."""
+"""kafka-python's client connects with a properties file of Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_reads_the_format_of_java() -> None:
 
 
 def test_translates_a_login_over_tls() -> None:
-    """The user, the password and the files have other names in Python. Settings of producers and consumers are left out."""
+    """The settings get their names in kafka-python. Settings of producers and consumers are ignored."""
     text = """
 security.protocol=SASL_SSL
 sasl.mechanism=SCRAM-SHA-512
@@ -55,7 +55,7 @@ max.request.size=1000
     ],
 )
 def test_rejects_what_only_java_can_use(text: str, reason: str) -> None:
-    """The error says what to do, and shows no value."""
+    """The error names the fix, and contains no value of the file."""
     with pytest.raises(CommandError, match=reason) as caught:
         java_properties.client_settings(text)
 

@@ -320,7 +320,7 @@ def test_reads_a_partition_as_soon_as_it_has_a_leader(
 def test_the_event_id_has_the_offset_of_a_partition_as_soon_as_it_has_a_leader(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first record, too. Until then, a client that reconnects would search for the offset by time again."""
+    """This applies before the first record, too. Otherwise, a client that reconnects would search by time again."""
     monkeypatch.setattr(catch_up, "FIND_PENDING_S", 0.0)
     log.lose_leader("t")
     client = Client(log)

@@ -318,7 +318,7 @@ def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id(
 
 
 def test_a_client_that_falls_behind_receives_each_of_its_records_once() -> None:
-    """Its own cursor starts after the records that it has received, and after those of others before the end of the ring."""
+    """The client's own cursor skips the records that the client has received, and older records of other clients."""
     crowd = Crowd(1)
     reader = crowd.open(Selector.of(["7"]))
     crowd.append(7, 5)

@@ -177,7 +177,7 @@ def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world: World) -> N
 def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(
     world: World, id_type: IdType, timestamp: int
 ) -> None:
-    """A client of this feed can resume at a copy of the topic without a record more or less."""
+    """A client of this feed can resume at a copy of the topic without lost or repeated records."""
     world.first_id(id_type, Encoder())
     world.log.append("t", b'{"n":1}', timestamp=5000)
     turn(world.tails[0])

@@ -134,7 +134,7 @@ def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:
 
 
 def test_checks_the_partitions_of_many_topics_in_linear_time(log: MemoryLog) -> None:
-    """A position of 50 topics with 50 partitions each has 2,500 entries, which are visited once and not 50 times."""
+    """The check visits each of the 2,500 entries once, not once for each of the 50 topics."""
     for number in range(50):
         log.create(f"many.{number}", 50)
     names = [f"many.{number}" for number in range(50)]
@@ -170,7 +170,7 @@ def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log: Memor
 
 
 def test_an_event_id_for_a_copy_has_a_timestamp_only_at_the_end(log: MemoryLog) -> None:
-    """At the end, all further records are later than the timestamp. Elsewhere, a guessed timestamp could skip records."""
+    """At the end of a partition, new records have later timestamps. Elsewhere, a guessed timestamp could skip records."""
     position, topics = of_topics(["t"]), log.describe(["t"])
 
     at_end = resolve(log, position, topics, StartAt.LATEST, id_type=IdType.BOTH)

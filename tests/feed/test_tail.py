@@ -178,7 +178,7 @@ def test_keeps_a_feed_for_a_while_after_its_last_reader(world: World) -> None:
 
 
 def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of partitions, two turns are shorter than one. Meanwhile the tail does not drop the new feed."""
+    """A stream with thousands of partitions opens in two short turns. Between them, the tail does not drop the new feed."""
     world = World(idle_feed_timeout_s=0.0)
     turns = []
     monkeypatch.setattr(feeds, "take_turn", lambda: (turns.append(1), world.turn()))
@@ -190,7 +190,7 @@ def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stream_that_cannot_open_is_not_counted(world: World) -> None:
-    """Otherwise, its feed would never be dropped."""
+    """A stream that stays counted would keep its feed forever."""
     live = world.open("a")
     with pytest.raises(InvalidPosition):
         world.open({"topic": "a", "partition": 0, "offset": 9}, {"topic": "a", "partition": 1, "offset": 0})
@@ -199,7 +199,7 @@ def test_a_stream_that_cannot_open_is_not_counted(world: World) -> None:
 
 
 def test_a_client_that_is_ahead_of_the_feed_receives_each_record_once(world: World) -> None:
-    """It has already received a record that the tail has not read yet."""
+    """The client has received a record that the tail has not read yet."""
     first = world.open("a")
     world.write("a", 1)
     position = json.loads(first.position_id)
@@ -215,7 +215,7 @@ def test_a_client_that_is_ahead_of_the_feed_receives_each_record_once(world: Wor
 
 
 def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world: World) -> None:
-    """Its event IDs would contain the old topic ID, so that it would receive records again when it resumes."""
+    """With the old topic ID in its event IDs, the client would receive records again when it resumes."""
     old = world.open("a")
     world.log.delete("a")
     world.log.create("a", 2)

@@ -832,7 +832,7 @@ def test_refreshes_the_metadata_with_a_backoff(cluster, opened):
 
 
 def test_reports_a_permanent_error_while_it_finds_leaders(log, opened, monkeypatch):
-    """For example, the password was changed. A cursor that retried forever would leave its streams without records."""
+    """The password may have changed, for example. If the cursor retried forever, its streams would receive no records."""
     cursor = opened(NO_LEADER)
     rejected = ConfigurationError("Kafka rejects the password.")
 

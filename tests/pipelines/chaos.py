@@ -45,7 +45,7 @@ class Run:
     """One run: a broker, topics, a pipeline that is started again after it was killed, and a writer of edits.
 
     Args:
-        seed: determines the edits, and the order of the faults.
+        seed: the seed of the edits and of the faults.
         directory: for the checkpoint, the broker's data and the logs.
         cluster: where the pipeline runs; None for a local Spark.
     """
@@ -192,7 +192,7 @@ class View:
     Attributes:
         top: the latest Top 3 of each continent.
         records: the number of records that the client received.
-        back: the number of records with a lower version than the one before with the same key.
+        back: the number of records with a lower version than the previous record of the same key.
     """
 
     def __init__(self, servers: str) -> None:
@@ -244,7 +244,7 @@ def run(seed: int, seconds: float, on_cluster: bool, path: str) -> None:
                 with closing(one.view()) as view:
                     view.read_until(expected := one.answer())
                 answered_s = time.monotonic() - edited_s
-            with closing(one.view()) as view:  # again, because a late result could replace the right one
+            with closing(one.view()) as view:  # read again, because a late result could replace the right one
                 view.read_to_end()
     print(
         f"seed {seed}: {one.edits} edits, {one.faults} faults, {one.starts} starts; {answered_s:.0f} s after the last edit, "

@@ -1,4 +1,4 @@
-"""Run the operators in Python on a server of Spark Connect, and compare their results with plain Python.
+"""Run the Python operators on a Spark Connect server, and compare their results with plain Python.
 
 test_connect.py runs this module in a process of its own, because gRPC does not work in a process with gevent.
 """
@@ -68,7 +68,7 @@ def streamed(spark: SparkSession, edits: list[Edit], directory: Path) -> list[Ro
 
 
 def main() -> None:
-    """Raise an AssertionError if a result differs from that of plain Python."""
+    """Raise an AssertionError if a result differs from the one that plain Python computes."""
     chance = Random(3)  # noqa: S311 - not used for cryptography
     groups = [*plain.GROUPS, None]
     edits = plain.numbered(

@@ -304,7 +304,7 @@ def test_a_commit_has_a_limited_size(count: int, complete: bool, monkeypatch: py
 def test_an_error_is_a_crash_unless_the_jvm_has_ended(
     error: Exception, expected: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session explains the end of the JVM, which would otherwise look like an error of the file system."""
+    """session() reports that the JVM exited. The archive must not report this as an error of the file system."""
     monkeypatch.setattr(application, "topics", MagicMock())
     monkeypatch.setattr(application._Application, "_archive_all", MagicMock(side_effect=error))
     options = application.Options("localhost:9092", tmp_path, ["t"], 60)

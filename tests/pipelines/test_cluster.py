@@ -70,7 +70,7 @@ def states(log: Path) -> list[str]:
 def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
     topics: Topics, cluster: Standalone, tmp_path: Path
 ) -> None:
-    """The pipeline waits for slots, and runs again with its state. SIGTERM ends it after a commit."""
+    """The pipeline waits for slots, and resumes with its state. After SIGTERM, it commits and exits."""
     log = tmp_path / "log"
     options = ["--master", cluster.url, "--conf", EXECUTOR_OPTIONS]
     command = [sys.executable, "-m", "kafkasse", *words(topics, tmp_path / "checkpoint"), *options]

@@ -1,4 +1,4 @@
-"""The operators in Python run on a server of Spark Connect."""
+"""The Python operators run on a Spark Connect server."""
 
 from __future__ import annotations
 

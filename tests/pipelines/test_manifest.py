@@ -95,7 +95,7 @@ def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: li
     [("code", 'state.1.fields.size was "bigint" and is null now'), ("size", 'and is "string" now')],
 )
 def test_a_state_without_a_field_or_with_another_type_is_rejected(field: str, difference: str) -> None:
-    """The state has the rows as text, so Spark would read a changed field as null."""
+    """The state contains rows as JSON text, so Spark itself would read a changed field as null."""
     written = replace(manifest(pipeline()), state={"1": {"fields": {"size": "bigint"}}})
 
     with pytest.raises(CommandError, match=difference):

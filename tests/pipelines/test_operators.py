@@ -91,7 +91,7 @@ def test_ranked_equals_plain_python(spark: SparkSession, partitions: None, histo
 def test_latest_per_key_equals_plain_python(
     spark: SparkSession, partitions: None, engine: Engine, histories: list[list[Edit]]
 ) -> None:
-    """With an order, late rows are ignored. Each change of a key has a higher version than the one before.
+    """With an order, late rows are ignored. Each change of a key has a higher version than the previous change.
 
     A removed key has a row without values only if the row before has values.
     """

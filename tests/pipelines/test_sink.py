@@ -79,7 +79,7 @@ def copy(records: DataFrame) -> DataFrame:
 
 
 def test_each_record_has_the_headers_of_the_contract(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """They contain the pipeline and its version, the version of the key, and the position in the source.
+    """The headers contain the pipeline and its version, the version of the key, and the position in the source.
 
     A row without a key becomes a dead letter, because a compacted topic would reject the record.
     """

@@ -64,7 +64,7 @@ def test_shows_the_size_and_the_rows_of_the_state(
 
 
 def test_a_directory_without_a_commit_is_an_error(tmp_path: Path, state: Run) -> None:
-    """The directory of another pipeline does not count."""
+    """The command ignores the checkpoint of another pipeline."""
     (tmp_path / "other-pipeline" / "commits").mkdir(parents=True)
 
     [error] = state()

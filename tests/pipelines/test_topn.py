@@ -31,7 +31,7 @@ CASES: dict[str, tuple[list[Record], dict[str, list[str]]]] = {
         [country("RU", 17), country("FR", 5), country("CN", 9, "Asia"), country("RU", 17, "Asia")],
         {"Europe": ["FR"], "Asia": ["RU", "CN"]},
     ),
-    "a tombstone removes a country, and that of an unknown country changes nothing": (
+    "a tombstone removes a country, and a tombstone of an unknown country changes nothing": (
         [country("FR", 5), country("DE", 4), tombstone("FR"), tombstone("XX")],
         {"Europe": ["DE"]},
     ),
@@ -81,7 +81,7 @@ def test_the_value_contains_all_fields(results: list[Row]) -> None:
 
 
 def test_emits_the_version_and_the_position(results: list[Row]) -> None:
-    """A client that receives a result again can drop it. See tests/pipelines/test_operators.py."""
+    """With the version, a client can drop a repeated result. See tests/pipelines/test_operators.py."""
     [row] = [row for row in results if row.key == "0.Europe"]
 
     assert (1 + 3, {0: 2}) == (row.version, row.position)

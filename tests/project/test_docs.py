@@ -184,7 +184,7 @@ def test_the_client_in_the_readme_reads_a_stream(
 
 
 def test_the_example_of_personal_streams_sends_each_visitor_its_own_records(root: Path) -> None:
-    """The guide to filters selects the records by a field, and the guard provides the claim."""
+    """The example in docs/filters.md selects records by a field. The guard provides the claim."""
     (block,) = _blocks(root / "docs/filters.md", "python")
     names: dict[str, Any] = {}
     exec(block, names)  # noqa: S102 - our own docs

@@ -213,7 +213,7 @@ def _write(cluster: Cluster, topic: str) -> None:
 def test_sigterm_to_each_process_ends_each_stream_with_its_id(
     serve: Callable[..., Server], topic: str, is_master_first: bool
 ) -> None:
-    """Heroku sends SIGTERM to gunicorn's master and to its worker. The worker gets another one from the master."""
+    """Heroku sends SIGTERM to gunicorn's master and to its worker. The worker gets a second SIGTERM from the master."""
     server = serve()
     processes = [server.pid, server.worker]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A network between a browser and a server, which a test can interrupt."""
+"""A TCP proxy between a browser and a server, which a test can interrupt."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Network:
             each.close()
 
     def freeze(self) -> None:
-        """Forward nothing more through the open connections. Close one only when the browser writes to it, as a router does
-        that has forgotten it. New connections work.
+        """Drop what the server sends through the open connections. Close a connection when the browser writes to it, like a
+        NAT router that has dropped its entry for the connection. New connections work.
         """
         for each in self._connections:
             each.is_frozen = True
@@ -43,7 +43,7 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close all connections, and listen no more."""
+        """Close all connections, and stop listening."""
         self.cut()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Real headless browsers. Their start takes seconds, so all tests of a process share them."""
+"""Real headless browsers. A browser takes seconds to start, so all tests of a process share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all files of the demo and of the console have in common."""
+"""Check the headers of the files of the demo and of the console."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ VALIDATORS = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}  # 
 
 
 def check_headers(client: FlaskClient, path: str, **headers: str) -> None:
-    """Check that a file forbids inline scripts, inline styles and sniffing, and revalidates with a 304."""
+    """Check that a file forbids inline scripts, inline styles and sniffing, and that its revalidation gets a 304."""
     response = client.get(path, headers=headers)
 
     assert 200 == response.status_code

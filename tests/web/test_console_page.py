@@ -426,7 +426,7 @@ class TestConnection:
         driver.switch_to.window(first)
 
     def test_seven_tabs_share_one_connection(self, chromium: Console, windows: list[str]) -> None:
-        """Each of them receives each event once, also if it opened later than the others. Pages load meanwhile."""
+        """Each tab receives each event once, even if it opened later than the others. Other pages still load."""
         chromium.change(append=[0, 20])
         for window in windows:
             chromium.browser.switch_to.window(window)
@@ -457,7 +457,7 @@ class TestConnection:
             chromium.wait_for_number("#messages", 1)
 
     def test_resumes_when_the_browser_is_online_again(self, console: Console) -> None:
-        """Without a network, the page says that it is not connected. It resumes when the network is back."""
+        """Without a network, the page shows that it is reconnecting. It resumes when the network is back."""
         with Network(console.server.port) as network:
             console.port = network.port
             console.explore("stream=orders&start=earliest")
@@ -475,7 +475,7 @@ class TestConnection:
             assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
 
     def test_resumes_after_sleep(self, console: Console) -> None:
-        """After sleep, the clock has moved on, and the connection is dead, but nobody has closed it."""
+        """After sleep, the clock has jumped forward, and the connection is dead, but neither side has closed it."""
         with Network(console.server.port) as network:
             console.port = network.port
             console.explore("stream=orders&start=earliest")
@@ -495,7 +495,7 @@ class TestCode:
 
     @pytest.mark.parametrize("language", PROGRAMS)
     def test_each_program_resumes_exactly(self, chromium: Console, tmp_path: Path, language: str) -> None:
-        """It receives each event of the query once, although its stream ends and the program is killed."""
+        """The program receives each event of the query once, although its stream ends and the test kills it."""
         chromium.open("explore")
         chromium.sign_in(TOKEN)
         chromium.wait_for("#session-state", "Signed in")

@@ -817,7 +817,7 @@ class TestFiles:
         "path", ["/-/page/", "/-/page/index.html", "/-/page/../index.html", "/-/page/%2e%2e/index.html"]
     )
     def test_serves_only_assets_below_the_asset_path(self, client: FlaskClient, path: str) -> None:
-        """The page has one URL, and files outside the asset folder have none."""
+        """The page has one URL. Files outside the asset folder have none."""
         assert 404 == client.get(path).status_code
 
     def test_credits_the_data(self, client: FlaskClient) -> None:

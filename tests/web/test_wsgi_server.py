@@ -1,4 +1,4 @@
-"""Recognizing the WSGI server. tests/server/test_wsgi_servers.py runs the other servers; this one needs Apache."""
+"""kafkasse recognizes mod_wsgi, which needs Apache. tests/server/test_wsgi_servers.py runs the other servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafkasse.web.wsgi_server import WsgiServer
 
 
 def test_mod_wsgi_names_the_command_to_use(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The log names it when the app is loaded, and each request for a stream is rejected."""
+    """The log names the command when the app is loaded, and each request for a stream is rejected."""
     monkeypatch.setitem(sys.modules, "mod_wsgi", ModuleType("mod_wsgi"))
 
     server = WsgiServer(1, logging.getLogger("kafkasse"))

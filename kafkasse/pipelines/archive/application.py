@@ -100,7 +100,7 @@ class _Application:
             except PySparkException as error:
                 raise Crashed(f"Spark failed: {failures.first_line_of(error)}", committed=self.has_committed) from error
             except ConnectionError:
-                raise  # the JVM has ended, and the session knows why
+                raise  # the JVM has exited; session() reports the reason
             except (DamagedFile, OSError, InvalidManifest) as error:
                 raise Crashed(f"the archive cannot be changed: {error}", committed=self.has_committed) from error
             except Conflict as error:

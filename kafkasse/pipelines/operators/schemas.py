@@ -1,6 +1,6 @@
 """The rows between the stages of the operators, and the rows of their state. Both implementations use these schemas.
 
-The rows and items of a query are JSON text. So the schema of the state does not change if the query gets another field.
+The rows and items of a query are JSON text, so adding a field to the query does not change the schema of the state.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 //
 // It is a listbox: the arrow keys select an event, and the element of the selected row is its active descendant.
 
-const ROW_PX = 28; // also of the names of the columns, which stay at the top
+const ROW_PX = 28; // the row of column names, which stays at the top, has the same height
 const SPARE_ROWS = 3;
 
 const LABELS = { message: "message", delete: "delete", gap: "gap", error: "error", base64: "base64", position: "position" };
@@ -15,7 +15,7 @@ export class EventList {
   #elements = [];
   #drawn = []; // the event that each element shows
   #removed = 0;
-  #height = 0; // of the scroll container below the names of the columns; 0 while the page shows another view
+  #height = 0; // of the scroll container below the column names; 0 while the page shows another view
   #total = 0; // height of all rows
   #selected = null;
   #onSelect;
@@ -183,7 +183,7 @@ export class EventList {
   }
 }
 
-/** Return the local time of a timestamp, such as 09:05:02.120. Intl.DateTimeFormat takes ten times as long. */
+/** Return the local time of a timestamp, such as 09:05:02.120. Intl.DateTimeFormat would take ten times as long. */
 function clock(timestamp) {
   if (!Number.isFinite(timestamp)) return "";
   const time = new Date(timestamp);

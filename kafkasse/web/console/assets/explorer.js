@@ -12,7 +12,7 @@ import { WireStream } from "./wire_stream.js";
 
 const CHECK_DELAY_MS = 300; // after the last change, before the server checks the query
 const SEARCH_DELAY_MS = 200;
-const DRAW_MS = 60; // between two drawings of new events: nobody can read a list that changes more often
+const DRAW_MS = 60; // between two updates of the list: nobody can read faster updates
 const HIDDEN_MS = 2000; // a hidden tab disconnects, because a browser has six connections to a server for all tabs
 const MAX_SHOWN_CHARS = 200_000; // of one event in the details
 const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };

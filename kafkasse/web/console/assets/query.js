@@ -62,7 +62,8 @@ export class Query {
   }
 
   /**
-   * The stream whose connection tabs share; null if they do not. A guarded stream is not shared: each tab has its own sign-in.
+   * The stream whose connection tabs share, or null if each tab needs its own. Tabs do not share a guarded stream, because each
+   * tab has its own sign-in.
    * JSON lines have no IDs, so tabs cannot compare their positions.
    */
   get shared() {
@@ -127,7 +128,7 @@ export class Query {
   #choose(name, isQuiet = false) {
     this.#stream = this.#catalog.find((stream) => stream.name === name) ?? this.#catalog[0] ?? null;
     element("stream").value = this.#stream?.name ?? "";
-    setText(element("start").options[0], `as the stream does: ${this.#stream?.start ?? ""}`);
+    setText(element("start").options[0], `the stream's default: ${this.#stream?.start ?? ""}`);
     element("parameters").replaceChildren(...(this.#stream ? parameterFields(this.#stream) : []));
     element("ticket-field").hidden = !(this.#offersTickets && this.isGuarded);
     const filters = Object.entries(this.#stream?.filters ?? {});

@@ -1,4 +1,4 @@
-// Programs that read a stream. They resume exactly after each break, and after they are started again: a file keeps the position.
+// Programs that read a stream. They store the position in a file, so they resume exactly after a break and after a restart.
 // They contain no secrets: the environment variable TOKEN holds the user's token.
 
 const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -7,12 +7,12 @@ const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.r
 const literal = (text) => JSON.stringify(text).replaceAll("\u2028", "\\u2028").replaceAll("\u2029", "\\u2029").replaceAll("\u007f", "\\u007f");
 
 /** The first line of each program, without the comment sign. */
-const about = (file) => `Prints each event. ${file} keeps the position; delete it to start again.`;
+const about = (file) => `Prints each event. ${file} contains the position; delete this file to start over.`;
 
 /**
  * @param url the absolute URL of the stream with its query.
  * @param client the absolute URL of kafkasse.js.
- * @param file the name of the file that keeps the position.
+ * @param file the name of the file that contains the position.
  * @param lastEventId the event ID to start from if there is no file, or "".
  * @param isGuarded whether the stream needs a token.
  */

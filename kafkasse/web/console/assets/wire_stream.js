@@ -21,7 +21,7 @@ export class WireStream {
   #handlers;
   #stream = null;
   #positions;
-  #hasConnected = false; // since the last start, instead of another tab
+  #hasConnected = false; // whether this tab, and not another one, has connected since start()
   #timer = 0;
   #aloneMs = ALONE_MS;
   lastEventId;
@@ -30,7 +30,7 @@ export class WireStream {
    * @param open `open(lastEventId, signal)`: sends the request and returns the response.
    * @param isJsonLines whether the server sends JSON lines.
    * @param shared `{name, startsAtEnd}`: the name of the stream whose connection tabs share, and whether this tab wants only
-   *   new events; null if each tab has its own connection.
+   *   new events. It is null if each tab has its own connection.
    * @param handlers `event(event)`, called with each StreamEvent; `state({name, reason, retryAt})`, where `name` is
    *   "connecting", "open", "retrying" or "stopped".
    * @param lastEventId the event ID to resume from; "" to start where the request says.
@@ -97,7 +97,7 @@ export class WireStream {
     return this.lastEventId === "" ? !this.#shared.startsAtEnd : type === "gap" && data.includes(READ_ON);
   }
 
-  /** Read with a connection of this tab. Share a connection later, when this tab may have reached the position of the others. */
+  /** Read with a connection of this tab only. Later, try to share one: this tab may then have caught up with the others. */
   #startAlone() {
     this.start(false);
     this.#timer = setTimeout(() => this.start(), this.#aloneMs);

@@ -83,7 +83,7 @@ async function showPipeline() {
   });
 }
 
-/** Return the names and the texts of the figures of a pipeline. Everyone who can write to the topic controls the values. */
+/** Return the name and text of each figure of a pipeline. The values are untrusted: anyone who may write to the topic sets them. */
 function healthOf(status) {
   const figure = (value, format) => (Number.isFinite(value) ? format(value) : "\u2013");
   return [
