@@ -2,10 +2,10 @@
 
     python -m bench.pipeline_executors [--rounds 3] [--keys 20000]
 
-Each round starts a cluster of processes on this machine with one executor and then one with two, and sends BURST corrections
-of random keys. Each executor may use only one core, so the second executor doubles the cores that the query may use. Both
-clusters have the same number of slots and of state partitions. The broker, the driver and the producer share the cores with
-the executors, so on two cores the ratio stays below two, however well the query scales.
+Each round starts a cluster of local processes with one executor, then a cluster with two, and sends BURST corrections of
+random keys to each. Each executor may use only one core, so the second executor doubles the cores that the query may use.
+Both clusters have the same number of slots and of state partitions. The broker, the driver and the producer share the cores
+with the executors, so on two cores the ratio stays below two, however well the query scales.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def throughput(executors: int, keys: int) -> float:
         Standalone(Path(directory), workers=executors, cores=SLOTS // executors) as cluster,
     ):
         for number, worker in enumerate(cluster.workers, 1):
-            for thread in Path(f"/proc/{worker.pid}/task").iterdir():  # the executors inherit the cores of any thread
+            for thread in Path(f"/proc/{worker.pid}/task").iterdir():  # its executor inherits the cores
                 os.sched_setaffinity(int(thread.name), {cores[-number % len(cores)]})
         topics = Topics(servers, max(1, keys // KEYS_PER_GROUP))
         more = "--master", cluster.url, "--conf", f"spark.cores.max={SLOTS}"

@@ -1,9 +1,9 @@
-"""The smallest heap with which a pipeline runs, and its memory, with states of different sizes.
+"""Whether a heap is large enough for a pipeline, and how much memory the pipeline uses, with states of different sizes.
 
     python -m bench.pipeline_heap [--keys 10000 100000] [--heaps 480 512]
 
 For each number of keys and each heap, an embedded broker contains all keys, with 1,000 keys for each group. A heap is large
-enough if one JVM reads them, runs for COMMIT_S, and a second one resumes from the checkpoint.
+enough if one JVM reads the keys and runs for COMMIT_S, and a second JVM then resumes from the checkpoint.
 """
 
 from __future__ import annotations

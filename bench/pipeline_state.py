@@ -91,7 +91,7 @@ class Topics:
         self._wait(*self.write(keys))
 
     def write(self, keys: int) -> list[bytes]:
-        """Write all keys. Returns bytes that the Top 3 contain when the pipeline has processed all keys."""
+        """Write all keys. Returns marks, which the Top 3 contain once the pipeline has processed all keys."""
         for key in range(keys):
             self._send(key, key, key % PARTITIONS)
             if key % 10_000 == 0:
@@ -163,13 +163,13 @@ class Running:
     """A running pipeline.
 
     Raises:
-        PipelineFailedError: the pipeline is not ready and will not be.
+        PipelineFailedError: the pipeline failed before it was ready.
     """
 
     def __init__(self, servers: str, checkpoint: str, *more: str) -> None:
         self._began_s = time.perf_counter()
         words = ["pipeline", "run", "bench.pipeline_state:pipeline", "--bootstrap-servers", servers]
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is deleted when this object is
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - deleted together with this object
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kafkasse", *words, "--checkpoint", checkpoint, *more],
             stdout=self._log,

@@ -196,7 +196,7 @@ def test_reads_a_partition_that_was_added_since_from_its_start(log: MemoryLog) -
 
 
 def test_keeps_the_leader_epoch_of_an_offset_that_does_not_change(log: MemoryLog) -> None:
-    """It belongs to the record before that offset. Without it, a later truncation could not be noticed."""
+    """The epoch belongs to the record before that offset. Without it, kafkasse could not detect a later truncation."""
     log.elect_leader("t")
     epoch = entry(offset=6, leader_epoch=0)
 

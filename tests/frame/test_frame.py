@@ -670,7 +670,7 @@ def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
 
 @pytest.mark.parametrize("id_type", IdType)
 def test_a_piece_has_few_bytes_of_keys_and_headers(id_type: IdType) -> None:
-    """A format may send them, so a producer could make a piece large with small values."""
+    """A format may send keys and headers, so a producer could make a piece large although its values are small."""
     headers = [("h", b"x" * 50_000)]
     records = [Record(b"{}", key=b"k" * 50_000, headers=headers, offset=offset) for offset in range(10)]
 
