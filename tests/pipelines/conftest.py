@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafkasse.pipelines.session import session
 from tests.pipelines.topics import topics
 
 __all__ = ["topics"]
+
+# pytest adds caplog's handler to PySpark's loggers, which would give it a JSON format, also for the tests that follow.
+PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")
