@@ -29,10 +29,7 @@ TICKET = "ticket"
 TOKEN_PARAMETERS = frozenset({"access_token", "id_token", "token", "jwt", "api_key", "apikey", "authorization"})
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _LOOKS_LIKE_A_TOKEN = re.compile(r"kafkasse_|ey[A-Za-z0-9_-]*\.")  # an API key, or a JSON Web Token
-_URL_ADVICE = (
-    "A URL must not contain a token, because URLs are logged. Send the token in the Authorization header, or request a "
-    "ticket for the URL with POST /-/ticket. If others can read the logs of this URL, replace the token."
-)
+_TICKET_ADVICE = ", or request a ticket for the URL with POST /-/ticket"
 
 
 class Identifier:
@@ -64,7 +61,7 @@ class Identifier:
         """
         if not route.access:
             return ANONYMOUS
-        _check_url(request)
+        self._check_url(request)
         guards = list(dict.fromkeys(grant.guard for grant in route.access))
         is_known = False
         failures: list[InvalidToken | AccessUnavailable] = []
@@ -83,6 +80,14 @@ class Identifier:
         if is_known:
             raise Forbidden("You may not read this stream.", challenges(guards, "insufficient_scope"))
         raise _failure(failures, guards)
+
+    def _check_url(self, request: Request) -> None:
+        is_token = _LOOKS_LIKE_A_TOKEN.match(request.args.get(TICKET, ""))
+        if is_token or any(name.lower() in TOKEN_PARAMETERS for name in request.args):
+            raise BadRequest(
+                "A URL must not contain a token, because URLs are logged. Send the token in the Authorization header"
+                f"{_TICKET_ADVICE if self._tickets else ''}. If others can read the logs of this URL, replace the token."
+            )
 
     def _redeem(self, request: Request) -> Visitor | None:
         if self._tickets is None:
@@ -116,13 +121,6 @@ def _failure(failures: Sequence[InvalidToken | AccessUnavailable], guards: Seque
         return Unauthorized("This stream needs a token or a login.", challenges(guards))
     detail = " ".join(dict.fromkeys(map(str, failures)))
     return Unauthorized(detail, challenges(guards, "invalid_token", detail))
-
-
-def _check_url(request: Request) -> None:
-    if any(name.lower() in TOKEN_PARAMETERS for name in request.args) or _LOOKS_LIKE_A_TOKEN.match(
-        request.args.get(TICKET, "")
-    ):
-        raise BadRequest(_URL_ADVICE)
 
 
 def _bearer(request: Request) -> str | None:

@@ -341,6 +341,7 @@ def test_without_the_setting_there_are_no_tickets(client_of: ClientOf, guards: d
 
     assert 404 == client.post("/streams/-/ticket?path=/t").status_code
     assert "tickets: false" in client.get("/streams/t?ticket=x").json["detail"]
+    assert "POST /-/ticket" not in client.get("/streams/t?token=x").json["detail"]
 
 
 def test_a_token_in_a_url_is_rejected_with_advice(client: FlaskClient) -> None:
@@ -350,6 +351,7 @@ def test_a_token_in_a_url_is_rejected_with_advice(client: FlaskClient) -> None:
 
         assert 400 == response.status_code
         assert "Authorization header" in response.json["detail"]
+        assert "POST /-/ticket" in response.json["detail"]
         assert "ey" not in response.text
 
 
