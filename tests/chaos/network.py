@@ -58,6 +58,7 @@ class Network:
         self._flowing = Event()
         self._flowing.set()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._forgotten: set[tuple[socket.socket, socket.socket]] = set()
         self._listener = socket.create_server((HOST, 0), backlog=BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self._accepting = gevent.spawn(self._accept)
@@ -65,6 +66,13 @@ class Network:
     def stall(self) -> None:
         """Simulate half-open connections: neither data nor the end of a connection passes. New connections hang too."""
         self._flowing.clear()
+
+    def forget(self) -> None:
+        """Drop the data of all open connections, as a NAT router does after a long silence. New connections work.
+
+        A connection ends when its client writes to it.
+        """
+        self._forgotten |= self._pairs
 
     def refuse(self) -> None:
         """Reset all connections, and every new one."""
@@ -116,14 +124,19 @@ class Network:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = near, far
         self._pairs.add(pair)
-        gevent.joinall([gevent.spawn(self._forward, near, far), gevent.spawn(self._forward, far, near)])
+        gevent.joinall([gevent.spawn(self._forward, near, far, pair), gevent.spawn(self._forward, far, near, pair)])
         self._pairs.discard(pair)
+        self._forgotten.discard(pair)
         near.close()
         far.close()
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
         try:
             while data := source.recv(self.conditions.slice_bytes):
+                if pair in self._forgotten:
+                    if source is pair[0]:
+                        raise ConnectionResetError
+                    continue
                 gevent.sleep(self.conditions.latency_s + len(data) / self.conditions.bytes_per_s)
                 while random.random() < self.conditions.loss:  # noqa: S311 - not secret
                     gevent.sleep(RETRANSMISSION_S)

@@ -127,3 +127,14 @@ def test_closes_connections_without_a_target() -> None:
     """If nothing listens on the target port, a connection is closed."""
     with closing(Network(1)) as network, socket.create_connection((HOST, network.port), 30) as connection:
         assert b"" == connection.recv(1)
+
+
+def test_forgets_open_connections(network: Network, connection: socket.socket) -> None:
+    """Nothing arrives over an open connection, which ends when its client writes to it. New connections work."""
+    assert b"before" == exchange(connection, b"before")
+
+    network.forget()
+
+    assert b"" == exchange(connection, b"after")
+    with socket.create_connection((HOST, network.port), 30) as other:
+        assert b"after" == exchange(other, b"after")

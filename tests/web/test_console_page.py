@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ import pytest
 from selenium import webdriver
 
 from kafkasse.broker import EmbeddedBroker
+from tests.chaos.network import Network
 from tests.support.client import Client, fetch
 from tests.support.firefox import Firefox
 from tests.support.kafka import Cluster
-from tests.support.network import Network
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.web.console_app import MARKUP, TOKEN
@@ -456,38 +456,36 @@ class TestConnection:
             chromium.read()
             chromium.wait_for_number("#messages", 1)
 
-    def test_resumes_when_the_browser_is_online_again(self, console: Console) -> None:
+    @pytest.fixture
+    def network(self, console: Console) -> Iterator[Network]:
+        """The network between the browser and the server. The page has received five records over it."""
+        with closing(Network(console.server.port)) as network:
+            console.port = network.port
+            console.explore("stream=orders&start=earliest")
+            console.change(append=[0, 5])
+            console.wait_for_number("#messages", 5)
+            yield network
+
+    def test_resumes_when_the_browser_is_online_again(self, console: Console, network: Network) -> None:
         """Without a network, the page shows that it is reconnecting. It resumes when the network is back."""
-        with Network(console.server.port) as network:
-            console.port = network.port
-            console.explore("stream=orders&start=earliest")
-            console.change(append=[0, 5])
-            console.wait_for_number("#messages", 5)
+        network.refuse()
+        console.wait_for("#state", "Reconnecting")
+        console.wait_for("#reason", "The server cannot be reached")
+        console.change(append=[5, 5])
+        network.heal()
+        console.run("dispatchEvent(new Event('online'))")
 
-            network.cut()
-            console.wait_for("#state", "Reconnecting")
-            console.wait_for("#reason", "The server cannot be reached")
-            console.change(append=[5, 5])
-            network.is_down = False
-            console.run("dispatchEvent(new Event('online'))")
+        console.wait_for_number("#messages", 10)
+        assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
 
-            console.wait_for_number("#messages", 10)
-            assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
-
-    def test_resumes_after_sleep(self, console: Console) -> None:
+    def test_resumes_after_sleep(self, console: Console, network: Network) -> None:
         """After sleep, the clock has jumped forward, and the connection is dead, but neither side has closed it."""
-        with Network(console.server.port) as network:
-            console.port = network.port
-            console.explore("stream=orders&start=earliest")
-            console.change(append=[0, 5])
-            console.wait_for_number("#messages", 5)
+        network.forget()
+        console.change(append=[5, 5])
+        console.run("const now = Date.now; Date.now = () => now() + 3_600_000")
 
-            network.freeze()
-            console.change(append=[5, 5])
-            console.run("const now = Date.now; Date.now = () => now() + 3_600_000")
-
-            console.wait_for_number("#messages", 10)
-            assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
+        console.wait_for_number("#messages", 10)
+        assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
 
 
 class TestCode:
