@@ -18,7 +18,7 @@ import click
 
 from kafkasse.commands import options
 from kafkasse.errors import CommandError
-from kafkasse.progress import Progress
+from kafkasse.progress import Progress, waiting
 
 if TYPE_CHECKING:
     from kafkasse.archive.directory import TopicDirectory
@@ -174,7 +174,7 @@ class Status:
 def status(directory: Path, topic: str | None, as_json: bool) -> None:
     """Show the records that DIRECTORY contains of each topic, and the offsets that are missing."""
     for each in _topics(directory, topic):
-        with _readable(each):
+        with _readable(each), waiting(f"reading the archive of {each.topic}"):
             found = Status.of(each)
         click.echo(json.dumps(asdict(found)) if as_json else "\n".join(found.lines()))
 

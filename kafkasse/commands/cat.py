@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -40,7 +41,7 @@ Exit codes:
   0    --max events were printed, or the reader of the pipe has exited
   1    an error that a retry would not fix
   2    wrong usage
-  130  Ctrl-C
+  130  Ctrl-C or SIGTERM
 """
 
 
@@ -142,12 +143,13 @@ def command(
 ) -> None:
     """Print the streams at one or several URLs.
 
-    The command reconnects after every interruption and resumes after the last event that it printed. Ctrl-C stops it and
-    shows how to resume later. Messages about the connection go to stderr. The output has colors only on a terminal, and
-    NO_COLOR=1 disables them.
+    The command reconnects after every interruption and resumes after the last event that it printed. Ctrl-C or SIGTERM
+    stops it, and it shows how to resume later. Messages about the connection go to stderr. The output has colors only on
+    a terminal, and NO_COLOR=1 disables them.
     """
     if last_event_id and (since or position_file or len(urls) > 1):
         raise click.UsageError("--last-event-id needs a single URL, and neither --since nor --position-file.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, save the position
     if cookies:
         headers = [*headers, ("Cookie", "; ".join(f"{name}={value}" for name, value in cookies))]
     positions = Positions(position_file, dict.fromkeys(urls, last_event_id))

@@ -22,7 +22,7 @@ from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
 from kafkasse.log_line import one_line
-from kafkasse.progress import Progress
+from kafkasse.progress import Progress, waiting
 
 PREFIX = "kafkasse-dead-letter-"
 HEADER_COUNT = 6  # the number of headers that the pipeline appends to those of the record
@@ -86,7 +86,8 @@ def _consumer_settings(topic: str) -> dict[str, Any]:
 
 def _open(type_: Any, settings: Any, **more: Any) -> Any:
     try:
-        return type_(**settings, **more)
+        with waiting(f"connecting to Kafka at {servers(settings)}"):
+            return type_(**settings, **more)
     except KafkaError as error:
         raise CommandError(f"cannot connect to Kafka at {servers(settings)}: {type(error).__name__}") from error
 

@@ -15,6 +15,7 @@ import click
 
 from kafkasse.commands import options
 from kafkasse.errors import CommandError
+from kafkasse.progress import waiting
 
 if TYPE_CHECKING:
     from kafkasse.pipelines import Pipeline
@@ -85,7 +86,8 @@ def check(name: str) -> None:
 
     logging.getLogger().addHandler(logging.NullHandler())  # PySpark also logs each exception that it raises
     pipeline = catalog.find(name)
-    with session(f"kafkasse check {pipeline.name}", None, pipeline.spark_settings) as spark:
+    name = f"kafkasse check {pipeline.name}"
+    with waiting("planning the query with Spark"), session(name, None, pipeline.spark_settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
         explanation = explain(spark, pipeline)
     for line in text(pipeline, explanation):
@@ -230,11 +232,13 @@ def state(name: str, checkpoint: str | None, key: str | None) -> None:
     directory = checkpoint or pipeline.checkpoint
     if not directory:
         raise CommandError(f"the pipeline {pipeline.name} has no checkpoint directory; name it with --checkpoint DIR")
-    with session(f"kafkasse state {pipeline.name}", None, pipeline.spark_settings) as spark:
+    name = f"kafkasse state {pipeline.name}"
+    with waiting("reading the checkpoint with Spark"), session(name, None, pipeline.spark_settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
         found = states.checkpoint_of(spark, pipeline, directory)
-        for line in states.sizes(spark, found) if key is None else states.rows_of(spark, found, key):
-            click.echo(line)
+        lines = [*(states.sizes(spark, found) if key is None else states.rows_of(spark, found, key))]
+    for line in lines:
+        click.echo(line)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:

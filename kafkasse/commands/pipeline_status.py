@@ -14,6 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafkasse.config import Config
 from kafkasse.errors import CommandError
 from kafkasse.kafka.listing import existing_topics
+from kafkasse.progress import waiting
 
 IDLE_TIMEOUT_MS = 2000
 SILENT_AFTER_S = 60  # a pipeline writes its status after each commit, which is every 10 s in real-time mode
@@ -31,7 +32,8 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
     config = Config.load(kafka=kafka)
     if topic not in existing_topics(config):
         raise CommandError(f"the topic {topic} does not exist; run pipelines with --status-topic {topic}")
-    found = _latest(config, topic)
+    with waiting(f"reading the topic {topic}"):
+        found = _latest(config, topic)
     if as_json:
         for status in found:
             click.echo(json.dumps(status, ensure_ascii=False))

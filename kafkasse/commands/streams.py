@@ -13,10 +13,12 @@ import click
 
 from kafkasse.errors import CommandError
 from kafkasse.log_line import one_line
+from kafkasse.progress import waiting
 from kafkasse.server import control, runtime
 
 COLUMNS = ("id", "route", "client", "visitor", "age_s", "events", "bytes", "lag_records", "state")
 MAX_CELL_CHARS = 40
+WAITING = "asking the workers of the server"
 
 EPILOG = """\b
 Examples:
@@ -37,7 +39,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    streams = control.list_streams(_sockets())
+    with waiting(WAITING):
+        streams = control.list_streams(_sockets())
     if as_json:
         for stream in streams:
             click.echo(json.dumps(stream))
@@ -56,7 +59,9 @@ def end(stream_id: str) -> None:
     Example:
       kafkasse streams end 12345-67
     """
-    if not control.end_stream(_sockets(), stream_id):
+    with waiting(WAITING):
+        is_found = control.end_stream(_sockets(), stream_id)
+    if not is_found:
         raise CommandError(f"there is no open stream {stream_id}; run kafkasse streams for a list")
     click.echo(f"The stream {stream_id} ends.")
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -186,7 +188,7 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     )
     # Spark's default for Python is `python3` on PATH.
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    with _environment({"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}):
+    with _environment({"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}), _delayed_signals():
         try:
             return _get_or_create(chosen)
         except PySparkRuntimeError as error:
@@ -218,6 +220,26 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _delayed_signals() -> Iterator[None]:
+    """Handle SIGINT and SIGTERM after the block. An exception while PySpark starts the JVM would leave the JVM running."""
+    if threading.current_thread() is not threading.main_thread():  # Python calls handlers only in the main thread
+        yield
+        return
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 def _end_jvm() -> None:

@@ -199,15 +199,18 @@ def test_rejects_another_file_as_position_file(tmp_path: Path, text: str) -> Non
     assert f"{file} is not a position file" in done.stderr
 
 
-def test_stores_the_position_after_ctrl_c(serve: Callable[..., Server], tmp_path: Path) -> None:
-    """The next run neither repeats nor omits an event that was printed before Ctrl-C."""
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_stores_the_position_when_it_is_stopped(
+    serve: Callable[..., Server], tmp_path: Path, stop: signal.Signals
+) -> None:
+    """The next run neither repeats nor omits an event that was printed before Ctrl-C or SIGTERM."""
     file = tmp_path / "position.json"
     server = serve(stream(event(0) + event(1), end="hold"))
 
     with running(server.url, "--position-file", str(file)) as process:
         assert process.stdout is not None
         assert ["0\n", "1\n"] == [process.stdout.readline() for _ in range(2)]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         process.wait(TIMEOUT_S)
 
     assert 130 == process.returncode

@@ -116,6 +116,18 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
 
 
 @takes_minutes
+def test_ctrl_c_ends_a_check_while_spark_starts(tmp_path: Path) -> None:
+    """The exit code is 130, and the JVM, which has not connected to PySpark yet, is not left behind."""
+    with pipeline("check", "topn", TMPDIR=str(tmp_path)) as process:
+        while not list(tmp_path.glob("*/bin/spark-submit")):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+
+    assert (130, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+
+
+@takes_minutes
 @pytest.mark.timeout(400)  # it starts Spark twice, which takes a minute each on a busy machine
 def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path) -> None:
     """The pipeline resumes from its checkpoint in a new JVM. Its log, metrics and status show the restart."""
