@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, test } from "node:test";
+import { afterEach, beforeEach, mock, test } from "node:test";
 
 import { Parser, Stream, StreamError } from "../../kafkasse/javascript/kafkasse.js";
 import { fileStore } from "../../kafkasse/javascript/node.js";
@@ -115,6 +115,61 @@ test("The stream waits as long as Retry-After says.", async () => {
   assert.ok(retryAt - before >= 40_000);
 });
 
+test("Retry-After may be a date.", async () => {
+  const before = Date.now();
+  script = [answers(503, { "Retry-After": new Date(before + 40_000).toUTCString() })];
+  const retryAt = await new Promise((resolve) => {
+    open({ onState: (state) => state.state === "retrying" && resolve(state.retryAt) }).run({});
+  });
+
+  assert.ok(retryAt - before >= 39_000); // The date has whole seconds.
+});
+
+/** Return the first waits of a stream, in milliseconds, if the random part of each wait has its average. */
+async function waits(count) {
+  mock.method(Date, "now", () => 0);
+  mock.method(Math, "random", () => 0.5);
+  const found = [];
+  const stream = open({
+    onState({ state, retryAt }) {
+      if (state !== "retrying") return;
+      found.push(retryAt);
+      setImmediate(() => (found.length === count ? stream.close() : stream.retry()));
+    },
+  });
+  await stream.run({}).finally(() => mock.restoreAll());
+  return found;
+}
+
+test("The wait doubles after each failure, up to 30 s, plus at most one half.", async () => {
+  script = [answers(503)];
+
+  assert.deepEqual([1000, 2000, 4000, 8000, 16_000, 30_000, 30_000].map((ms) => 1.25 * ms), await waits(7));
+});
+
+test("The first wait is that of the server's retry field. A stream with only a position does not reset the wait.", async () => {
+  script = [sends("retry: 2000\n\nevent: position\ndata: {}\nid: 0\n\n", "ends")];
+
+  assert.deepEqual([2500, 5000], await waits(2));
+});
+
+test("An event resets the wait.", async () => {
+  const start = START.replace("retry: 1", "retry: 2000");
+  script = [sends(start, "ends"), sends(start + message(1), "ends")];
+
+  assert.deepEqual([2500, 2500], await waits(2));
+});
+
+test("A server that cannot be reached is retried.", async () => {
+  script = [sends(START + message(1))];
+  const errors = [new TypeError("fetch failed", { cause: new Error("refused") })];
+  const reasons = [];
+  const fetch = (...all) => (errors.length ? Promise.reject(errors.pop()) : globalThis.fetch(...all));
+
+  assert.deepEqual(["1"], await read(openHasty({ fetch }, reasons), 1));
+  assert.deepEqual(["The server cannot be reached: refused"], reasons);
+});
+
 for (const status of [400, 401, 403, 404, 410, 500]) {
   test(`Status ${status} ends the stream with the server's reason.`, async () => {
     script = [answers(status)];
@@ -138,6 +193,13 @@ test("A response that is not an event stream is an error.", async () => {
   await assert.rejects(open().run({}), /is not an event stream/);
 });
 
+test("After a stream was open, a response that is not a stream is retried.", async () => {
+  const page = (response) => response.writeHead(200, { "Content-Type": "text/html" }).end("<html>");
+  script = [sends(START + message(1), "ends"), page, sends(START + message(2))];
+
+  assert.deepEqual(["1", "2"], await read(openHasty(), 2));
+});
+
 test("After a 401, the stream asks for a new token and connects at once.", async () => {
   script = [sends(START + message(1), "ends"), answers(401), sends(START + message(2))];
   const asked = [];
@@ -150,6 +212,25 @@ test("After a 401, the stream asks for a new token and connects at once.", async
   assert.deepEqual([false, false, true], asked);
   assert.deepEqual(["Bearer old", "Bearer old", "Bearer new"], requests.map((headers) => headers.authorization));
   assert.deepEqual(["1", "a"], [requests[2]["last-event-id"], requests[2]["x-tenant"]]);
+});
+
+test("Headers can be a function, which provides a new value after a 401.", async () => {
+  script = [answers(401), sends(START + message(1))];
+  const headers = async ({ refresh }) => ({ "X-Key": refresh ? "new" : "old" });
+
+  assert.deepEqual(["1"], await read(open({ headers }), 1));
+  assert.deepEqual(["old", "new"], requests.map((each) => each["x-key"]));
+});
+
+test("An application can pass options to fetch, but not replace the headers that resume the stream.", async () => {
+  script = [sends(START + message(3))];
+  const seen = [];
+  const fetch = (url, options) => seen.push(options) && globalThis.fetch(url, options);
+  const request = { credentials: "include", headers: { "Last-Event-ID": "0" } };
+
+  assert.deepEqual(["3"], await read(open({ fetch, request, lastEventId: "2", store: { load: () => "1", save() {} } }), 1));
+  assert.deepEqual(["include", "no-store"], [seen[0].credentials, seen[0].cache]);
+  assert.equal("2", requests[0]["last-event-id"]); // It takes precedence over the position in the store.
 });
 
 test("A second 401 with a new token ends the stream.", async () => {
@@ -190,10 +271,19 @@ test("A token function that fails is called again.", async () => {
 test("An error event with a status above 500 is retried, and with another status ends the stream.", async () => {
   const failure = (status) => `event: error\ndata: {"status":${status},"detail":"no: ${status}"}\nid: 1\n\n`;
   script = [sends(START + message(1) + failure(503), "ends"), sends(START + message(2) + failure(410), "ends")];
-  const ids = [];
+  const [ids, types] = [[], new Set()];
+  const stream = open();
 
-  await assert.rejects(open().run({ message: ({ id }) => ids.push(id) }), { status: 410 });
+  const reading = (async () => {
+    for await (const { type, id } of stream) {
+      types.add(type);
+      if (type === "message") ids.push(id);
+    }
+  })();
+
+  await assert.rejects(reading, { status: 410 });
   assert.deepEqual(["1", "2"], ids);
+  assert.deepEqual(new Set(["position", "message"]), types);
 });
 
 test("A connection that is silent is replaced.", async () => {
@@ -219,6 +309,30 @@ test("The position is stored after the event was processed.", async () => {
   assert.deepEqual([["1", []], ["2", ["1"]]], seen);
   assert.deepEqual(["1"], saved);
   assert.equal("0", requests[0]["last-event-id"]);
+});
+
+test("run() waits for a handler before it delivers the next event and stores the position.", async () => {
+  script = [sends(START + message(1) + message(2))];
+  const seen = [];
+  const stream = open({ store: { load() {}, save: (id) => seen.push(`save ${id}`) } });
+  await stream.run({
+    async message({ id }) {
+      seen.push(`start ${id}`);
+      await new Promise(setImmediate);
+      seen.push(`end ${id}`);
+      if (id === "2") stream.close();
+    },
+  });
+
+  assert.deepEqual(["save 0", "start 1", "end 1", "save 1", "start 2", "end 2"], seen.slice(0, 6));
+});
+
+test("A stream can be read only once.", async () => {
+  script = [sends(START + message(1))];
+  const stream = open();
+  await read(stream, 1);
+
+  await assert.rejects(read(stream, 1), /Create another Stream/);
 });
 
 test("A file keeps the position for the next process.", async () => {
