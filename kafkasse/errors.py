@@ -34,7 +34,8 @@ address or secret: a message that may contain one goes to the log and not into `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 ID_TOO_LONG_ADVICE = "Request fewer topics, or switch on compact event IDs in the server's configuration (compact_ids)."
@@ -360,6 +361,12 @@ class CommandError(KafkasseError):
     name = "CommandError"
     cause = "A command of the command line failed. The server never sends this error."
     fix = "Follow the message of the command."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean NAME?)` with the known name that is most similar to `name`, or ""."""
+    close = get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def page_name(error_class: type[KafkasseError]) -> str:

@@ -14,7 +14,7 @@ import click
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.describe.streams import is_pattern
-from kafkasse.errors import CommandError
+from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.kafka.listing import existing_topics
 from kafkasse.route import Route
 
@@ -62,7 +62,7 @@ def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]
     click.echo(route.path)
     if route.topics is None:
         served = sorted(topic for topic in existing if route.allows(topic))
-        yield from _unmatched(config, route, served)
+        yield from _unmatched(config, route, served, existing)
     else:
         named = [topic for topic in route.topics if topic in existing]
         served = list(dict.fromkeys([*named, *route.matching(existing)]))
@@ -79,11 +79,11 @@ def _missing(config: Config, path: tuple[str, ...], topics: Sequence[str], exist
         if topic not in existing and not is_pattern(topic):
             yield (
                 f"{config.source(*path, number)}: {path[0]}.{path[1]} needs the topic {topic}, which does not exist or is"
-                " not readable. Check the name, topic_prefix and the ACLs of the Kafka user."
+                f" not readable{did_you_mean(topic, existing)}. Check the name, topic_prefix and the ACLs of the Kafka user."
             )
 
 
-def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]:
+def _unmatched(config: Config, route: Route, served: list[str], existing: Partitions) -> Iterator[str]:
     for number, pattern in enumerate(route.allowed):
         alone = Route(route.name, route.path, None, (pattern,), route.topic_prefix)
         if any(alone.allows(topic) for topic in served):
@@ -93,6 +93,6 @@ def _unmatched(config: Config, route: Route, served: list[str]) -> Iterator[str]
         else:
             source = config.source("allowed_topics", number)
             yield (
-                f"{source}: allowed_topics contains {pattern}, but no topic that the server may read has such a name."
-                " Check the name, topic_prefix and the ACLs of the Kafka user."
+                f"{source}: allowed_topics contains {pattern}, but no topic that the server may read has such a name"
+                f"{did_you_mean(pattern, existing)}. Check the name, topic_prefix and the ACLs of the Kafka user."
             )

@@ -28,7 +28,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafkasse.commands import options
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
-from kafkasse.errors import CommandError
+from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.progress import Progress, waiting
 
 # About the largest record that a broker accepts by default. The limit protects our memory from a file without newlines.
@@ -347,9 +347,11 @@ def _open(file: str) -> BinaryIO:
 def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) -> None:
     admin = _client(KafkaAdminClient, settings)
     try:
-        if topic not in admin.list_topics():
+        existing = admin.list_topics()
+        if topic not in existing:
             if partitions is None:
-                raise CommandError(f"topic {topic} does not exist; create it, or pass --create [PARTITIONS]")
+                hint = did_you_mean(topic, existing)
+                raise CommandError(f"topic {topic} does not exist{hint}; create it, or pass --create [PARTITIONS]")
             admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
     except KafkaError as error:
         raise CommandError(f"cannot create topic {topic}: {_message(error)}") from error
@@ -359,6 +361,7 @@ def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) 
 
 def _client(client_class: Any, settings: dict[str, Any], **client_settings: Any) -> Any:
     """Create a kafka-python client from those `settings` that the class has. It would reject the others."""
+    settings = {"bootstrap_servers": servers({})} | settings
     known = {name: value for name, value in settings.items() if name in client_class.DEFAULT_CONFIG}
     try:
         with waiting(f"connecting to Kafka at {servers(settings)}"):

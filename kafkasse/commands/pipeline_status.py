@@ -12,7 +12,7 @@ import click
 from kafka import KafkaConsumer, TopicPartition
 
 from kafkasse.config import Config
-from kafkasse.errors import CommandError
+from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.kafka.listing import existing_topics
 from kafkasse.progress import waiting
 
@@ -30,8 +30,10 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
         as_json: whether to print JSON.
     """
     config = Config.load(kafka=kafka)
-    if topic not in existing_topics(config):
-        raise CommandError(f"the topic {topic} does not exist; run pipelines with --status-topic {topic}")
+    existing = existing_topics(config)
+    if topic not in existing:
+        hint = did_you_mean(topic, existing)
+        raise CommandError(f"the topic {topic} does not exist{hint}; run pipelines with --status-topic {topic}")
     with waiting(f"reading the topic {topic}"):
         found = _latest(config, topic)
     if as_json:

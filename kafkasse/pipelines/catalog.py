@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from kafkasse.errors import CommandError
-from kafkasse.pipelines.definitions import Definitions, suggestion
+from kafkasse.errors import CommandError, did_you_mean
+from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.queries.topn import topn
 
@@ -52,7 +52,7 @@ def find(name: str) -> Pipeline:
         return _defined(Definitions(Path(file)), of_file)
     if ":" in name:
         return _imported(name)
-    raise CommandError(f"there is no pipeline {name}{suggestion(name, names())}; choose one of: {', '.join(names())}")
+    raise CommandError(f"there is no pipeline {name}{did_you_mean(name, names())}; choose one of: {', '.join(names())}")
 
 
 def of_file(path: Path) -> list[Pipeline]:
@@ -79,7 +79,7 @@ def _imported(name: str) -> Pipeline:
     for part in attribute.split("."):
         if not hasattr(found, part):
             pipelines = [key for key, value in vars(found).items() if isinstance(value, Pipeline)]
-            raise CommandError(f"{module_name} has no {attribute}{suggestion(attribute, pipelines)}")
+            raise CommandError(f"{module_name} has no {attribute}{did_you_mean(attribute, pipelines)}")
         found = getattr(found, part)
     if not isinstance(found, Pipeline):
         raise CommandError(f"{name} is a {type(found).__name__}, not a kafkasse.pipelines.Pipeline")

@@ -7,7 +7,7 @@ Kafka or on a Spark session.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -16,7 +16,7 @@ import yaml
 from jsonschema.exceptions import ValidationError, best_match
 
 from kafkasse import schemas
-from kafkasse.errors import CommandError
+from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
@@ -57,7 +57,7 @@ class Definitions:
         """
         if name not in self._pipelines:
             known = ", ".join(self.names)
-            raise CommandError(f"{self._path} has no pipeline {name}{suggestion(name, self.names)}; it has: {known}")
+            raise CommandError(f"{self._path} has no pipeline {name}{did_you_mean(name, self.names)}; it has: {known}")
         return _Definition(self, name, self._pipelines[name]).pipeline()
 
     def error(self, path: _Path, reason: str) -> CommandError:
@@ -131,12 +131,6 @@ class Definitions:
         if any(part in NOT_SHOWN for part in path):
             return self.error(path, "the value is invalid; see schemas/pipelines.schema.json")
         return self.error(path, schemas.shorten(error.message, schemas.MAX_SENTENCE_CHARS))
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean NAME?)` with the known name that is most similar to `name`, or ""."""
-    close = get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class _Loader(yaml.SafeLoader):

@@ -238,8 +238,8 @@ def _delayed_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for each in received:
+            signal.raise_signal(each)
 
 
 def _end_jvm() -> None:

@@ -136,6 +136,7 @@ def run_cat(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with (
         mock.patch("os.environ", environment()),
+        mock.patch("signal.signal"),  # the command would change the handlers of this process
         mock.patch("urllib.request._opener", None),  # it remembers the proxies of an earlier environment
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -113,6 +113,13 @@ def test_reports_a_record_that_kafka_rejects(broker: EmbeddedBroker, fresh_name:
     assert b"0 rows acknowledged" in done.stderr
 
 
+def test_suggests_the_topic_with_a_similar_name(broker: EmbeddedBroker, topic: str) -> None:
+    """A mistyped topic does not exist, and the message contains the right name."""
+    done = load(broker, str(COUNTRIES), "--topic", f"{topic}x")
+
+    assert f"topic {topic}x does not exist (did you mean {topic}?)".encode() in done.stderr
+
+
 def test_creates_a_topic_only_on_request(broker: EmbeddedBroker, fresh_name: str) -> None:
     """A missing topic is an error. --create creates it with the given number of partitions."""
     args = str(COUNTRIES), "--topic", fresh_name
