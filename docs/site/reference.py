@@ -80,17 +80,20 @@ def settings() -> str:
     sections = [
         ("General settings", "", schema),
         ("Routes", "routes.NAME.", definitions["route"]),
+        ("Access of a route", "routes.NAME.access[].", definitions["grant"]),
         ("Guards", "guards.NAME.", definitions["guard"]),
         ("Schema registry", "schema_registry.", definitions["schema_registry"]),
+        ("Kafka", "kafka.", definitions["kafka"]),
     ]
     intro = "[Configuration](configuration.md) says where settings come from and which of them belong together."
     return f"# Settings\n\n{intro}\n" + "".join(
-        part for heading, prefix, each in sections for part in _settings(heading, prefix, each, definitions)
+        part
+        for heading, prefix, each in sections
+        for part in (f"\n## {heading}\n", *_settings(prefix, each, definitions))
     )
 
 
-def _settings(heading: str, prefix: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[str]:
-    yield f"\n## {heading}\n"
+def _settings(prefix: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[str]:
     for name, setting in schema.get("properties", {}).items():
         found = {**definitions.get(setting.get("$ref", "").rpartition("/")[2], {}), **setting}
         yield f"\n### `{prefix}{name}`\n\n{_text(found.get('description', ''))}\n\n"
@@ -100,6 +103,7 @@ def _settings(heading: str, prefix: str, schema: Mapping[str, Any], definitions:
             yield f"- Default: `{json.dumps(found['default'])}`\n"
         for example in found.get("examples", ())[:2]:
             yield f"- Example: `{json.dumps(example, ensure_ascii=False)}`\n"
+        yield from _settings(f"{prefix}{name}.", setting, definitions)  # those of an object
 
 
 def _text(text: str) -> str:

@@ -34,15 +34,17 @@ METRICS = {
     "input_records": PipelineMetric("Records of the sources that were read and committed.", "input_records", True),
     "output_records": PipelineMetric("Records that were written.", "output_records", True),
     "dead_letters": PipelineMetric("Records that became dead letters.", "dead_letters", True),
-    "lag_records": PipelineMetric("Records of the sources after the last commit.", "lag_records"),
-    "lag_seconds": PipelineMetric("Age of the oldest record after the last commit.", "lag_s"),
-    "batch_seconds": PipelineMetric("Duration of the last batch.", "batch_s"),
+    "lag_records": PipelineMetric("Records in the sources after the position of the last commit.", "lag_records"),
+    "lag_seconds": PipelineMetric("Age of the oldest record after the position of the last commit.", "lag_s"),
+    "batch_seconds": PipelineMetric("Duration of the last batch; in real-time mode always about 10 s.", "batch_s"),
     "commit_seconds": PipelineMetric("Duration of the last commit.", "commit_s"),
     "state_rows": PipelineMetric("Rows of the state.", "state_rows"),
     "state_bytes": PipelineMetric("Memory that the state uses.", "state_bytes"),
 }
 STATE = f"{PREFIX}state"
+STATE_DESCRIPTION = "1 for the current state, 0 for the others."
 LABELS = ("pipeline",)
+STATE_LABELS = (*LABELS, "state")
 
 
 class Collector:
@@ -59,7 +61,7 @@ class Collector:
             family = type_(PREFIX + name, metric.description, labels=LABELS)
             family.add_metric([status.pipeline], getattr(status, metric.attribute))
             yield family
-        states = GaugeMetricFamily(STATE, "1 for the state of the pipeline.", labels=(*LABELS, "state"))
+        states = GaugeMetricFamily(STATE, STATE_DESCRIPTION, labels=STATE_LABELS)
         for state in State:
             states.add_metric([status.pipeline, state.value], float(state is status.state))
         yield states

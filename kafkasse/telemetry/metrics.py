@@ -47,7 +47,7 @@ METRICS = {
         Counter, "Records that were encoded for a feed or a client that catches up, sent or not.", ("route",)
     ),
     "records_outdated": Metric(
-        Counter, "Records that were dropped because a newer record of their key was sent before.", ("route",)
+        Counter, "Records that `newest_by` dropped, once for each feed and each client that catches up.", ("route",)
     ),
     "encode_seconds": Metric(Counter, "Time that encoding records took.", ("route",)),
     "records_skipped": Metric(Counter, "Records whose value could not be deserialized.", ("topic", "reason")),
@@ -65,7 +65,7 @@ METRICS = {
     ),
     "ring_bytes": Metric(Gauge, "Memory of the rings.", ("route",), "livesum"),
     "versions_bytes": Metric(
-        Gauge, "Memory of the versions by which outdated records are dropped.", ("route",), "livesum"
+        Gauge, "Memory that feeds use for the versions that `newest_by` compares.", ("route",), "livesum"
     ),
     "event_loop_stall_seconds": Metric(Histogram, "Turns of the event loop that took longer than 10 ms."),
 }

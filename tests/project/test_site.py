@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pygments")  # a dependency of Sphinx, and of other packages for development
 from docs.site import check, pages, reference
+from kafkasse import schemas
 from kafkasse.describe import problems
 
 HOME = "index.md"
@@ -52,12 +54,24 @@ def test_a_link_leads_to_a_page_of_the_site(path: str, text: str, expected: str)
 
 
 def test_the_reference_contains_every_command_and_setting() -> None:
-    """The generated pages contain the options of a subcommand, a general setting and a setting of a route."""
+    """The generated pages contain the options of a subcommand, and each setting, those within other settings included."""
     generated = reference.pages()
+    headings = re.findall(r"^### `(.+)`$", generated["settings.md"], re.M)
+    names = {name.rpartition(".")[2] for name in headings}
 
     assert "--last-event-id" in generated["commands.md"]
     assert "\n### kafkasse pipeline run\n" in generated["commands.md"]
-    assert {"### `heartbeat_s`", "### `routes.NAME.where`"} <= set(generated["settings.md"].splitlines())
+    assert len(headings) == len(set(headings))
+    assert {"heartbeat_s", "routes.NAME.where.key", "guards.NAME.jwt.issuer", "kafka.ssl_cafile"} <= set(headings)
+    assert set() == set(_settings(schemas.read("config"))) - names
+
+
+def _settings(schema: object) -> Iterator[str]:
+    """Yield the name of each setting in a part of the schema."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for part in schema.values():
+            yield from _settings(part)
 
 
 @pytest.mark.parametrize(
