@@ -92,3 +92,39 @@ def test_the_example_for_node_resumes_after_a_restart(tmp_path: Path) -> None:
 
     assert ["{ n: 1 }\n", "{ n: 2 }\n"] == [each.stdout for each in runs]
     assert [None, "1"] == sent_ids(server)
+
+
+PAGE = """
+globalThis.location = { href: process.argv[2] };
+globalThis.sessionStorage = { getItem() {}, setItem() {} };
+globalThis.session = { token: () => "t" };
+globalThis.user = { id: "u" };
+globalThis.show = (value) => console.log("show", value);
+globalThis.remove = (key) => console.log("remove", key);
+globalThis.reloadAll = () => console.log("reload all");
+await import("./page.mjs");
+"""
+RUN = "\nawait stream.run({ message: (event) => show(event.json()), gap: reloadAll });"
+EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason":"r"}\nid: 3\n\n'
+
+
+@pytest.mark.parametrize(
+    ("part", "printed"),
+    [("session.token()", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
+)
+def test_the_examples_for_a_page_handle_each_event(tmp_path: Path, part: str, printed: str) -> None:
+    """They run in Node, with stubs for what the page provides. The text of docs/clients.md contains RUN."""
+    example = docs_example(part).replace("/topn/updates", "/t").replace("kafkasse.js", "kafkasse.mjs")
+    if "import " not in example:
+        example = f'import {{ Stream }} from "./kafkasse.mjs";\n{example}{RUN}'
+    shutil.copy(PACKAGE / "kafkasse.js", tmp_path / "kafkasse.mjs")
+    (tmp_path / "page.mjs").write_text(example)
+    (tmp_path / "main.mjs").write_text(PAGE)
+    with closing(ScriptedServer([Sends(START + message(1) + EVENTS + failure(410), "ends")])) as server:
+        done = subprocess.run(
+            ["node", "main.mjs", server.url], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert RUN.strip(" \n;").removeprefix("await ") in (ROOT / "docs/clients.md").read_text().replace("\n", " ")
+    assert printed == done.stdout
+    assert "no: 410" in done.stderr

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import runpy
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
+import yaml
 from flask import Flask
 from kafka import KafkaAdminClient
 
@@ -28,7 +36,7 @@ from kafkasse.web.registry import EndReason
 from tests.project.test_monitoring import alerts
 from tests.support.client import Client
 from tests.support.kafka import Cluster
-from tests.support.server import ROOT
+from tests.support.server import ROOT, Server
 
 PAGES = [page.relative_to(ROOT).as_posix() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
 NO_VARIABLE = {
@@ -49,6 +57,11 @@ OTHER_NAMES = {
     "after_request", "max_requests", "TopicAuthorizationFailedError",  # Flask, gunicorn and kafka-python
     "catching_up", "duration_s", "key_encoding", "request_id",  # kafkasse: in the log, the list of streams, and records
 }  # fmt: skip
+SAMPLES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("clients", "command-line", "filters", "routes", "troubleshooting")),
+]
+LIMIT_S = 120.0
 NOT_SENT = {"CommandError"}  # an error of the commands
 
 TOPN = """
@@ -95,6 +108,27 @@ def test_the_examples_are_valid_configurations(root: Path, tmp_path: Path) -> No
         paths += [route.path for route in config.routes[:-1]]
 
     assert {"/prices", "/audit", "/eu/prices"} <= set(paths)
+
+
+@pytest.mark.parametrize("page", ["access", "archive", "filters", "pipelines", "schemas"])
+def test_the_settings_in_a_guide_are_valid(root: Path, page: str, tmp_path: Path) -> None:
+    """Each sample in YAML is valid together with the guards that it names, which another sample defines."""
+    jwt = {"jwks_url": "https://id.example/jwks.json", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}
+    guards = {name: {"jwt": jwt} for name in ("customers", "staff")}
+    text = "\n---\n".join(_blocks(root / f"docs/{page}.md", "yaml"))
+    for name in re.findall(r"/run/secrets/([\w.-]+)", text):
+        (tmp_path / name).write_text("secret")
+    blocks = [*yaml.safe_load_all(text.replace("/run/secrets", str(tmp_path)))]
+    blocks = [block for block in blocks if "pipelines" not in block]  # see pipelines/test_definitions.py
+    assert blocks
+    for block in blocks:
+        if "access" in block:  # of a route
+            block = {"routes": {"orders": {"path": "/orders/{customer}", "topics": ["orders"], **block}}}
+        clusters = {"eu": {"bootstrap_servers": ["kafka.eu.example:9093"]}} if "archives" in block else {}
+        defaults = {"allowed_topics": ["*"], "public": True, "guards": guards, "clusters": clusters}
+        (tmp_path / "kafkasse.yaml").write_text(yaml.safe_dump(defaults | block))
+
+        kafkasse.Config.load({}, tmp_path / "kafkasse.yaml")
 
 
 class TestHooks:
@@ -308,6 +342,43 @@ def test_the_commands_in_the_docs_are_valid(
             monkeypatch.setattr(each, "callback", lambda **_: None)
 
         assert 0 == main(words), f"{page}: kafkasse {sample}\n{capsys.readouterr().err}"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tmp_path: Path) -> None:
+    """Each `kafkasse cat` and `curl` that reads a stream of http://127.0.0.1:6917. What follows a pipe does not run."""
+    (tmp_path / "kafkasse").symlink_to(Path(sys.executable).with_name("kafkasse"))
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    found = [
+        re.split(r" \| | >> ", line)[0]
+        for page in SAMPLES
+        for line in "\n".join(_blocks(root / page, "sh")).splitlines()
+        if re.search(r"^(\w+=\S+ )?(kafkasse cat|curl) .*\b(127\.0\.0\.1|localhost):6917/", line)
+    ]
+    lines = dict.fromkeys(found)
+    assert len(lines) > 12
+    with Server("tests.support.apps:samples()", KAFKASSE_MAX_STREAMS_PER_CLIENT="100") as server, ExitStack() as stack:
+        outputs = {line: tmp_path / f"output-{number}" for number, line in enumerate(lines)}
+        for line, output in outputs.items():
+            process = subprocess.Popen(
+                ["bash", "-c", line.replace(":6917/", f":{server.port}/")],
+                stdout=stack.enter_context(output.open("wb")),
+                stderr=subprocess.STDOUT,
+                cwd=tmp_path,
+                env={**os.environ, "PATH": path, "no_proxy": "*"},
+                start_new_session=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+
+        def silent() -> dict[str, bytes]:
+            return {line: text for line, output in outputs.items() if b"France" not in (text := output.read_bytes())}
+
+        with gevent.Timeout(LIMIT_S, False):
+            while silent():
+                gevent.sleep(0.1)
+        assert {} == silent()
 
 
 @pytest.mark.parametrize("page", PAGES)

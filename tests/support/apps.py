@@ -43,6 +43,26 @@ def ticking() -> Flask:
     return create_app(Config.load(), log)
 
 
+def samples() -> Flask:
+    """An app with the streams that the samples of the docs read. Each topic receives a record every 10 ms."""
+    log = MemoryLog()
+    topics = "countries", "orders", "topn"
+    for topic in topics:
+        log.create(topic)
+
+    def write() -> None:
+        for n in itertools.count():
+            value = b'{"name":"France","n":%d,"amount":200.0,"customer":{"id":7}}' % n
+            for topic in topics:
+                log.append(topic, value, key=b"alice", headers=[("type", b"paid")])
+            gevent.sleep(0.01)
+
+    gevent.spawn(write)
+    routes = {"topn": {"path": "/topn/updates", "topics": ["topn"], "access": "public"}}
+    filters = ["key", "header.type", "field.customer.id", "filter"]
+    return create_app(Config.load(routes=routes, client_filters=filters), log)
+
+
 def with_login() -> Flask:
     """The app of ticking(), with a login that stores the token of a request in a cookie."""
     app = ticking()
