@@ -7,13 +7,19 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+import requests
 import responses
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kafkasse.client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
 from tests.client.script import START, Answers, ScriptedServer, Sends, failure, message, sent_ids
@@ -156,6 +162,14 @@ def test_gets_a_new_token_after_a_401(client: type[AnyStream], serve: Serve) -> 
     assert ["1", "2"] == ids(read(client(server.url, token=token, headers={"X-Tenant": "a"}), 2))
     assert ["Bearer old", "Bearer old", "Bearer new"] == [each["authorization"] for each in server.requests]
     assert ("1", "a") == (server.requests[2]["last-event-id"], server.requests[2]["x-tenant"])
+
+
+def test_headers_can_be_a_function(client: type[AnyStream], serve: Serve) -> None:
+    """The function provides a new value after a 401, as for tokens."""
+    server = serve(Answers(401), Sends(START + message(1)))
+
+    assert ["1"] == ids(read(client(server.url, headers=lambda refresh: {"X-Key": str(refresh)}), 1))
+    assert ["False", "True"] == [each["x-key"] for each in server.requests]
 
 
 def test_a_second_401_ends_the_stream(client: type[AnyStream], serve: Serve) -> None:
@@ -301,6 +315,38 @@ def test_coroutine_functions_are_awaited(serve: Serve) -> None:
     assert ["token", "0", {"n": 1}, "1"] == calls[:4]
 
 
+def test_uses_the_session_of_the_application(serve: Serve) -> None:
+    """The session may have cookies, certificates and proxies. The stream does not close it."""
+    server = serve(Sends(START + message(1)))
+
+    async def read_async() -> bool:
+        async with aiohttp.ClientSession(headers={"X-App": "a"}) as session:
+            await _read(AsyncStream(server.url, session=session), 1)
+            return session.closed
+
+    with requests.Session() as session:
+        session.headers["X-App"] = "a"
+        read(Stream(server.url, session=session), 1)
+
+    assert not asyncio.run(read_async())
+    assert ["a", "a"] == [each["x-app"] for each in server.requests]
+
+
+def test_another_thread_can_close_a_stream_that_waits(serve: Serve) -> None:
+    """close() is thread-safe, and ends the wait at once."""
+    server = serve(Answers(503, Retry_After="100"))
+    waits = threading.Event()
+    stream = Stream(server.url, on_state=lambda state: waits.set() if state.name == "retrying" else None)
+    thread = threading.Thread(target=stream.run, daemon=True)
+    thread.start()
+
+    assert waits.wait(60)
+    stream.close()
+    thread.join(60)
+
+    assert not thread.is_alive()
+
+
 @responses.activate
 def test_works_with_responses() -> None:
     """Applications can test their code without a server."""
@@ -330,20 +376,75 @@ def test_netrc_does_not_replace_the_token(serve: Serve, tmp_path: Path, monkeypa
 
 
 @pytest.mark.processes
-def test_needs_no_package_of_the_server() -> None:
-    """With `pip install --no-deps kafkasse`, requests is enough for Stream, and aiohttp for AsyncStream."""
-    script = """
+@pytest.mark.parametrize(("library", "name"), [("requests", "Stream"), ("aiohttp", "AsyncStream")])
+def test_needs_only_its_library(library: str, name: str) -> None:
+    """After `pip install --no-deps kafkasse`, requests is enough for Stream, and aiohttp for AsyncStream."""
+    needed = {"kafkasse", *_with_dependencies(library)}
+    blocked = [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not needed & {canonicalize_name(owner) for owner in owners}
+    ]
+    assert {"flask", "gevent", "kafka", "click", "yaml", "aiohttp" if library == "requests" else "requests"} <= {
+        *blocked
+    }
+    script = f"""
 import sys
 
-for name in "flask werkzeug gevent gunicorn kafka aiokafka jsonschema msgspec yaml click prometheus_client".split():
-    sys.modules[name] = None
+sys.modules |= dict.fromkeys({blocked!r})
 import kafkasse.client
-assert not {"requests", "aiohttp"} & set(sys.modules)
-kafkasse.client.Stream, kafkasse.client.AsyncStream
+assert not {{"requests", "aiohttp"}} & set(sys.modules) - {{*{blocked!r}}}
+kafkasse.client.{name}("http://127.0.0.1:1/t")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
     assert "" == done.stderr
+
+
+def _with_dependencies(name: str) -> set[str]:
+    """Return the canonical names of a package and of everything that it requires without extras."""
+    found, todo = set(), [name]
+    while todo:
+        each = canonicalize_name(todo.pop())
+        if each not in found:
+            found.add(each)
+            requirements = map(Requirement, metadata.requires(each) or ())
+            todo += [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+MISUSE = """
+from kafkasse.client import AsyncStream, Event, FileStore, Stream
+
+
+def show(event: Event) -> None:
+    print(event.json(), event.id.upper())
+
+
+async def token(refresh: bool) -> str:
+    return "new" if refresh else "old"
+
+
+stream = Stream("http://a/t", token=lambda refresh: "t", store=FileStore("position"), retry_on=[404])
+stream.run(message=show)
+for event in stream:
+    stream.commit(event)
+AsyncStream("http://a/t", token=token, store=print)
+Stream("http://a/t", token=token)  # type: ignore[arg-type]
+Stream("http://a/t", tokens="t")  # type: ignore[call-arg]
+stream.run(message=1)  # type: ignore[arg-type]
+event.name  # type: ignore[attr-defined]
+"""
+
+
+@pytest.mark.processes
+def test_is_typed(tmp_path: Path) -> None:
+    """mypy accepts a correct program, and finds each mistake. In strict mode, an unnecessary `type: ignore` is an error."""
+    (tmp_path / "program.py").write_text(MISUSE)
+
+    done = run_command(sys.executable, "-m", "mypy", "--strict", "program.py", cwd=tmp_path)
+
+    assert "Success: no issues found in 1 source file\n" == done.stdout
 
 
 @pytest.mark.processes

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.client.core import MAX_RETRY_S, retry_after_s, wait_s
+from kafkasse.client.core import MAX_BACKOFF_S, MAX_RETRY_S, Core, Retryable, StreamError, retry_after_s, wait_s
+from tests.client.script import message
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 
@@ -37,3 +38,41 @@ def test_the_wait_has_limits(failures: int, retry_s: float, requested_s: float) 
 def test_backs_off_exponentially() -> None:
     """Despite the random part, the wait after the third failure is longer than after the first."""
     assert wait_s(0, 1, 0) < wait_s(2, 1, 0) < wait_s(4, 1, 0)
+
+
+POSITION = b"retry: 2000\n\nevent: position\ndata: {}\nid: 0\n\n"
+
+
+@pytest.mark.parametrize(
+    ("received", "open_s", "waits_s"),
+    [
+        (POSITION, 1, [2, 4, 8]),  # every stream starts with a position, even if an error follows
+        (POSITION + message(1), 1, [2, 2, 2]),
+        (POSITION, MAX_BACKOFF_S + 1, [2, 2, 2]),  # a quiet stream that was open for a long time
+    ],
+)
+def test_a_success_resets_the_wait(
+    monkeypatch: pytest.MonkeyPatch, received: bytes, open_s: float, waits_s: list[float]
+) -> None:
+    """Without a success, the wait doubles after each connection. The first one is that of the field `retry`."""
+    monkeypatch.setattr("random.uniform", lambda least, most: least)
+    core = Core("")
+    found = []
+    for _ in waits_s:
+        core.open(200, "text/event-stream")
+        list(core.receive(received))
+        found.append(core.wait_s(Retryable("the server ended the stream"), open_s))
+
+    assert waits_s == found
+
+
+def test_a_page_of_a_proxy_is_temporary_after_the_stream_was_open() -> None:
+    """Before, the URL is probably wrong."""
+    core = Core("")
+    with pytest.raises(StreamError):
+        core.open(200, "text/html")
+
+    core.open(200, "text/event-stream")
+
+    with pytest.raises(Retryable):
+        core.open(200, "text/html")
