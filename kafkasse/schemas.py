@@ -46,11 +46,11 @@ def first_error(name: str, value: object) -> tuple[str, str] | None:
     error = best_match(validator(name).iter_errors(value))
     if error is None:
         return None
-    error = _deepest(error)
+    error = deepest(error)
     return error.json_path.removeprefix("$").removeprefix("."), shorten(_sentence(error), MAX_SENTENCE_CHARS)
 
 
-def _deepest(error: ValidationError) -> ValidationError:
+def deepest(error: ValidationError) -> ValidationError:
     """For an `anyOf`, return the error of the branch that matches most of the value, which is probably the intended one."""
     while error.context and not all(each.validator == "required" for each in error.context):
         error = max(error.context, key=lambda each: (len(each.absolute_path), each.validator != "type"))

@@ -57,10 +57,21 @@ def _latest(config: Config, topic: str) -> list[dict[str, Any]]:
             if record.value is None:
                 latest.pop(record.key, None)
             else:
-                latest[record.key] = json.loads(record.value)
+                latest[record.key] = _parsed(record.value, topic)
             if all(consumer.position(each) >= end for each, end in ends.items()):
                 break
     return sorted(latest.values(), key=lambda status: str(status["pipeline"]))
+
+
+def _parsed(value: bytes, topic: str) -> dict[str, Any]:
+    try:
+        status = json.loads(value)
+        _row(status, datetime.now(UTC))
+    except (TypeError, ValueError, KeyError) as error:
+        raise CommandError(
+            f"the topic {topic} has a record that is not the status of a pipeline; set --topic"
+        ) from error
+    return dict(status)
 
 
 def _row(status: dict[str, Any], now: datetime) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +24,7 @@ from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTabl
 SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576
 NOT_SHOWN = ("spark", "registry")  # their values may contain passwords
+EMPTY = ("minItems", "minLength", "minProperties")  # keywords of JSON Schema, which are 1 in the schema of the file
 
 _Path = tuple[str | int, ...]
 
@@ -119,18 +119,35 @@ class Definitions:
                 self._index(item, (*path, name))
 
     def _mismatch(self, error: ValidationError) -> CommandError:
-        while error.context:
-            error = max(error.context, key=lambda each: (len(each.absolute_path), each.validator != "type"))
-        path = tuple(error.absolute_path)
-        if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
-            known, given = list(error.schema.get("properties", {})), cast("dict[str, Any]", error.instance)
+        from kafkasse.config import check  # here, because it takes long to import
+
+        error = schemas.deepest(error)
+        while error.parent is not None and not error.relative_path:  # the whole anyOf, and not one of its alternatives
+            error = cast("ValidationError", error.parent)
+        path, given, schema = tuple(error.absolute_path), cast("Any", error.instance), cast("Any", error.schema)
+        if error.validator == "additionalProperties":
+            known = list(schema.get("properties", {}))
             name = next(each for each in given if each not in known)
-            close = get_close_matches(name, known, 1)
-            hint = f": did you mean {close[0]}?" if close else f"; use one of: {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"; use one of: {', '.join(known)}"
             return self.error((*path, name), f"is not a setting{hint}")
+        if "propertyNames" in error.absolute_schema_path:
+            return self.error((*path, given), f"is not a valid name; it must be {check.expected(schema)}")
+        if error.validator in ("required", "oneOf"):
+            return self.error(path, _missing(error))
+        if error.validator in EMPTY:
+            return self.error(path, "must not be empty")
         if any(part in NOT_SHOWN for part in path):
-            return self.error(path, "the value is invalid; see schemas/pipelines.schema.json")
-        return self.error(path, schemas.shorten(error.message, schemas.MAX_SENTENCE_CHARS))
+            return self.error(path, f"must be {check.expected(schema)}")
+        hint = did_you_mean(str(given), schema.get("enum", []))
+        return self.error(path, f"must be {check.expected(schema)}, not {check.shown(path, given)}{hint}")
+
+
+def _missing(error: ValidationError) -> str:
+    names = [name for each in error.context or [error] for name in cast("Any", each.validator_value)]
+    if error.validator == "oneOf" and not error.context:
+        names = [name for each in names for name in each["required"]]
+        return f"has too many settings; use only one of: {', '.join(name for name in names if name != 'schema')}"
+    return f"needs {' or '.join(name for name in dict.fromkeys(names) if name not in cast('Any', error.instance))}"
 
 
 class _Loader(yaml.SafeLoader):

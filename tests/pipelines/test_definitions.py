@@ -85,12 +85,42 @@ def test_all_options_reach_the_pipeline(file: Path) -> None:
 
 
 INVALID = [
-    ("source:", "sauce:", "3: pipelines.large-orders.sauce: is not a setting: did you mean source?"),
-    ("where:", "were:", "7: pipelines.large-orders.query.were: is not a setting: did you mean where?"),
-    ("topic: orders", "topic: all orders", "4: pipelines.large-orders.source.topic: 'all orders' does not match"),
-    ("amount > 100", "5", "7: pipelines.large-orders.query.where: 5 is not of type 'string'"),
+    ("source:", "sauce:", "3: pipelines.large-orders.sauce: is not a setting (did you mean source?)"),
+    ("where:", "were:", "7: pipelines.large-orders.query.were: is not a setting (did you mean where?)"),
+    ("topic: orders", "topic: all orders", "4: pipelines.large-orders.source.topic: must be a topic name: at most 249"),
+    ("amount > 100", "5", "7: pipelines.large-orders.query.where: must be an expression in Spark SQL, not 5"),
     ("    sink: large-orders", "", "2: pipelines.large-orders: it needs either sink or sinks"),
-    ("    sink:", "    mode: real-time\n    sink:", "8: pipelines.large-orders.mode: 'real-time' is not one of"),
+    (
+        "    sink:",
+        "    mode: real-time\n    sink:",
+        "8: pipelines.large-orders.mode: must be one of realtime, microbatch, once, not 'real-time' (did you",
+    ),
+    (
+        "    sink:",
+        "    spark: {driver.memory: 2g}\n    sink:",
+        "8: pipelines.large-orders.spark.driver.memory: is not a valid",
+    ),
+    (
+        "    sink:",
+        "    tables: {x: {}}\n    sink:",
+        "8: pipelines.large-orders.tables.x: needs csv or parquet or topic",
+    ),
+    (
+        "    sink:",
+        "    tables: {x: {csv: a, parquet: b}}\n    sink:",
+        "8: pipelines.large-orders.tables.x: has too many settings; use only one of: csv, parquet, topic",
+    ),
+    ("where: amount > 100", "select: []", "7: pipelines.large-orders.query.select: must not be empty"),
+    (
+        "where: amount > 100",
+        "window: {size: 1m, aggregates: {n: count(*)}}",
+        "7: pipelines.large-orders.query.window.size: must be a number and a unit, such as '10 seconds', not '1m'",
+    ),
+    (
+        "where: amount > 100",
+        "from: 5",
+        "7: pipelines.large-orders.query.from: must be the name of a source, or a list of names, not 5",
+    ),
     (
         "where: amount > 100",
         "from: shop",
@@ -116,7 +146,7 @@ INVALID = [
         "{file: order.json, properties",
         "5: pipelines.large-orders.source.schema.properties: is not a setting",
     ),
-    ("schema: {", "schema: {} #", "5: pipelines.large-orders.source.schema: 'properties' is a required property"),
+    ("schema: {", "schema: {} #", "5: pipelines.large-orders.source.schema: needs properties"),
     ("topic: orders", "topic: orders\n      topic: more", "5: not YAML: topic is there twice"),
     ("topic: orders", "topic: [", "6: not YAML:"),
     (
@@ -133,6 +163,45 @@ def test_an_invalid_file_is_an_error_with_its_line(file: Path, old: str, new: st
     file.write_text(ORDERS.replace(old, new))
 
     assert message(file).startswith(f"pipelines.yaml:{expected}")
+
+
+WHOLE = """
+pipelines:
+  whole:
+    mode: microbatch
+    state_partitions: 2
+    spark: {spark.executor.memory: 2g}
+    sources: {eu: {topic: eu, start: {"0": 5}, max_records_per_s: 1, schema: {properties: {x: {type: integer}}}}}
+    tables: {shops: {csv: shops.csv}}
+    sinks:
+      top: {topic: t, query: {from: eu, select: [x], enrich: [{table: shops, on: {x: x}}], top: {n: 1, by: x, group: x}}}
+      sums: {topic: s, query: {where: x > 1, window: {size: 1 hour, by: [x], aggregates: {n: count(*)}, results: updates}}}
+      all: {topic: a, query: {from: [eu], latest: true}}
+"""
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each mapping or list in `value`, with the name or number of each of its members."""
+    for name in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, name
+        yield from places(value[name])
+
+
+@pytest.mark.parametrize("wrong", [None, 5, {"x": 5}], ids=repr)
+def test_a_value_of_another_type_is_an_error(file: Path, wrong: Any) -> None:
+    """At each place of a file, a wrong value gives an error with the file and a line, or is valid after all."""
+    definition, errors = yaml.safe_load(WHOLE), []
+    for parent, name in list(places(definition)):
+        right, parent[name] = parent[name], wrong
+        file.write_text(yaml.safe_dump(definition))
+        try:
+            of_file(file)
+        except CommandError as error:
+            errors.append(error.detail)
+        parent[name] = right
+
+    assert errors
+    assert [] == [error for error in errors if not re.match(rf"{re.escape(str(file))}:\d+: ", error)]
 
 
 def test_an_unknown_name_is_an_error(file: Path) -> None:

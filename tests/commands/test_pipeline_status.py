@@ -1,0 +1,92 @@
+"""`kafkasse pipeline status` prints the latest status of each pipeline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kafkasse.broker import EmbeddedBroker
+from kafkasse.commands import pipeline
+from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.supervisor import State
+from tests.support.kafka import Cluster
+
+Show = Callable[..., Result]
+
+
+@pytest.fixture
+def cluster(broker: EmbeddedBroker, fresh_name: str) -> Iterator[Cluster]:
+    """A cluster with a status topic that has the name of the test."""
+    with closing(Cluster(broker.bootstrap_servers)) as cluster:
+        cluster.create(fresh_name)
+        yield cluster
+
+
+@pytest.fixture
+def show(cluster: Cluster, fresh_name: str) -> Show:
+    """Runs the command."""
+
+    def run(*words: str) -> Result:
+        arguments = ["--bootstrap-servers", cluster.bootstrap_servers, "--topic", fresh_name, *words]
+        return CliRunner().invoke(pipeline.status, arguments)
+
+    return run
+
+
+def status(name: str, state: State, age: timedelta = timedelta(0), **more: Any) -> bytes:
+    """A record of the status topic."""
+    of = Status(name, 1, "realtime", ["countries"], ["topn"])
+    of.enter(state, "")
+    updated = {"updated": (datetime.now(UTC) - age).isoformat()}
+    return json.dumps(of.record() | updated | more).encode()
+
+
+def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show, fresh_name: str) -> None:
+    """A pipeline that has not written its status for a minute is silent, unless it has ended. A tombstone removes one."""
+    old = timedelta(minutes=2)
+    for name, value in (
+        ("a", status("a", State.STARTING)),
+        ("a", status("a", State.RUNNING, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
+        ("b", status("b", State.RUNNING, old)),
+        ("c", status("c", State.FAILED, old, reason="no such topic")),
+        ("d", status("d", State.RUNNING)),
+        ("d", None),
+    ):
+        cluster.send(fresh_name, value, key=name.encode())
+
+    table, lines = show(), show("--json").output.splitlines()
+
+    rows = [re.split(r"\s{2,}", line) for line in table.output.splitlines()]
+    assert ["PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON"] == rows[0]
+    assert [("a", "running"), ("b", "silent (was running)"), ("c", "failed")] == [(row[0], row[1]) for row in rows[1:]]
+    assert ["12 records, 3 s", "1", "7"] == rows[1][3:]
+    assert "no such topic" == rows[3][-1]
+    assert [("a", 12), ("b", 0), ("c", 0)] == [
+        (each["pipeline"], each["lag_records"]) for each in map(json.loads, lines)
+    ]
+
+
+@pytest.mark.parametrize("value", [b'{"id": 5}', b"[]", b"5", b"\xff"])
+def test_a_topic_with_other_records_is_an_error(cluster: Cluster, show: Show, fresh_name: str, value: bytes) -> None:
+    """The message names the option."""
+    cluster.send(fresh_name, value, key=b"k")
+
+    result = show()
+
+    assert f"the topic {fresh_name} has a record that is not the status of a pipeline; set --topic" in str(
+        result.exception
+    )
+
+
+def test_a_missing_topic_is_an_error(show: Show) -> None:
+    """The message names the option that writes the topic."""
+    assert "the topic nix does not exist; run pipelines with --status-topic nix" in str(
+        show("--topic", "nix").exception
+    )
