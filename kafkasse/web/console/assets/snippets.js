@@ -68,7 +68,7 @@ for await (const event of stream) console.log(event.type, event.data);
     if (lastEventId) options.push(`last_event_id=store.load() or ${literal(lastEventId)}`);
     if (isGuarded) options.push('token=os.environ["TOKEN"]');
     return `# ${about(file)}
-# Before you start it: pip install "kafkasse[client]"
+# Before you start it, install kafkasse from the folder of its source: pip install "../kafkasse[client]"
 ${isGuarded ? "import os\n\n" : ""}from kafkasse.client import FileStore, Stream
 
 store = FileStore(${literal(file)})
