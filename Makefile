@@ -117,7 +117,7 @@ uwsgi: setup ## run an app under uWSGI
 asyncapi: setup ## check the AsyncAPI document with AsyncAPI's own parser
 	@ASYNCAPI_PARSER=1 $(VENV)/bin/pytest tests/describe/test_documents.py -k parser_of_asyncapi
 
-# Uses Node, Go, Rust, Java with Maven, .NET, Chromium and Firefox, and skips what is not installed. See docs/clients.md.
+# Uses Node, Go, Rust, Java with Maven, Mono, Chromium and Firefox, and skips what is not installed. See docs/clients.md.
 ROUNDS ?= 3
 clients: setup ## run SSE clients through every fault, ROUNDS times
 	@$(VENV)/bin/python -m tests.clients --rounds $(ROUNDS)

@@ -67,7 +67,8 @@ NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund
 GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
 JAVA = Toolchain("java", "java --version", (11, 0), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
 RUST = Toolchain("rust", "cargo --version", (1, 85), "cargo build --locked --quiet")
-DOTNET = Toolchain("csharp", "dotnet --version", (9, 0), "dotnet build -c Release -o out --nologo -v quiet")
+# On Debian, the packages mono-mcs and libmono-system-net-http4.0-cil.
+MONO = Toolchain("csharp", "mcs --version", (6, 8), "mcs -r:System.Net.Http.dll -out:client.exe Client.cs")
 CURL = Toolchain("", "curl --version", (7, 76))
 PYTHON = Toolchain("python", f"{sys.executable} --version", (3, 11))
 CHROMIUM = Toolchain("browser", "chromium --version", (100, 0))
@@ -156,7 +157,7 @@ PROGRAMS = [
         lambda built, _, url: ["java", "-cp", str(built / "lib" / "*"), str(built / "Client.java"), url],
     ),
     Program("bash and curl", CURL, _curl),
-    Program("System.Net.ServerSentEvents 9.0.0", DOTNET, lambda built, _, url: [str(built / "out" / "client"), url]),
+    Program("HttpClient on Mono", MONO, lambda built, _, url: ["mono", str(built / "client.exe"), url]),
     Program("reqwest-eventsource 0.6.0", RUST, lambda built, _, url: [str(built / "target" / "debug" / "client"), url]),
 ]
 

@@ -45,7 +45,7 @@ def test_the_docs_list_every_client() -> None:
 def _manifests(program: Program) -> str:
     """Return the files that pin the version of a library."""
     folder = ROOT / "tests/clients/programs" / program.toolchain.folder
-    names = "package.json", "go.mod", "pom.xml", "Cargo.toml", "client.csproj"
+    names = "package.json", "go.mod", "pom.xml", "Cargo.toml"
     python = [ROOT / "requirements.txt", ROOT / "requirements-dev.txt"]
     files = [file for name in names if (file := folder / name).exists()] or python
     return "".join(file.read_text() for file in files)
