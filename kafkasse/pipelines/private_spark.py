@@ -65,6 +65,12 @@ def java_query(query: StreamingQuery) -> Any:
     return query._jsq
 
 
+def is_broadcast(spark: SparkSession, job: int) -> bool:
+    """Whether a job collects the small side of a broadcast join."""
+    context: Any = spark.sparkContext
+    return "broadcast exchange" in str(context._jsc.sc().statusStore().job(job).jobTags())
+
+
 def plan(rows: DataFrame) -> str:
     """Return the physical plan as text."""
     modes: Any = java(rows.sparkSession).org.apache.spark.sql.execution.ExplainMode

@@ -140,9 +140,12 @@ def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, s
 def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
     if mode != "realtime":
         return bool(query.isActive and not query.status["message"].startswith("Initializing"))
+    # Spark collects the small side of each broadcast join in a job of its own, before the job of the query.
     tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    ids = [job for job in tracker.getJobIdsForGroup(str(query.runId)) if not private_spark.is_broadcast(spark, job)]
+    jobs = [tracker.getJobInfo(job) for job in ids]
+    running = [job for job in jobs if job and job.status == "RUNNING"]
+    stages = [tracker.getStageInfo(stage) for job in running for stage in job.stageIds]
     return bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
 
 

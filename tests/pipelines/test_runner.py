@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, failing_record
+from kafkasse.pipelines import Pipeline, Source, failing_record
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query, wait_until_running
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
+from kafkasse.pipelines.topics import read, write
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import PARTITIONS, Record, Topics
@@ -163,6 +166,28 @@ def test_too_few_slots_are_reported(spark: SparkSession, topics: Topics, pipelin
         pytest.raises(CommandError, match="Spark has too few slots"),
     ):
         wait_until_running(spark, query, wide.mode, StopRequests())
+
+
+def test_a_query_does_not_run_until_its_broadcast_joins_are_ready(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """The job that collects the small side of a join does not count, neither while it runs nor when it has ended."""
+    small = spark.sparkContext.parallelize(["a"], 1).map(lambda key: time.sleep(2) or (key,)).toDF("small string")
+    rows = read(spark, topics.kafka, Source(topics.source)).select(F.lit(topics.sink).alias("topic"), "key", "value")
+    joined = rows.join(F.broadcast(small), F.col("small") == F.col("key").cast("string"), "left").drop("small")
+    query = write(joined, topics.kafka, pipeline, str(tmp_path))
+
+    for _ in range(2):
+        assert wait_until_running(spark, query, pipeline.mode, StopRequests())
+        assert ["SUCCEEDED", "RUNNING"] == job_states(spark, query)
+    query.stop()
+
+
+def job_states(spark: SparkSession, query: StreamingQuery) -> list[str]:
+    """The states of the query's jobs, oldest first."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(str(query.runId)))]
+    return [job.status for job in jobs if job]
 
 
 class StopAfterOutput(StopRequests):
