@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
+from pyspark.errors import SparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import jvm, private_spark
 from kafkasse.pipelines.operators import latest_per_key, ranked
@@ -21,6 +23,7 @@ from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
 
 N = 3
+ATTEMPTS = 5
 START_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": SETTINGS["spark.sql.streaming.stateStore.providerClass"],
     "spark.sql.shuffle.partitions": "2",
@@ -55,16 +58,27 @@ def streamed(spark: SparkSession, edits: list[Edit], directory: Path) -> list[Ro
     for part in (edits[:half], edits[half:]):
         frame(spark, part).write.mode("append").parquet(source)
         rows = spark.readStream.schema(plain.SCHEMA).parquet(source)
-        query = (
+        writer = (
             ranked(rows, N)
             .writeStream.foreachBatch(lambda batch, _: batch.write.mode("append").parquet(results))
             .option("checkpointLocation", str(directory / "checkpoint"))
             .outputMode("update")
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
+        run(writer.start)
     return spark.read.parquet(results).collect()
+
+
+def run(start: Callable[[], StreamingQuery]) -> None:
+    """Run a query until it ends. Spark gives a new Python process 10 s to start, which is too short on a busy machine."""
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            start().awaitTermination()
+        except SparkException as error:
+            if "Python worker failed to connect back" not in str(error) or not attempts_left:
+                raise
+        else:
+            return
 
 
 def main() -> None:

@@ -71,10 +71,11 @@ def test_resumes_from_its_checkpoint(
 ) -> None:
     """A restarted query knows all countries and does not repeat committed results."""
     monkeypatch.setattr("kafkasse.pipelines.topics.BATCH_S", SHORT_BATCH_S)
-    topics.send(country("FR", 5), country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia"))
+    records = [country("FR", 5), country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia")]
+    topics.send(*records)
     with running_query(spark, pipeline, topics.kafka, str(tmp_path)) as query:
         topics.read(lambda latest: {"Europe", "Asia"} == latest.keys() and top(latest["Europe"]) == ["FR", "DE", "IT"])
-        while not (query.lastProgress and query.lastProgress.numInputRows):
+        while sum(progress.numInputRows for progress in query.recentProgress) < len(records):
             query.awaitTermination(1)
     topics.send(country("FR", 1))
 
