@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import dead_letters, json_records, tables
@@ -207,6 +208,12 @@ def _latest(rows: DataFrame) -> DataFrame:
 def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
     """One record each time that the largest rows of a group change."""
     _require(rows.columns, (top["by"], top["group"]), "the rows")
+    type_ = rows.schema[top["by"]].dataType
+    if not isinstance(type_, IntegralType):
+        raise CommandError(
+            f"top ranks by whole numbers, and the column {top['by']} has the type {type_.simpleString()}; compute a whole "
+            f"number with select, such as CAST({top['by']} * 100 AS BIGINT) AS cents"
+        )
     rank = F.col(top["by"]).cast("bigint")
     members = rows.select(
         F.col(KEY).alias("key"),
@@ -237,11 +244,11 @@ def _window(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
         .agg(*aggregates, F.count(F.lit(1)).alias("_version"))
     )
     start = F.col("_window.start")
-    value = F.struct(
-        *by, start.alias("window_start"), F.col("_window.end").alias("window_end"), *window["aggregates"].keys()
-    )
+    group = [*by, start.alias("window_start")]
+    value = F.struct(*group, F.col("_window.end").alias("window_end"), *window["aggregates"].keys())
     return counted.select(
-        F.concat_ws(" ", *by, F.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSSXXX")).alias("key"),
+        # JSON, because two groups must not have the same key: with a separator, ("a b", "c") would equal ("a", "b c").
+        F.to_json(F.struct(*group), JSON_OPTIONS).alias("key"),
         F.to_json(value, JSON_OPTIONS).alias("value"),
         # The number of records that a result was computed from increases with each change, also in a replay.
         F.col("_version").alias("version"),

@@ -15,10 +15,17 @@ class MicroBatches:
         spark: the session.
         directory: an empty directory.
         query: from rows of the input to results. A test can replace the query between two calls of process().
+        output_mode: see Pipeline.
     """
 
-    def __init__(self, spark: SparkSession, directory: Path, query: Callable[[DataFrame], DataFrame]) -> None:
-        self.query = query
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        query: Callable[[DataFrame], DataFrame],
+        output_mode: str = "update",
+    ) -> None:
+        self.query, self._output_mode = query, output_mode
         self._spark, self._directory = spark, directory
         self._files = 0
         self.results: list[Row] = []
@@ -34,7 +41,7 @@ class MicroBatches:
             self.query(source.parquet(f"{self._directory}/input/*"))
             .writeStream.foreachBatch(lambda batch, _: self.results.extend(batch.collect()))
             .option("checkpointLocation", str(self._directory / "checkpoint"))
-            .outputMode("update")
+            .outputMode(self._output_mode)
             .trigger(availableNow=True)
             .start()
         )

@@ -17,6 +17,7 @@ from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type, validate
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
 from tests.pipelines.full import takes_minutes
+from tests.pipelines.micro_batches import MicroBatches
 from tests.pipelines.rows import kafka_rows
 
 ORDER = {
@@ -175,18 +176,51 @@ def test_a_window_aggregates_records(run: Defined) -> None:
     found = run({"where": "amount < 5", "window": window}, *records)
 
     assert {
-        ("x 2026-11-01T11:59:00.000Z", 1, 1),
-        ("x 2026-11-01T12:00:00.000Z", 2, 3),
-        ("x 2026-11-01T12:01:00.000Z", 1, 2),
+        ('{"customer":"x","window_start":"2026-11-01T11:59:00.000Z"}', 1, 1),
+        ('{"customer":"x","window_start":"2026-11-01T12:00:00.000Z"}', 2, 3),
+        ('{"customer":"x","window_start":"2026-11-01T12:01:00.000Z"}', 1, 2),
     } == {(key, value["orders"], value["total"]) for key, value in found}
     assert {"customer", "window_start", "window_end", "orders", "total"} == found[0][1].keys()
+
+
+def test_each_group_of_a_window_has_its_own_key(run: Defined) -> None:
+    """Null, spaces and an empty text do not make two groups equal."""
+    window = {"size": "1 hour", "by": ["id", "customer"], "aggregates": {"n": "count(*)"}}
+    groups = [("a b", "c"), ("a", "b c"), (None, "a"), ("a", None), ("", "a")]
+    records = [order(f"{number}", 1, id=id_, customer=customer) for number, (id_, customer) in enumerate(groups)]
+
+    found = run({"window": window}, *records)
+
+    assert len(groups) == len({key for key, _ in found})
+
+
+def test_final_results_are_written_once(run: Defined) -> None:
+    """A window is written when the watermark has passed its end. A record that arrives later is not counted."""
+    window = {"time": "at", "size": "1 minute", "watermark": "10 seconds", "aggregates": {"n": "count(*)"}}
+    query = {"window": window | {"results": "final"}}
+    pipeline = run.pipeline(ONE_SOURCE | {"mode": "microbatch", "query": query})
+
+    def sink(rows: DataFrame) -> DataFrame:
+        results: Any = pipeline.query(source=rows)
+        return results["sink"]  # type: ignore[no-any-return]
+
+    batches = MicroBatches(run.spark, run.directory, sink, pipeline.output_mode)
+    times = [["12:00:10", "12:00:50", "12:02:00"], ["12:03:30"], ["12:00:20", "12:05:00"], ["12:09:00"]]
+
+    found = batches.process(
+        *(kafka_rows(run.spark, *(order("a", 1, at=f"2026-11-01T{each}Z") for each in batch)) for batch in times)
+    )
+
+    values = [json.loads(row.value) for row in found]
+    counts = [(value["window_start"][11:16], value["n"]) for value in values]
+    assert [("12:00", 2), ("12:02", 1), ("12:03", 1), ("12:05", 1)] == counts
 
 
 def test_a_window_can_use_a_field_as_its_time(run: Defined) -> None:
     """The field is of the format date-time. A record needs no key."""
     window = {"time": "at", "size": "1 hour", "aggregates": {"n": "count(*)"}}
 
-    assert [("2026-01-02T03:00:00.000Z", 1)] == [
+    assert [('{"window_start":"2026-01-02T03:00:00.000Z"}', 1)] == [
         (key, value["n"]) for key, value in run({"window": window}, (None, order("", 1, at="2026-01-02T03:04:05Z")[1]))
     ]
 
@@ -249,10 +283,14 @@ def test_sources_are_combined_and_each_sink_has_its_query(run: Defined) -> None:
             "the rows of the query have no column size; the columns are: amount, at, customer, id, items$",
         ),
         ({"window": {"size": "1 hour", "aggregates": {"n": "count(*)"}, "by": ["shop"]}}, "have no column shop"),
+        (
+            {"select": ["amount / 2 AS half", "id"], "top": {"n": 1, "by": "half", "group": "id"}},
+            "top ranks by whole numbers, and the column half has the type double; compute",
+        ),
     ],
 )
-def test_an_unknown_column_is_an_error(run: Defined, query: dict[str, Any], reason: str) -> None:
-    """The message lists the columns."""
+def test_an_unusable_column_is_an_error(run: Defined, query: dict[str, Any], reason: str) -> None:
+    """The message lists the columns, or names the type. A rank with a fraction would be cut off, and the ranking wrong."""
     with pytest.raises(CommandError, match=reason):
         run(query, order("a", 1))
 
