@@ -20,6 +20,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
@@ -33,6 +34,8 @@ MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
 MIN_HEAP = "512m"
 TOO_SMALL = ("INVALID_DRIVER_MEMORY", "INVALID_EXECUTOR_MEMORY")
+# PySpark logs some of the exceptions that it raises, with the stack trace of the JVM. The commands report them in one line.
+LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
 
 # Pipelines need these settings, both locally and on a cluster.
@@ -79,6 +82,8 @@ def session(
         CommandError: Java is missing or does not start, or the heap is too small.
         Crashed: Spark did not start, or the JVM exited while the block ran.
     """
+    for logger in LOGGERS:
+        PySparkLogger.getLogger(logger).disabled = True
     with temporary.directory("kafkasse-spark-") as directory:
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
         settings |= {"spark.master": master} if master else {}

@@ -100,12 +100,13 @@ def test_describes_the_sources(spark: SparkSession) -> None:
     ] == lines[1:4]
 
 
-def test_an_invalid_query_is_an_error(spark: SparkSession) -> None:
-    """The message is one line."""
+def test_an_invalid_query_is_an_error(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    """The message is one line, and PySpark does not print the stack trace of the JVM."""
     pipeline = Pipeline("wrong", "a", lambda rows: rows.select("keys"), "b")
 
     with pytest.raises(CommandError, match=r"the query of the pipeline wrong is not valid: \[UNRESOLVED_COLUMN.*keys"):
         explain(spark, pipeline)
+    assert "" == capfd.readouterr().err
 
 
 def test_the_exit_code_says_whether_the_mode_accepts_the_query(

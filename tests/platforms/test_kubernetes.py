@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 
 from kafkasse import Config, schemas
 from kafkasse.app import create_app
+from kafkasse.commands import pipeline
 from kafkasse.memory_log import MemoryLog
+from kafkasse.pipelines import runner
 from kafkasse.telemetry.metrics import METRICS, PREFIX
 from tests.support.server import ROOT
 
@@ -133,6 +136,19 @@ def test_the_autoscaler_uses_a_metric_of_the_server(manifests: dict[str, Manifes
     assert name.removeprefix(PREFIX) in METRICS
     assert rule["seriesQuery"].startswith(f"{name}{{")
     assert int(metric["pods"]["target"]["averageValue"]) <= max_streams / 2
+
+
+def test_the_manifest_of_a_pipeline_matches_the_command() -> None:
+    """`kafkasse pipeline run` accepts the arguments, Spark has the version, and a drain fits into the grace period."""
+    specification = yaml.safe_load((DIRECTORY / "pipeline.yaml").read_text())["spec"]
+    group, command, *arguments = specification["arguments"]
+
+    options = pipeline.run.make_context(command, arguments).params
+
+    assert ("pipeline", "run", "topn") == (group, command, options["name"])
+    assert options["checkpoint"].startswith("s3a://")
+    assert pyspark.__version__ == specification["sparkVersion"]
+    assert specification["driver"]["terminationGracePeriodSeconds"] > runner.DRAIN_TIMEOUT_S
 
 
 @pytest.mark.skipif("MANIFESTS" not in os.environ, reason="run by `make manifests`")
