@@ -162,15 +162,18 @@ def run(
     NAME is a name that `kafkasse pipeline list` shows, package.module:attribute, or file.yaml:name. The command prints
     "kafkasse pipeline: ready" when the query is running.
     """
+    from kafkasse.commands import pipeline_topics
     from kafkasse.pipelines import application
     from kafkasse.pipelines.supervisor import StopRequests
 
     stop = StopRequests()
     stop.install()
     options.log_to_stderr()
+    pipeline = _pipeline(name, source, sink)
+    properties = options.client_properties(kafka_config)
     given = application.Options(
         bootstrap_servers=bootstrap_servers,
-        properties=options.client_properties(kafka_config),
+        properties=properties,
         checkpoint=checkpoint,
         master=master,
         log_level=log_level,
@@ -178,8 +181,9 @@ def run(
         spark=({"spark.driver.memory": memory, "spark.executor.memory": memory} if memory else {}) | conf,
         metrics_bind=metrics_bind,
         status_topic=status_topic,
+        check_topics=lambda: pipeline_topics.check(pipeline, properties, bootstrap_servers),
     )
-    application.run(_pipeline(name, source, sink), given, stop, lambda: click.echo("kafkasse pipeline: ready"))
+    application.run(pipeline, given, stop, lambda: click.echo("kafkasse pipeline: ready"))
     if stop.interrupted:
         raise click.Abort
 

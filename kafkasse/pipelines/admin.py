@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ig
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark
+from kafkasse.pipelines import failures, private_spark
 from kafkasse.pipelines.supervisor import Unavailable
 
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
@@ -128,10 +128,7 @@ def _description(topic: str, future: Any) -> Any:
     except Py4JJavaError as error:
         cause = error.java_exception.getCause()
         if cause.getClass().getSimpleName() == "UnknownTopicOrPartitionException":
-            raise CommandError(
-                f"the topic {topic} does not exist; create it first, for example with:"
-                f" kafkasse load - --topic {topic} --create < /dev/null"
-            ) from error
+            raise failures.missing_topic(topic) from error
         reason = f"Kafka cannot describe the topic {topic}: {cause.getMessage()}"
         is_temporary = "RetriableException" in _class_names(cause) and "Authentication" not in cause.toString()
         raise (Unavailable(reason) if is_temporary else CommandError(reason)) from error

@@ -33,13 +33,16 @@ from kafkasse.pipelines import (
     temporary,
     topics,
 )
-from kafkasse.pipelines.admin import Admin
+from kafkasse.pipelines.checkpoint import Offsets
+from kafkasse.pipelines.lag import LagReader
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offsets, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
 
-STATUS_INTERVAL_S = 5.0  # between two requests for the end of the sources, and between two records of the status topic
+STATUS_INTERVAL_S = 5.0  # between two measurements of the lag, which also write the status topic
+# Real-time mode commits every 10 s. Until then, nobody knows which records it has processed since the last commit.
+OVERDUE_S = 3 * topics.BATCH_S
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -53,6 +56,8 @@ class Options:
         spark: Spark settings that override those of the pipeline.
         metrics_bind: HOST:PORT of the metrics. None: no metrics are served.
         status_topic: the topic for the status. None: the status is not written.
+        check_topics: called once, when Kafka accepts connections and before Spark starts. It raises a CommandError if the
+            pipeline cannot use its topics.
     """
 
     bootstrap_servers: str
@@ -64,6 +69,7 @@ class Options:
     spark: Mapping[str, str] = field(default_factory=dict)
     metrics_bind: str | None = None
     status_topic: str | None = None
+    check_topics: Callable[[], None] = lambda: None
 
 
 def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
@@ -97,11 +103,17 @@ class _Application:
     status: Status
     directory: str = ""
     is_rebuilt: bool = False
+    is_checked: bool = False
     topic: StatusTopic | None = None
-    checked_at_s: float = -math.inf
+    lag_reader: LagReader | None = None
+    processed: Position = field(default_factory=dict)
+    measured_at_s: float = -math.inf
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
+        if not self.is_checked:
+            self.options.check_topics()
+            self.is_checked = True
         try:
             self._attempt()
         except AnalysisException as error:
@@ -112,13 +124,24 @@ class _Application:
     def _attempt(self) -> None:
         with self.sessions.use() as spark:
             self.stop.install()  # again, because PySpark has installed its own handler
+            if self.stop.wait(0.0):
+                return
             spark.sparkContext.setLogLevel(self.options.log_level)
             kafka = self._kafka(spark)
             self._open_status_topic(spark, kafka)
             directory = self._checkpoints(spark)
             is_kept = directory != self.directory
-            progressed = partial(self.progressed, spark, kafka)
-            attempt = runner.Attempt(self.pipeline, kafka, directory, self.stop, self.report, progressed, is_kept)
+            attempt = runner.Attempt(
+                self.pipeline,
+                kafka,
+                directory,
+                self.stop,
+                self.report,
+                partial(self.progressed, spark, kafka),
+                is_kept,
+                partial(self.started, spark, kafka),
+                partial(self.polled, spark, kafka),
+            )
             if self.options.rebuild and not self.is_rebuilt:
                 self.is_rebuilt = rebuild.run(spark, self.pipeline, kafka, directory, self.stop)
                 if not self.is_rebuilt:
@@ -135,7 +158,8 @@ class _Application:
 
     def progressed(self, spark: SparkSession, kafka: dict[str, str], progress: StreamingQueryProgress) -> None:
         """Update the status after a commit of the pipeline's query, or of the query that writes the dead letters."""
-        self.sessions.archive_classes()  # after the first commit, so that the archive contains the classes of a whole batch
+        if self.pipeline.mode != "once":  # such a run may end before the archive is complete
+            self.sessions.archive_classes()  # after the first commit, so that it contains the classes of a whole batch
         if letters := progress.observedMetrics.get(dead_letters.OBSERVED):
             self.status.rejected(letters.records)
             return
@@ -143,21 +167,33 @@ class _Application:
         if results and results.records:
             self.status.rejected(results.records)
             logger.warning("dead letters: %d results, such as one because %s", results.records, results.example)
-        now_s = time.monotonic()
-        is_due = now_s - self.checked_at_s >= STATUS_INTERVAL_S
-        self.status.committed(json.loads(progress.json), self._end(spark, kafka) if is_due else None)
-        if is_due:
-            self.checked_at_s = now_s
-            if self.topic:
-                self.topic.write(self.status)
+        batch = json.loads(progress.json)
+        self.status.committed(batch)
+        self.processed = next_offsets(batch)
+        if time.monotonic() - self.measured_at_s >= STATUS_INTERVAL_S:
+            self._measure_lag(spark, kafka, ended_at_ms(batch))
 
-    def _end(self, spark: SparkSession, kafka: dict[str, str]) -> dict[tuple[str, int], int] | None:
-        """Return the end of each partition of the sources, or None if Kafka does not answer."""
+    def started(self, spark: SparkSession, kafka: dict[str, str], committed: Offsets) -> None:
+        """Measure the lag before the first commit of this run."""
+        self.processed = {(topic, int(each)): offset for topic, at in committed.items() for each, offset in at.items()}
+        self._measure_lag(spark, kafka, now_ms())
+
+    def polled(self, spark: SparkSession, kafka: dict[str, str]) -> None:
+        """Measure the lag if no batch has been committed for a long time."""
+        if time.monotonic() - self.measured_at_s >= OVERDUE_S:
+            self._measure_lag(spark, kafka, now_ms())
+
+    def _measure_lag(self, spark: SparkSession, kafka: dict[str, str], at_ms: int) -> None:
+        """Set the lag at this time. If Kafka does not answer, the lag does not change."""
+        self.measured_at_s = time.monotonic()
         try:
-            with Admin(spark, kafka) as admin:
-                return admin.ends(self.pipeline.source_topics)
-        except (Py4JError, OSError):
-            return None
+            if self.lag_reader is None or self.lag_reader.spark is not spark:
+                self.lag_reader = LagReader(spark, kafka)
+            self.status.measured(*self.lag_reader.read(self.processed), at_ms)
+        except (Py4JError, PySparkException, OSError) as error:
+            logger.debug("the lag was not measured: %s", failures.first_line_of(error))
+        if self.topic:
+            self.topic.write(self.status)
 
     def _open_status_topic(self, spark: SparkSession, kafka: dict[str, str]) -> None:
         if self.options.status_topic and (self.topic is None or self.topic.spark is not spark):
@@ -169,7 +205,7 @@ class _Application:
         try:
             with self.sessions.use() as spark:
                 return failing_record.find(spark, self.pipeline, self._kafka(spark), self._checkpoints(spark))
-        except (Interrupted, CommandError, Py4JError, OSError):
+        except (Interrupted, CommandError, PySparkException, Py4JError, OSError):
             return "the position of the last commit"
 
     def _kafka(self, spark: SparkSession) -> dict[str, str]:

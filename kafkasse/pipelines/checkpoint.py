@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from typing import TypeAlias
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -16,6 +18,10 @@ from kafkasse.pipelines.pipeline import Pipeline
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
 PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild whose results are not in the sinks yet
+
+Offsets: TypeAlias = dict[str, dict[str, int]]
+"""Topic -> partition -> the next offset to read, as in Spark's checkpoints."""
+
 _REBUILD = re.compile(r"\.rebuild-\d+$")
 
 
@@ -35,12 +41,12 @@ def current(files: Files, first: str) -> str:
 
 
 def remove_unfinished(spark: SparkSession, checkpoint: str) -> None:
-    """Remove the temporary files of a query that was killed while it wrote its offsets or a commit.
+    """Remove the temporary files of a run that was killed while it wrote its offsets, a commit or a small file.
 
     Spark rejects a checkpoint without a commit if these directories contain any file, so the query would never start again.
     """
     files = Files(spark)
-    for directory in ("offsets", "commits"):
+    for directory in ("", "offsets", "commits"):
         for name in files.names(f"{checkpoint}/{directory}"):
             if name.endswith(".tmp"):
                 files.delete(f"{checkpoint}/{directory}/{name}")
@@ -80,6 +86,18 @@ def new_manifest(pipeline: Pipeline, generation: int) -> Manifest:
     now_ms = time.time_ns() // 1_000_000
     versions = kafkasse.__version__, pyspark.__version__
     return Manifest(pipeline.name, plain_settings(pipeline), generation, now_ms, *versions)
+
+
+def last_commit(spark: SparkSession, checkpoint: str) -> Offsets:
+    """Return the offsets of the last commit, or {} if there was none."""
+    files = Files(spark)
+    batches = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
+    text = files.read(f"{checkpoint}/offsets/{max(batches)}") if batches else None
+    offsets: Offsets = {}
+    for line in (text or "").splitlines()[2:]:  # the version, the metadata, and one line for each source
+        if line.startswith("{"):
+            offsets |= json.loads(line)
+    return offsets
 
 
 def last_commit_ms(spark: SparkSession, checkpoint: str, manifest: Manifest) -> int:

@@ -102,6 +102,10 @@ def running(
     if bad is None:
         yield
         return
+    if pipeline.mode == "realtime":
+        bad = bad.coalesce(
+            1
+        )  # real-time mode starts no batch while these jobs have more tasks than there are free slots
     writer = _Writer(letters(bad, topic, max_bytes), topic, kafka, checkpoint, is_once=pipeline.mode == "once")
     thread = Thread(target=writer.run, name="dead letters", daemon=True)
     thread.start()

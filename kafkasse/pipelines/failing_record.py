@@ -7,22 +7,19 @@ with the query's state, or in the sink; then it returns the position of the last
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.pipelines import result, runner, topics
+from kafkasse.pipelines.checkpoint import Offsets, last_commit
 from kafkasse.pipelines.pipeline import Pipeline
 
 SEARCH_TIMEOUT_S = 60.0
-
-Offsets: TypeAlias = dict[str, dict[str, int]]
-"""Topic -> partition -> the next offset to read, as in Spark's checkpoints."""
 
 
 def find(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
@@ -35,21 +32,6 @@ def find(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpo
         if found:
             return f"{source.topic}, partition {found[0]}, offset {found[1]}"
     return f"the last commit, {_text(committed)}" if committed else "the start of the topic, before the first commit"
-
-
-def last_commit(spark: SparkSession, checkpoint: str) -> Offsets:
-    """Return the offsets of the last commit, or {} if there was none."""
-    try:
-        files = spark.read.format("binaryFile").load(f"{checkpoint}/commits").select("path").collect()
-        last = max(int(row.path.rpartition("/")[2]) for row in files if row.path.rpartition("/")[2].isdecimal())
-        lines = [row.value for row in spark.read.text(f"{checkpoint}/offsets/{last}").collect()]
-    except (PySparkException, ValueError):  # no commit, or no checkpoint
-        return {}
-    offsets: Offsets = {}
-    for line in lines[2:]:  # the version, the metadata, and one line for each source
-        if line.startswith("{"):
-            offsets |= json.loads(line)
-    return offsets
 
 
 def _text(offsets: Offsets) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Unavailable
 
 MAX_REASON_CHARACTERS = 300
-TOO_FEW_SLOTS = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
-SLOTS = (
-    "Spark has too few slots: real-time mode needs one slot for each partition of the source and one for each state "
-    "partition, all at the same time"
+TOO_FEW_SLOTS = re.compile(r"CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT.* needs (\d+) ")
+CHANGED_STATE = (
+    "SCHEMA_NOT_COMPATIBLE",
+    "COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
+    "STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
 )
-STATE_SCHEMA = "SCHEMA_NOT_COMPATIBLE"
 KAFKA_ERRORS = "org.apache.kafka.common.errors."
 # Other classes than Kafka's have some of these names too. For example, Spark has a TimeoutException for a lost executor.
 NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableException", "NetworkException")
@@ -31,20 +34,19 @@ PERMANENT = {
 }
 
 
-def explain(reason: str, *, local: bool, committed: bool) -> CommandError | Interrupted:
+class ChangedState(CommandError):
+    """The state in the checkpoint does not fit the query."""
+
+
+def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
     """Return the error for a query that Spark ended.
 
     Args:
         reason: the text of Spark's exception, with the exceptions that caused it.
-        local: whether Spark runs on this machine alone. Then no slots can be added while the pipeline waits.
         committed: whether the query committed a batch before.
     """
-    if TOO_FEW_SLOTS in reason:
-        if local:
-            return CommandError(f"{SLOTS}; use --master local[N] with a larger N")
-        return Unavailable(f"{SLOTS}; waiting for executors of the cluster")
-    if STATE_SCHEMA in reason:
-        return CommandError(
+    if any(name in reason for name in CHANGED_STATE):
+        return ChangedState(
             "the state in the checkpoint has other fields or types than the query; run the pipeline with --rebuild to "
             "compute all results again beside the running version and then switch over, or undo the change"
         )
@@ -54,6 +56,39 @@ def explain(reason: str, *, local: bool, committed: bool) -> CommandError | Inte
     if any(KAFKA_ERRORS + name in reason for name in NO_KAFKA):
         return Unavailable("Kafka does not respond")
     return Crashed(f"Spark ended the query: {_first_line(reason)}", committed=committed)
+
+
+def missing_topic(topic: str) -> CommandError:
+    """Return the error for a topic that does not exist."""
+    return CommandError(
+        f"the topic {topic} does not exist; create it first, for example with:"
+        f" kafkasse load - --topic {topic} --create < /dev/null"
+    )
+
+
+def slots_needed(reason: str) -> int:
+    """Return how many slots a query needs that Spark rejected because it has too few, or 0 if this is not the reason."""
+    found = TOO_FEW_SLOTS.search(reason)
+    return int(found[1]) if found else 0
+
+
+def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | Unavailable:
+    """Return the error for a pipeline that needs more slots than Spark has.
+
+    Args:
+        needed: how many slots the pipeline needs at the same time.
+        slots: how many slots Spark has.
+        local: whether Spark runs on this machine alone. Then no slots can be added while the pipeline waits.
+    """
+    problem = f"Spark has too few slots: {slots}, but the pipeline needs {needed}"
+    if needed > 1:
+        problem += " (one for each partition of the sources, each task of a stateful stage, and the dead letters)"
+    if local:
+        return CommandError(f"{problem}; use --master local[{needed}] or more")
+    return Unavailable(
+        f"{problem}; waiting until the cluster has more: add workers, or raise the setting that limits the executors of the "
+        "pipeline, such as --conf spark.cores.max=N or spark.executor.instances=N"
+    )
 
 
 def first_line_of(error: Exception) -> str:

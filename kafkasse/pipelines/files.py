@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -32,18 +33,31 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Write a file, and replace an existing one."""
+        """Write a file, or replace it. If the process is killed meanwhile, the previous file stays complete."""
         system, file = self._open(path)
-        stream = system.create(file, True)
+        system.mkdirs(file.getParent())
+        # Spark writes its offsets with it: it renames a temporary file, in the way that the file system supports.
+        managers = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        manager = getattr(getattr(managers, "CheckpointFileManager$"), "MODULE$").create(
+            file.getParent(), self._configuration
+        )
+        stream = manager.createAtomic(file, True)
         try:
             stream.write(text.encode())
-        finally:
-            stream.close()
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
 
     def exists(self, path: str) -> bool:
         """Return whether a file or directory exists."""
         system, file = self._open(path)
         return bool(system.exists(file))
+
+    def local(self, path: str) -> Path | None:
+        """Return the path of a file or directory if it is on a file system that the system has mounted, or else None."""
+        system, file = self._open(path)
+        return Path(str(system.makeQualified(file).toUri().getPath())) if str(system.getScheme()) == "file" else None
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with its content. Nothing happens if it does not exist."""

@@ -5,8 +5,9 @@ PySpark and the same settings, that command is always the same, so this module w
 spark-submit reads it.
 
 Loading 16,000 classes takes most of the start. Java can load them from an archive instead (class data sharing, AppCDS). The
-first run records which classes it loads, and creates the archive in the background after its first commit. The name of the
-archive contains a hash of the Java version, the jars and the options, so it never serves other classes.
+first run that does not end by itself records which classes it loads, and creates the archive in the background after its
+first commit. The name of the archive contains a hash of the Java version, the jars and the options, so it never serves other
+classes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pyspark
 
@@ -79,7 +81,7 @@ export SPARK_HOME={home}
 exec {java} @{options} org.apache.spark.deploy.SparkSubmit "$@"
 """
 # Create the archive with a temporary name: a JVM must never see half an archive.
-DUMP = "nice -n 19 {java} @{options} -Xshare:dump >/dev/null 2>&1 && mv {new} {archive}"
+DUMP = "nice -n 19 {java} @{options} -Xshare:dump >/dev/null 2>&1 && mv {new} {archive} || rm -f {new}"
 
 
 def connector_jars() -> list[Path]:
@@ -154,22 +156,31 @@ def create_archive(directory: Path) -> ArchiveProcess | None:
     options = [*MODULE_OPTIONS, *DUMP_OPTIONS, f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={new}"]
     file = _write_options(directory / "archive-options", [*options, "-cp", classpath()])
     command = _filled(DUMP, java=runtime.java_executable(), options=file, new=new, archive=archive)
-    with lock:  # the child process holds the lock until it ends
-        return ArchiveProcess(command, lock.fileno())
+    return ArchiveProcess(command, new, lock)
 
 
 class ArchiveProcess:
-    """A process that creates an archive. It does not outlive the pipeline."""
+    """A process that creates an archive. It does not outlive the pipeline, unless the pipeline is killed.
 
-    def __init__(self, command: str, lock: int) -> None:
-        self._process = subprocess.Popen(["sh", "-c", command], pass_fds=[lock], start_new_session=True)  # noqa: S603, S607
+    Args:
+        command: a command for the shell.
+        new: the unfinished archive.
+        lock: the locked file. The process has it open too, so the lock lasts until both have ended.
+    """
+
+    def __init__(self, command: str, new: Path, lock: IO[str]) -> None:
+        self._new, self._lock = new, lock
+        self._process = subprocess.Popen(["sh", "-c", command], pass_fds=[lock.fileno()], start_new_session=True)  # noqa: S603, S607
 
     def wait(self) -> None:
         """Wait until the archive exists, or until it could not be created."""
         self._process.wait()
 
     def stop(self) -> None:
-        """End the process, if it still runs."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        """End the process and remove the unfinished archive, if the process still runs."""
+        with self._lock:
+            if self._process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+                self._new.unlink(missing_ok=True)

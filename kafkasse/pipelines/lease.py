@@ -1,11 +1,19 @@
-"""The lease of a run. If a rebuild replaces the checkpoint of the run, possibly from another machine, the run ends."""
+"""The lease of a run. Only one run uses a checkpoint, and the run ends if a rebuild replaces its checkpoint.
+
+The runs can be on different machines. A checkpoint on HDFS or in object storage cannot be locked. Its marker, whose content
+changes every INTERVAL_S, shows that a run uses it.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event, Thread
 
 from pyspark.sql import SparkSession
@@ -14,12 +22,69 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.supervisor import Unavailable
 
 INTERVAL_S = 5.0
+SILENCE_S = 3 * INTERVAL_S  # a run that has not renewed its lease for this time has ended
+POLL_INTERVAL_S = 0.5
 STOP_TIMEOUT_S = 10.0
 MARKER = "kafkasse-running"  # in the checkpoint; its content changes every INTERVAL_S
+LOCK = "kafkasse.lock"  # in a local checkpoint; the system releases the lock when the process ends
+PERMANENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+_PROCESS = uuid.uuid4().hex
 
 logger = logging.getLogger("kafkasse.pipeline")
+
+
+@contextmanager
+def exclusive(files: Files, checkpoint: str) -> Iterator[None]:
+    """Use a checkpoint until the block ends.
+
+    Raises:
+        CommandError: another run uses the checkpoint, or this user may not write it.
+        Unavailable: the file system cannot be written now.
+    """
+    directory = files.local(checkpoint)
+    if directory is None:
+        _check_marker(files, checkpoint)
+        yield
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / LOCK).open("a")
+    except OSError as error:
+        problem = f"the checkpoint {directory} cannot be written ({error.strerror})"
+        if error.errno in PERMANENT:
+            raise CommandError(f"{problem}; change its permissions, or use another --checkpoint") from error
+        raise Unavailable(problem) from error
+    with lock:
+        _lock(lock.fileno(), directory)
+        yield
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _in_use(str(directory)) from error
+    except OSError as error:  # for example, an old NFS server
+        logger.warning("the checkpoint %s cannot be locked (%s); run the pipeline only once", directory, error.strerror)
+
+
+def _check_marker(files: Files, checkpoint: str) -> None:
+    """Check that no other process renews the marker. A run that was killed has left its marker."""
+    seen = files.read(f"{checkpoint}/{MARKER}")
+    deadline_s = time.monotonic() + SILENCE_S
+    while seen is not None and not seen.startswith(_PROCESS) and time.monotonic() < deadline_s:
+        time.sleep(POLL_INTERVAL_S)
+        if files.read(f"{checkpoint}/{MARKER}") not in (seen, None):
+            raise _in_use(checkpoint)
+
+
+def _in_use(checkpoint: str) -> CommandError:
+    return CommandError(
+        f"another run of the pipeline uses the checkpoint {checkpoint}; stop it first, or use another --checkpoint"
+    )
 
 
 @contextmanager
@@ -73,7 +138,7 @@ class _Lease:
 
     def _renew(self, marker: str) -> None:
         try:
-            self._files.write(marker, str(time.time_ns()))
+            self._files.write(marker, f"{_PROCESS} {time.time_ns()}")
             first = checkpoints.first_of(self._checkpoint)
             self.is_lost = checkpoints.current(self._files, first) != self._checkpoint
         except Exception as error:  # noqa: BLE001 - the file system may be unavailable for a while

@@ -59,15 +59,18 @@ class Manifest:
         """Return the manifest of a checkpoint that a compatible pipeline continues."""
         return replace(self, settings=plain_settings(pipeline), state=state, kafkasse=kafkasse, spark=spark)
 
+    def changes(self, pipeline: Pipeline, state: State) -> list[str]:
+        """Return the differences because of which a pipeline cannot continue with the checkpoint."""
+        found = [*differences(self.settings, plain_settings(pipeline))]
+        return [*found, *differences(self.state, state, "state")] if self.state is not None else found
+
     def check(self, pipeline: Pipeline, state: State, checkpoint: str) -> None:
         """Check that a pipeline can continue with the checkpoint.
 
         Raises:
             CommandError: the state does not fit. The message names the difference and the possible solutions.
         """
-        found = [*differences(self.settings, plain_settings(pipeline))]
-        found += differences(self.state, state, "state") if self.state is not None else []
-        if found:
+        if found := self.changes(pipeline, state):
             raise CommandError(
                 f"the pipeline {pipeline.name} cannot continue with the checkpoint {checkpoint}: {'; '.join(found)}. "
                 "Run it with --rebuild to compute all results again beside the running version and then switch over, or "

@@ -9,9 +9,11 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from traceback import walk_tb
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -44,9 +46,25 @@ def is_stopped(spark: SparkSession) -> bool:
     return bool(context._jsc.sc().isStopped())
 
 
+def slots(spark: SparkSession) -> int:
+    """Return how many tasks Spark can run at the same time now."""
+    context: Any = spark.sparkContext
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
 def process() -> subprocess.Popen[bytes] | None:
     """Return the process of the JVM, if PySpark has started it."""
     return getattr(SparkContext._gateway, "proc", None)
+
+
+def starting_process(error: BaseException) -> subprocess.Popen[bytes] | None:
+    """Return the process of a JVM, given an error that PySpark raised before it had connected to the JVM.
+
+    At that time, only a local variable of PySpark contains the process.
+    """
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return next((each.f_locals.get("proc") for each in frames if each.f_code is launch_gateway.__code__), None)
 
 
 def forget() -> None:

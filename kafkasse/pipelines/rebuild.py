@@ -22,17 +22,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, runner, start, topics, written
+from kafkasse.pipelines import contract, failures, lease, runner, start, topics, written
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.lease import INTERVAL_S, MARKER
+from kafkasse.pipelines.lease import MARKER, SILENCE_S
 from kafkasse.pipelines.manifest import FILE, Manifest
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.status import next_offsets
 from kafkasse.pipelines.supervisor import StopRequests
 
 POLL_INTERVAL_S = 0.5
-SILENCE_S = 3 * INTERVAL_S  # a run that has not renewed its lease for this time has ended
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -68,8 +67,15 @@ class _Rebuild:
     stop: StopRequests
 
     def run(self) -> bool:
-        old = checkpoints.current(self.files, self.first)
-        new, generation = self._begin(old)
+        try:
+            return self._run()
+        except failures.ChangedState as error:
+            # An interrupted rebuild whose query has changed. Spark compares the state of its own operators.
+            logger.warning("rebuild: starting again: %s", error.detail)
+            return self._run(continues=False)
+
+    def _run(self, *, continues: bool = True) -> bool:
+        new, generation = self._begin(checkpoints.current(self.files, self.first), continues=continues)
         suffix = checkpoints.rebuild_suffix(generation)
         sinks = self.pipeline.sink_topics
         with Admin(self.spark, self.kafka) as admin:
@@ -80,35 +86,49 @@ class _Rebuild:
             if not self._catch_up(query):
                 return False
             self.files.write(f"{self.first}/{checkpoints.POINTER}", new)
-            if not self._wait_for_end_of(old if old != new else self.first) or not self._catch_up(query):
+            if not self._wait_for_end_of_others(new) or not self._catch_up(query):
                 return False
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
         self.files.delete(f"{new}/{checkpoints.PENDING}")
         with Admin(self.spark, self.kafka) as admin:
             admin.delete(f"{sink}{suffix}" for sink in sinks)
+        for other in self._others(new):
+            if self.files.exists(f"{other}/{checkpoints.PENDING}"):
+                self._discard(other)
         logger.info("rebuild: complete; the checkpoint is %s", new)
         return True
 
-    def _begin(self, old: str) -> tuple[str, int]:
+    def _begin(self, old: str, *, continues: bool) -> tuple[str, int]:
         """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
-        if self.files.exists(f"{old}/{checkpoints.PENDING}"):
+        if self.files.exists(f"{old}/{checkpoints.PENDING}") and continues and self._fits(old):
             return old, self._manifest(old).generation
-        sinks = self.pipeline.sink_topics
-        newest = written.next_generation(self.spark, self.kafka, sinks)
+        newest = written.next_generation(self.spark, self.kafka, self.pipeline.sink_topics)
         generation = max(newest, self._manifest(old).generation + 1)
-        suffix = checkpoints.rebuild_suffix(generation)
-        new = f"{self.first}{suffix}"
-        manifest = checkpoints.new_manifest(self.pipeline, generation)
-        interrupted = self.files.read(f"{new}/{FILE}")
-        if interrupted is not None and Manifest.parse(interrupted, new).settings == manifest.settings:
+        new = f"{self.first}{checkpoints.rebuild_suffix(generation)}"
+        if continues and self._fits(new):
             return new, generation
-        self.files.delete(new)
-        with Admin(self.spark, self.kafka) as admin:
-            admin.delete(f"{sink}{suffix}" for sink in sinks)
+        self._discard(new)
         self.files.write(f"{new}/{checkpoints.PENDING}", "")
-        self.files.write(f"{new}/{FILE}", manifest.text())
+        self.files.write(f"{new}/{FILE}", checkpoints.new_manifest(self.pipeline, generation).text())
         return new, generation
+
+    def _fits(self, unfinished: str) -> bool:
+        """Return whether the pipeline can continue an interrupted rebuild. Its definition may have changed since then."""
+        if self.files.read(f"{unfinished}/{FILE}") is None:
+            return False
+        _, state = start.query_of(self.spark, self.pipeline, self.kafka)
+        changes = self._manifest(unfinished).changes(self.pipeline, state)
+        if changes:
+            logger.warning("rebuild: starting again, because the pipeline has changed: %s", "; ".join(changes))
+        return not changes
+
+    def _discard(self, unfinished: str) -> None:
+        """Delete the checkpoint and the topics of a rebuild."""
+        suffix = unfinished.removeprefix(self.first)
+        with lease.exclusive(self.files, unfinished), Admin(self.spark, self.kafka) as admin:
+            admin.delete(f"{sink}{suffix}" for sink in self.pipeline.sink_topics)
+            self.files.delete(unfinished)
 
     def _manifest(self, checkpoint: str) -> Manifest:
         return Manifest.parse(self.files.read(f"{checkpoint}/{FILE}") or "", checkpoint)
@@ -127,16 +147,26 @@ class _Rebuild:
                 return False
         return True
 
-    def _wait_for_end_of(self, checkpoint: str) -> bool:
-        """Wait until the run with the old checkpoint has ended. It ends by itself, because it has lost its lease."""
-        marker = f"{checkpoint}/{MARKER}"
-        seen, seen_at_s = self.files.read(marker), time.monotonic()
-        while seen is not None and time.monotonic() - seen_at_s < SILENCE_S:
+    def _others(self, new: str) -> list[str]:
+        """Return the other checkpoints of the pipeline."""
+        directory, _, name = self.first.rpartition("/")
+        paths = (f"{directory}/{each}" for each in self.files.names(directory) if checkpoints.first_of(each) == name)
+        return [path for path in paths if path != new]
+
+    def _wait_for_end_of_others(self, new: str) -> bool:
+        """Wait until the runs with other checkpoints have ended. They end by themselves: they have lost their lease."""
+        seen, seen_at_s = self._markers(new), time.monotonic()
+        while seen and time.monotonic() - seen_at_s < SILENCE_S:
             if self.stop.wait(POLL_INTERVAL_S):
                 return False
-            if (now := self.files.read(marker)) != seen:
+            if (now := self._markers(new)) != seen:
                 seen, seen_at_s = now, time.monotonic()
         return True
+
+    def _markers(self, new: str) -> list[str]:
+        """Return the content of the marker of each run with another checkpoint."""
+        found = (self.files.read(f"{other}/{MARKER}") for other in self._others(new))
+        return [text for text in found if text is not None]
 
     def _copy(self, staging: str, sink: str, generation: int) -> None:
         """Write the latest results of the new version to the sink, and a tombstone for each key that it does not have."""

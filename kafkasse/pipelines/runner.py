@@ -23,6 +23,7 @@ from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopReque
 
 START_TIMEOUT_S = 120.0
 START_POLL_INTERVAL_S = 0.05
+SLOTS_TIMEOUT_S = 10.0  # a cluster replaces a lost executor within seconds
 POLL_INTERVAL_S = 1.0
 DRAIN_POLL_INTERVAL_S = 0.1
 DRAIN_TIMEOUT_S = 30.0  # a batch of real-time mode takes 10 s and its commit up to 2 s
@@ -73,6 +74,8 @@ class Attempt:
         report: receives the states RUNNING and DRAINING.
         progressed: receives the progress of each committed batch.
         drains: whether to wait for the next commit before the query ends, so that the next run repeats nothing.
+        started: receives the offsets of the last commit in the checkpoint when the query has started.
+        polled: called every POLL_INTERVAL_S while the query runs.
     """
 
     pipeline: Pipeline
@@ -82,6 +85,8 @@ class Attempt:
     report: Callable[[State, str], None]
     progressed: Callable[[StreamingQueryProgress], None]
     drains: bool
+    started: Callable[[checkpoint.Offsets], None] = lambda _: None
+    polled: Callable[[], None] = lambda: None
 
     def run(self, spark: SparkSession) -> None:
         """Run the query in this session.
@@ -90,10 +95,9 @@ class Attempt:
             CommandError: the query cannot run before the user fixes something.
             Interrupted: the query ended, and another attempt may succeed.
         """
-        with (
-            listening(spark) as listener,
-            running_query(spark, self.pipeline, self.kafka, self.checkpoints) as query,
-        ):
+        path = checkpoint_path(spark, self.pipeline, self.kafka, self.checkpoints)
+        with listening(spark) as listener, start.started(spark, self.pipeline, self.kafka, path) as query:
+            self.started(checkpoint.last_commit(spark, path))
             if wait_until_running(spark, query, self.pipeline.mode, self.stop):
                 self.report(State.RUNNING, "")
                 is_stopping = self._monitor(spark, query, listener)
@@ -104,8 +108,11 @@ class Attempt:
 
     def _monitor(self, spark: SparkSession, query: StreamingQuery, listener: Listener) -> bool:
         """Return True when a stop request arrives, or False when a query of mode `once` has ended."""
+        slots = _Slots(spark)
         while query.isActive:
             self._handle(listener.take())
+            self.polled()
+            slots.check(1 if spark.sparkContext.statusTracker().getActiveJobsIds() else 0)
             if self.stop.wait(POLL_INTERVAL_S):
                 return True
         self._handle(listener.take_last())
@@ -122,31 +129,59 @@ def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, s
     """Return True when the query processes records, or False if a stop request arrives first.
 
     Raises:
-        CommandError, Interrupted: the query failed, or it did not start in time.
+        CommandError, Interrupted: the query failed, it did not start in time, or Spark has too few slots.
     """
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not _is_running(spark, query, mode):
+    slots = _Slots(spark)
+    while True:
+        is_running, needed = _progress(spark, query, mode)
         if not query.isActive:
             if query.exception() is None and mode == "once":
                 return True
             raise failure(spark, query)
+        has_slots = slots.check(needed)
+        if is_running and has_slots:
+            return True
         if time.monotonic() > deadline_s:
             raise Crashed(f"Spark did not start the query within {START_TIMEOUT_S:.0f} s (--log-level INFO shows more)")
         if stop.wait(START_POLL_INTERVAL_S):
             return False
-    return True
 
 
-def _is_running(spark: SparkSession, query: StreamingQuery, mode: Mode) -> bool:
+def _progress(spark: SparkSession, query: StreamingQuery, mode: Mode) -> tuple[bool, int]:
+    """Return whether the query processes records if it has enough slots, and how many slots the pipeline needs."""
     if mode != "realtime":
-        return bool(query.isActive and not query.status["message"].startswith("Initializing"))
+        return not query.status["message"].startswith("Initializing"), 1
     # Spark collects the small side of each broadcast join in a job of its own, before the job of the query.
     tracker = spark.sparkContext.statusTracker()
     ids = [job for job in tracker.getJobIdsForGroup(str(query.runId)) if not private_spark.is_broadcast(spark, job)]
     jobs = [tracker.getJobInfo(job) for job in ids]
-    running = [job for job in jobs if job and job.status == "RUNNING"]
-    stages = [tracker.getStageInfo(stage) for job in running for stage in job.stageIds]
-    return bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
+    stages = [tracker.getStageInfo(each) for job in jobs if job and job.status == "RUNNING" for each in job.stageIds]
+    tasks = sum(stage.numTasks for stage in stages if stage)
+    is_running = bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
+    others = len(spark.streams.active) - 1  # the query for dead letters, whose jobs have one task
+    return is_running, tasks + others
+
+
+class _Slots:
+    """Checks that Spark has enough slots."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._enough_at_s = time.monotonic()
+
+    def check(self, needed: int) -> bool:
+        """Return whether there are enough slots.
+
+        Raises:
+            CommandError, Unavailable: there have been too few slots for SLOTS_TIMEOUT_S.
+        """
+        slots = private_spark.slots(self._spark)
+        if slots >= needed:
+            self._enough_at_s = time.monotonic()
+        elif time.monotonic() - self._enough_at_s > SLOTS_TIMEOUT_S:
+            raise failures.too_few_slots(needed, slots, local=is_local(str(self._spark.sparkContext.master)))
+        return slots >= needed
 
 
 def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> None:
@@ -170,5 +205,9 @@ def failure(spark: SparkSession, query: StreamingQuery) -> CommandError | Interr
     """Return the error of a query that has ended."""
     exception = private_spark.java_query(query).exception()
     reason = private_spark.exception_text(spark, exception.get()) if exception.isDefined() else "it ended"
-    local = is_local(str(spark.sparkContext.master))
-    return failures.explain(reason, local=local, committed=query.lastProgress is not None)
+    if needed := failures.slots_needed(reason):
+        needed += len(spark.streams.active)  # the query for dead letters
+        slots = private_spark.slots(spark)
+        if slots < needed:
+            return failures.too_few_slots(needed, slots, local=is_local(str(spark.sparkContext.master)))
+    return failures.explain(reason, committed=query.lastProgress is not None)

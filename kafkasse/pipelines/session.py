@@ -26,12 +26,13 @@ from pyspark.sql import SparkSession
 from kafkasse.errors import CommandError
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm, private_spark, temporary
-from kafkasse.pipelines.supervisor import Crashed
+from kafkasse.pipelines.supervisor import Crashed, Interrupted
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
 # occupies a slot all the time, but it is mostly idle.
 MASTER = "local[16]"
 JVM_EXIT_TIMEOUT_S = 20.0
+EXIT_DELAY_S = 1.0  # from the end of the JVM's connections to the end of its process
 MIN_HEAP = "512m"
 TOO_SMALL = ("INVALID_DRIVER_MEMORY", "INVALID_EXECUTOR_MEMORY")
 # PySpark logs some of the exceptions that it raises, with the stack trace of the JVM. The commands report them in one line.
@@ -95,11 +96,11 @@ def session(
             yield spark
             with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the JVM has ended
                 spark.stop()
-        except (Py4JNetworkError, ConnectionError) as error:
-            process = private_spark.process()
-            if process is None:
-                raise CommandError("the JVM of spark-submit has ended; submit the application again") from error
-            raise Crashed(_explain_exit(process.wait(JVM_EXIT_TIMEOUT_S))) from error
+        except (CommandError, Interrupted):
+            raise
+        except Exception as error:
+            _check_jvm(error)
+            raise
         finally:
             _end_jvm()
 
@@ -158,6 +159,24 @@ def _is_usable(spark: SparkSession) -> bool:
         return False
 
 
+def _check_jvm(error: Exception) -> None:
+    """Raise another error if the JVM has ended, or does not respond. Not only network errors result from this."""
+    is_disconnected = isinstance(error, Py4JNetworkError | ConnectionError)
+    if started_by_spark_submit():
+        if is_disconnected:
+            raise CommandError("the JVM of spark-submit has ended; submit the application again") from error
+        return
+    process = private_spark.process() or private_spark.starting_process(error)
+    try:
+        if process:
+            raise Crashed(
+                _explain_exit(process.wait(JVM_EXIT_TIMEOUT_S if is_disconnected else EXIT_DELAY_S))
+            ) from error
+    except subprocess.TimeoutExpired:
+        if is_disconnected:
+            raise Crashed("Spark's JVM does not respond") from error
+
+
 def _explain_exit(code: int) -> str:
     if code == OUT_OF_MEMORY:
         return "Spark's JVM ran out of memory; give it a larger heap with --memory"
@@ -197,6 +216,9 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
         try:
             return _get_or_create(chosen)
         except PySparkRuntimeError as error:
+            process = private_spark.starting_process(error)
+            if process and (process.returncode or 0) < 0:
+                raise  # it was killed
             raise CommandError(
                 f"Spark's JVM ({runtime.java_executable()}) did not start; its output above gives the reason"
             ) from error

@@ -15,6 +15,7 @@ from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, dead_letters, lease, result, topics, written
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.manifest import State
 from kafkasse.pipelines.operators import engines
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.supervisor import Unavailable
@@ -35,30 +36,37 @@ def started(
         staging: during a rebuild, the end of the names of the topics that are written instead of the sinks.
 
     Raises:
-        CommandError: the pipeline cannot continue with the checkpoint, or the topic for dead letters cannot be created.
+        CommandError: the pipeline cannot continue with the checkpoint, another run uses it, or the topic for dead letters
+            cannot be created.
         Unavailable: Kafka or the file system of the checkpoint does not respond.
     """
-    try:
-        records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging)
-    except Py4JJavaError as error:
-        reason = str(error.java_exception.getMessage()).splitlines()[0][:MAX_REASON_CHARACTERS]
-        raise Unavailable(f"Kafka or the file system of the checkpoint does not respond: {reason}") from error
-    kafka = {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
-    with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters]):
-        query = topics.write(records, kafka, pipeline, checkpoint)
+    with lease.exclusive(Files(spark), checkpoint):
         try:
-            with lease.held(spark, query, checkpoint) if not staging else nullcontext():
-                yield query
-        finally:
-            query.stop()
+            records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging)
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.getMessage()).splitlines()[0][:MAX_REASON_CHARACTERS]
+            raise Unavailable(f"Kafka or the file system of the checkpoint does not respond: {reason}") from error
+        kafka = {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
+        with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters]):
+            query = topics.write(records, kafka, pipeline, checkpoint)
+            try:
+                with lease.held(spark, query, checkpoint) if not staging else nullcontext():
+                    yield query
+            finally:
+                query.stop()
+
+
+def query_of(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[DataFrame, State]:
+    """Return the rows of the pipeline's query, and the fields in the state of its operators."""
+    with engines.recording() as state:
+        return result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline)), state
 
 
 def _records(
     spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str
 ) -> tuple[DataFrame, str, dict[str, int]]:
     """Return the records to write, the topic for dead letters, and the largest record of each topic."""
-    with engines.recording() as state:
-        rows = result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline))
+    rows, state = query_of(spark, pipeline, kafka)
     manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint, state)
     if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
         raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")

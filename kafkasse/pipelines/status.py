@@ -6,16 +6,14 @@ The caller passes in the changes of the state and Spark's progress of each commi
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.supervisor import State
 
-MAX_HISTORY = 1000  # of end offsets; with a commit every 10 s, almost 3 hours
 COMMIT_STEPS = ("walCommit", "commitOffsets")
 
 Position = Mapping[tuple[str, int], int]
@@ -31,8 +29,8 @@ class Status:
         reason: why it waits, restarts or has failed.
         restarts: how often it was restarted after a crash.
         commits: how many batches were committed.
-        lag_records: records of the sources that were not committed at the last commit.
-        lag_s: how long the oldest of them has been waiting.
+        lag_records: records of the sources that were not processed when the lag was measured.
+        lag_s: how old the oldest of them was, according to its timestamp in Kafka.
         records_per_s: records read per second in the last batch.
         batch_s, commit_s: how long the last batch and its commit took.
         state_rows, state_bytes: the size of the state, and the memory that it uses.
@@ -60,7 +58,6 @@ class Status:
     commit_s: float = 0.0
     state_rows: int = 0
     state_bytes: int = 0
-    _ends: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY), repr=False)
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:
@@ -74,14 +71,8 @@ class Status:
         self.restarts += state is State.RESTARTING
         self.state, self.reason, self.updated = state, reason, _now()
 
-    def committed(self, progress: Mapping[str, Any], end: Position | None, now_s: float | None = None) -> None:
-        """Apply the progress of a batch.
-
-        Args:
-            progress: Spark's JSON.
-            end: the end of the sources after the batch; None: unknown.
-            now_s: the time of a monotonic clock.
-        """
+    def committed(self, progress: Mapping[str, Any]) -> None:
+        """Apply the progress of a batch, as Spark's JSON."""
         durations = progress["durationMs"]
         operators = progress["stateOperators"]
         self.commits += 1
@@ -93,19 +84,19 @@ class Status:
         self.records_per_s = round(progress["numInputRows"] / self.batch_s, 3) if self.batch_s else 0.0
         self.state_rows = sum(each["numRowsTotal"] for each in operators)
         self.state_bytes = sum(each["memoryUsedBytes"] for each in operators)
-        if end is not None:
-            self._measure_lag(next_offsets(progress), end, time.monotonic() if now_s is None else now_s)
         self.updated = _now()
 
-    def _measure_lag(self, position: Position, end: Position, now_s: float) -> None:
-        """Set the lag. `lag_s`: the time since the sources ended at the current position, as measured at earlier commits."""
-        read = sum(position.values())
-        available = sum(max(offset, position.get(partition, 0)) for partition, offset in end.items())
-        self.lag_records = max(0, available - read)
-        self._ends.append((now_s, available))
-        while len(self._ends) > 1 and self._ends[1][1] <= read:
-            self._ends.popleft()
-        self.lag_s = round(now_s - self._ends[0][0], 3) if self.lag_records else 0.0
+    def measured(self, records: int, oldest_ms: int | None, at_ms: int) -> None:
+        """Set the lag.
+
+        Args:
+            records: how many records were not processed.
+            oldest_ms: the timestamp of the oldest of them, in milliseconds since the epoch; None: unknown.
+            at_ms: the time for which this applies.
+        """
+        self.lag_records = records
+        self.lag_s = max(0, at_ms - oldest_ms) / 1000 if oldest_ms is not None else 0.0
+        self.updated = _now()
 
     def rejected(self, records: int) -> None:
         """Count dead letters."""
@@ -113,7 +104,7 @@ class Status:
 
     def record(self) -> dict[str, Any]:
         """Return the record of the status topic as plain data."""
-        return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+        return asdict(self)
 
 
 def next_offsets(progress: Mapping[str, Any]) -> dict[tuple[str, int], int]:
@@ -124,6 +115,17 @@ def next_offsets(progress: Mapping[str, Any]) -> dict[tuple[str, int], int]:
         for topic, partitions in (source["endOffset"] or {}).items()
         for partition, offset in partitions.items()
     }
+
+
+def ended_at_ms(progress: Mapping[str, Any]) -> int:
+    """Return when a batch ended, in milliseconds since the epoch."""
+    began_at = datetime.fromisoformat(progress["timestamp"])
+    return int(began_at.timestamp() * 1000) + int(progress["durationMs"].get("triggerExecution", 0))
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def _now() -> str:

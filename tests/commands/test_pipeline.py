@@ -38,6 +38,11 @@ from kafkasse.pipelines.queries.topn import topn
 top_3 = Pipeline("top-3", source="countries", query=topn, sink="top-3")
 """
 
+KILLED_JAVA = """#!/bin/sh
+case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.version = 17" >&2; exit;; esac
+kill -9 $$
+"""
+
 
 @contextmanager
 def pipeline(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
@@ -62,9 +67,18 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def output(*words: str) -> tuple[int, str, str]:
+def killed_java(home: Path) -> str:
+    """A Java home whose JVMs are killed while they start."""
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(KILLED_JAVA.format(home=home))
+    java.chmod(0o700)
+    return str(home)
+
+
+def output(*words: str, **environment: str) -> tuple[int, str, str]:
     """Run `kafkasse pipeline …` until it exits. Returns its exit code, stdout and stderr."""
-    with pipeline(*words) as process:
+    with pipeline(*words, **environment) as process:
         out, err = process.communicate(timeout=EXIT_TIMEOUT_S)
         return process.returncode, out, err
 
@@ -113,6 +127,29 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
         out, _ = process.communicate(timeout=EXIT_TIMEOUT_S)
 
     assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+
+
+def test_a_missing_topic_is_reported_before_spark_starts(topics: Topics, tmp_path: Path) -> None:
+    """Spark takes seconds to start. Here, it cannot start at all."""
+    topics.cluster.delete(topics.sink)
+
+    code, out, err = output(*run_words(topics), JAVA_HOME=killed_java(tmp_path))
+
+    assert (1, "") == (code, out)
+    assert f"the topic {topics.sink} does not exist; create it first" in err
+
+
+def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, tmp_path: Path) -> None:
+    """The system may kill it, for example because there is too little memory. The pipeline backs off, and tries again."""
+    with pipeline(*run_words(topics), JAVA_HOME=killed_java(tmp_path)) as process:
+        warnings = (line for line in iter(process.stderr.readline, "") if "WARNING" in line)
+        restarts = [next(warnings), next(warnings)]
+        process.terminate()
+        process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    assert "Spark's JVM was killed by signal 9; restarting in 1 s" in restarts[0]
+    assert "Spark's JVM was killed by signal 9; restarting in 2 s" in restarts[1]
+    assert 0 == process.returncode
 
 
 @takes_minutes

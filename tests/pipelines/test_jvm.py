@@ -13,6 +13,7 @@ import pytest
 
 from kafkasse.java import jars, runtime
 from kafkasse.pipelines import jvm
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_OPTION = re.compile(rb"--[\w-]+=[\w./=-]+|-[DX][\w:.+-]+(?:=\w+)?")
@@ -64,6 +65,40 @@ def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Pa
     assert "-XX:DumpLoadedClassList=" in first
     assert f"-XX:SharedArchiveFile={archive}" in second
     assert 0 == used.returncode, used.stdout + used.stderr
+
+
+@pytest.mark.processes
+def test_an_archive_that_is_not_complete_at_the_end_is_removed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline does not wait for the archive, and leaves no part of it."""
+    monkeypatch.setattr(jvm, "DUMP", "touch {new}; sleep 600; touch {archive}")
+    options(tmp_path / "first")
+    (tmp_path / "first" / "classes").touch()
+    creation = jvm.create_archive(tmp_path / "first")
+    assert creation
+    wait_until(lambda: list(cache.glob("*.new")))
+
+    creation.stop()
+
+    assert [".lock"] == [path.suffix for path in cache.iterdir()]
+
+
+@pytest.mark.processes
+def test_an_archive_that_cannot_be_created_is_removed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, the disk is full. The part of the archive would occupy the disk until the next attempt."""
+    options(tmp_path / "first")
+    (tmp_path / "first" / "classes").touch()
+    jvm.archive_path().with_suffix(".new").write_text("the first half")
+    monkeypatch.setattr(runtime, "java_executable", lambda: Path("/bin/false"))
+    creation = jvm.create_archive(tmp_path / "first")
+    assert creation
+
+    creation.wait()
+
+    assert [".lock"] == [path.suffix for path in cache.iterdir()]
 
 
 @pytest.mark.processes

@@ -104,9 +104,7 @@ def test_a_state_without_a_field_or_with_another_type_is_rejected(field: str, di
 
 def test_another_schema_of_the_state_is_rejected() -> None:
     """Spark compares the schemas of its own aggregates, and its error names no solution."""
-    error = failures.explain(
-        "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema", local=True, committed=False
-    )
+    error = failures.explain("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema", committed=False)
 
     assert isinstance(error, CommandError)
     assert "--rebuild" in str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def latest(records: list[Any]) -> dict[bytes, bytes | None]:
     return {record.key: record.value for record in records}
 
 
+def staging_topics(topics: Topics) -> list[str]:
+    with closing(KafkaConsumer(bootstrap_servers=topics.cluster.bootstrap_servers)) as consumer:
+        return [name for name in consumer.topics() if name.startswith(f"{topics.sink}.rebuild-")]
+
+
 @takes_minutes
 def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
@@ -67,8 +73,7 @@ def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: T
     versions = [int(dict(record.headers)["kafkasse-version"]) for record in records]
     assert all(version < GENERATION for version in versions[:4])
     assert all(version >= GENERATION for version in versions[4:])
-    with closing(KafkaConsumer(bootstrap_servers=topics.cluster.bootstrap_servers)) as consumer:
-        assert [] == [name for name in consumer.topics() if name.startswith(f"{topics.sink}.rebuild-")]
+    assert [] == staging_topics(topics)
 
 
 @takes_minutes
@@ -91,6 +96,47 @@ def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, t
     rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
 
     assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
+
+
+def largest(type_: str) -> Pipeline:
+    """A pipeline whose state has a column of this type. Its settings do not depend on the type."""
+
+    def query(records: DataFrame) -> DataFrame:
+        value = F.max(F.col("value").cast("string").cast(type_))
+        return records.groupBy("key").agg(value.cast("string").alias("value"))
+
+    return Pipeline("named", "source", query, "sink", mode="microbatch")
+
+
+@takes_minutes
+@pytest.mark.parametrize("change", ["settings", "state"])
+@pytest.mark.parametrize("interrupted", ["_wait_for_end_of_others", "_copy"])
+def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
+    spark: SparkSession, topics: Topics, tmp_path: Path, change: str, interrupted: str
+) -> None:
+    """The unfinished rebuild cannot be continued, so it is discarded. `interrupted` is the step that failed."""
+    if change == "settings":
+        old, new, newer = (pipeline(topics, name) for name in ("old", "new", "newer"))
+        expected = b"2 newer"
+    else:
+        definitions = [largest("int"), largest("int"), largest("double")]
+        old, new, newer = (replace(each, source=topics.source, sink=topics.sink) for each in definitions)
+        expected = b"2.0"
+    topics.send((b"a", b"1"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rebuild._Rebuild, interrupted, lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+    topics.send((b"a", b"2"))
+
+    assert rebuild.run(spark, newer, topics.kafka, str(tmp_path), StopRequests())
+
+    assert expected == read(topics, topics.sink, 2)[-1].value
+    [current] = [path for path in tmp_path.iterdir() if "rebuild" in path.name]
+    assert not (current / "kafkasse-rebuild").exists()
+    assert [] == staging_topics(topics)
 
 
 @takes_minutes

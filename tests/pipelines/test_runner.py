@@ -14,14 +14,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, failing_record
+from kafkasse.pipelines import Pipeline, Source, checkpoint, failing_record, private_spark, runner
 from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.pipeline import Mode
 from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query, wait_until_running
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import PARTITIONS, Record, Topics
+from tests.support.waiting import wait_until
 
 COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
 SHORT_BATCH_S = 5  # the shortest interval that Spark accepts for real-time mode
@@ -146,6 +148,20 @@ def test_reads_a_recreated_topic_from_its_start(
     assert [("Europe", ["IT"])] == [(continent, top(value)) for continent, value in emitted]
 
 
+def test_a_second_run_with_the_same_checkpoint_is_rejected(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Otherwise, each of them would crash at each commit of the other."""
+    with (
+        running_query(spark, pipeline, topics.kafka, str(tmp_path)) as query,
+        pytest.raises(CommandError, match="another run of the pipeline uses the checkpoint"),
+        running_query(spark, pipeline, topics.kafka, str(tmp_path)),
+    ):
+        pass
+
+    assert query.exception() is None
+
+
 def test_a_missing_topic_is_reported(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
     """The error names the topic, and the topic is not created."""
     incomplete = replace(pipeline, sink=f"{topics.sink}-2")
@@ -164,7 +180,7 @@ def test_too_few_slots_are_reported(spark: SparkSession, topics: Topics, pipelin
 
     with (
         running_query(spark, wide, topics.kafka, str(tmp_path)) as query,
-        pytest.raises(CommandError, match="Spark has too few slots"),
+        pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 3}"),
     ):
         wait_until_running(spark, query, wide.mode, StopRequests())
 
@@ -191,6 +207,41 @@ def job_states(spark: SparkSession, query: StreamingQuery) -> list[str]:
     return [job.status for job in jobs if job]
 
 
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_a_query_without_slots_does_not_run(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """Spark starts such a query. For example, no worker of the cluster has registered yet."""
+    monkeypatch.setattr(runner, "SLOTS_TIMEOUT_S", 0)
+    monkeypatch.setattr(private_spark, "slots", lambda _: 0)
+
+    with (
+        running_query(spark, replace(pipeline, mode=mode), topics.kafka, str(tmp_path)) as query,
+        pytest.raises(CommandError, match="Spark has too few slots: 0"),
+    ):
+        wait_until_running(spark, query, mode, StopRequests())
+
+
+def test_the_query_for_dead_letters_needs_one_slot(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Real-time mode starts no batch while the jobs of other queries have more tasks than there are free slots."""
+    topics.send((b"a", b"bad"), (b"b", b"bad"), (b"c", b"bad"))
+    tracker = spark.sparkContext.statusTracker()
+
+    def jobs_for_dead_letters() -> list[int]:
+        others = [each for each in spark.streams.active if each.id != query.id]
+        return [job for each in others for job in tracker.getJobIdsForGroup(str(each.runId))]
+
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)) as query:
+        wait_until(jobs_for_dead_letters)
+        job = tracker.getJobInfo(jobs_for_dead_letters()[0])
+
+    assert job
+    stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
+    assert [1] == [stage.numTasks for stage in stages if stage]
+
+
 class StopAfterOutput(StopRequests):
     """A stop request that arrives when the sink contains results."""
 
@@ -214,7 +265,7 @@ def test_a_stop_request_waits_for_the_commit(
 
     Attempt(pipeline, topics.kafka, str(tmp_path), stop, stop.install_after, print, drains=True).run(spark)
 
-    committed = failing_record.last_commit(spark, checkpoint_path(spark, pipeline, topics.kafka, str(tmp_path)))
+    committed = checkpoint.last_commit(spark, checkpoint_path(spark, pipeline, topics.kafka, str(tmp_path)))
     assert 1 == sum(committed[topics.source].values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -10,7 +11,7 @@ import pytest
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import metrics
-from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.status import Status, ended_at_ms
 from kafkasse.pipelines.supervisor import State
 
 
@@ -34,22 +35,29 @@ def progress(end: int, rows: int = 10, batch: int = 0) -> dict[str, Any]:
 
 def test_sums_the_batches(status: Status) -> None:
     """Counters grow with each batch, and the other values are those of the last batch."""
-    status.committed(progress(10, batch=0), None)
-    status.committed(progress(12, rows=2, batch=1), None)
+    status.committed(progress(10, batch=0))
+    status.committed(progress(12, rows=2, batch=1))
 
     assert (2, 12, 6) == (status.commits, status.input_records, status.output_records)
     assert (1, 0.5, 4.0, 0.25) == (status.batch, status.records_per_s, status.batch_s, status.commit_s)
     assert (7, 130) == (status.state_rows, status.state_bytes)
 
 
-def test_measures_the_lag(status: Status) -> None:
-    """The lag in seconds is the age of the oldest record that is not committed, as far as the commits show it."""
+def test_the_lag_is_the_age_of_the_oldest_record(status: Status) -> None:
+    """A clock that differs does not make the lag negative."""
     lags = []
-    for now_s, read, end in ((100, 10, 10), (110, 12, 20), (120, 15, 30), (130, 30, 30)):
-        status.committed(progress(read), {("countries", 0): end}, now_s)
+    for records, oldest_ms in ((8, 1_000), (15, 6_500), (2, 7_000), (0, None)):
+        status.measured(records, oldest_ms, at_ms=6_600)
         lags.append((status.lag_records, status.lag_s))
 
-    assert [(0, 0), (8, 10), (15, 20), (0, 0)] == lags
+    assert [(8, 5.6), (15, 0.1), (2, 0), (0, 0)] == lags
+
+
+def test_a_batch_ends_after_its_duration() -> None:
+    """Spark reports when a batch began and how long it took."""
+    batch = progress(10) | {"timestamp": "2026-11-22T22:00:00.500Z"}
+
+    assert datetime(2026, 11, 22, 22, 0, 4, 500_000, UTC).timestamp() * 1000 == ended_at_ms(batch)
 
 
 def test_counts_restarts(status: Status) -> None:

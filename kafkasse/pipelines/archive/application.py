@@ -95,8 +95,7 @@ class _Application:
                 self._archive_all(spark, kafka)
             except Py4JJavaError as error:
                 reason = private_spark.exception_text(spark, error.java_exception)
-                local = session.is_local(str(spark.sparkContext.master))
-                raise failures.explain(reason, local=local, committed=self.has_committed) from error
+                raise failures.explain(reason, committed=self.has_committed) from error
             except PySparkException as error:
                 raise Crashed(f"Spark failed: {failures.first_line_of(error)}", committed=self.has_committed) from error
             except ConnectionError:

@@ -1,0 +1,90 @@
+"""The lag of a pipeline: how many records of its sources it has not processed, and how old the oldest of them is.
+
+Only the record itself contains its timestamp. So Kafka's consumer in Spark's JVM reads the first of these records of each
+partition. It does not join a group and commits nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import SparkSession
+
+from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.status import Position
+
+TIMEOUT_S = 2.0  # for the first records of all partitions
+POLL_MS = 200
+DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+SETTINGS = {
+    "isolation.level": "read_committed",
+    "key.deserializer": DESERIALIZER,
+    "value.deserializer": DESERIALIZER,
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "earliest",  # Kafka may have deleted the record at the position
+    "max.partition.fetch.bytes": "16384",  # one record is enough; a larger one is read anyway
+    "default.api.timeout.ms": "5000",
+}
+
+
+class Lag(NamedTuple):
+    """The records that are not processed.
+
+    Attributes:
+        records: how many offsets the sources have from the first of these records. They include markers of transactions.
+        oldest_ms: the timestamp of the oldest record in milliseconds since the epoch; None: unknown.
+    """
+
+    records: int
+    oldest_ms: int | None
+
+
+class LagReader:
+    """Reads the lag, with a consumer that it keeps open.
+
+    Args:
+        spark, kafka: the session, and the settings of the Kafka clients.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
+        self.spark = spark
+        self._jvm = private_spark.java(spark)
+        consumer_type = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer
+        self._consumer: Any = consumer_type(private_spark.properties(spark, {**kafka, **SETTINGS}))
+
+    def read(self, position: Position) -> Lag:
+        """Return the lag of a pipeline that has processed all records before `position`.
+
+        Records of open transactions do not count.
+        """
+        partition_type = self._jvm.org.apache.kafka.common.TopicPartition
+        partitions = {each: partition_type(*each) for each in position}
+        ends = self._consumer.endOffsets(list(partitions.values()))
+        unread = {each: end for each in position if (end := int(ends[partitions[each]])) > position[each]}
+        if not unread:
+            return Lag(0, None)
+        self._consumer.unsubscribe()  # otherwise, partitions stay paused
+        self._consumer.assign([partitions[each] for each in unread])
+        for each in unread:
+            self._consumer.seek(partitions[each], position[each])
+        return self._first_records(position, partitions, unread)
+
+    def _first_records(self, position: Position, partitions: Mapping[Any, Any], unread: dict[Any, int]) -> Lag:
+        records = 0
+        oldest_ms: int | None = None
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while unread and time.monotonic() < deadline_s:
+            found = self._consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS))
+            for each, end in list(unread.items()):
+                of_partition = found.records(partitions[each])
+                if not of_partition.isEmpty():
+                    first = of_partition.get(0)
+                    records += end - int(first.offset())
+                    oldest_ms = min(int(first.timestamp()), oldest_ms or int(first.timestamp()))
+                elif int(self._consumer.position(partitions[each])) < end:
+                    continue
+                self._consumer.pause([partitions[each]])
+                del unread[each]
+        return Lag(records + sum(end - position[each] for each, end in unread.items()), oldest_ms)
