@@ -7,7 +7,7 @@ import sys
 
 from sphinx.cmd import build
 
-from docs.site import check, pages
+from docs.site import check, pages, reference
 
 SOURCE = pages.ROOT / "build/site-source"
 SITE = pages.ROOT / "build/site"
@@ -20,7 +20,8 @@ def main() -> int:
     pages.write(SOURCE)
     options = ["-W", "--keep-going", "-q", "-b", "dirhtml", "-c", str(pages.HERE), "-d", str(SOURCE / ".doctrees")]
     code = build.main([*options, str(SOURCE), str(SITE)])
-    problems = [] if code else list(check.problems(SITE))
+    names = [page.removesuffix(".md") for page in (*pages.files().values(), *reference.pages())]
+    problems = [] if code else [*check.problems(SITE), *check.unsearchable(SITE, names)]
     sys.stderr.writelines(f"{problem}\n" for problem in problems)
     if code or problems:
         return 1

@@ -1,9 +1,10 @@
-"""Checks of the built pages: every link has a target, and nothing is loaded from another origin."""
+"""Checks of the built site: every link has a target, nothing is loaded from another origin, and the search is complete."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -57,6 +58,13 @@ def problems(site: Path) -> Iterator[str]:
     for file in (each for each in files if each.suffix == ".css"):
         for match in IN_CSS.finditer(file.read_text()):
             yield f"{file.relative_to(site)}: loads {match[1] or match[2]} from another origin"
+
+
+def unsearchable(site: Path, pages: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each page that the search of the site does not know. The index is a call in JavaScript."""
+    index = (site / "searchindex.js").read_text()
+    indexed = json.loads(index[index.index("{") : index.rindex("}") + 1])["docnames"]
+    yield from (f"the search does not find {page}" for page in pages if page not in indexed)
 
 
 def _has_target(site: Path, file: Path, link: str) -> bool:

@@ -103,8 +103,17 @@ def test_the_check_finds_fonts_of_other_origins(tmp_path: Path) -> None:
     assert ["x.css: loads https://fonts.example/x.woff2 from another origin"] == list(check.problems(tmp_path))
 
 
-def test_every_diagram_has_a_source() -> None:
-    """Each SVG in docs/images is drawn from a file in docs/diagrams."""
-    drawn = {image.stem for image in pages.ROOT.glob("docs/images/*.svg")}
+def test_the_check_finds_pages_that_the_search_does_not_know(tmp_path: Path) -> None:
+    """The index of the search names the pages that it contains."""
+    (tmp_path / "searchindex.js").write_text('Search.setIndex({"docnames": ["a", "b/c"]})')
 
+    assert ["the search does not find d"] == list(check.unsearchable(tmp_path, ["a", "b/c", "d"]))
+
+
+def test_every_diagram_has_a_source_and_dark_colors() -> None:
+    """Each SVG in docs/images is drawn from a file in docs/diagrams, and has colors for dark pages."""
+    images = [*pages.ROOT.glob("docs/images/*.svg")]
+    drawn = {image.stem for image in images}
+
+    assert all("prefers-color-scheme:dark" in image.read_text() for image in images)
     assert {source.stem for source in pages.ROOT.glob("docs/diagrams/*.d2")} == drawn
