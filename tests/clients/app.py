@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
+from pathlib import Path
 
 import jwt
 from flask import Flask, send_from_directory
@@ -28,7 +30,7 @@ const handler = (event) => print(event.type, event.lastEventId, event.data);
 follow(url, { position: handler, message: handler, gap: handler });
 """
 
-READ = """
+STREAM = """
 import { Stream } from "/-/kafkasse.js";
 
 let cached;
@@ -40,8 +42,44 @@ async function token({ refresh }) {
   }
   return cached;
 }
-for await (const { type, id, data } of new Stream(url, { token })) print(type, id, data);
 """
+
+# The page reloads itself when /-/generation returns another text.
+RELOAD = """
+const generation = () => fetch("/-/generation").then((response) => (response.ok ? response.text() : null), () => null);
+const first = await generation();
+setInterval(async () => {
+  const now = await generation();
+  if (now !== null && now !== first) location.reload();
+}, 500);
+"""
+
+READ = (
+    STREAM
+    + RELOAD
+    + """
+for await (const { type, id, data } of new Stream(url, { token, store: sessionStorage })) print(type, id, data);
+"""
+)
+
+# A frame has the connection, and passes the events to the page. When the frame is reloaded, the page connects.
+SHARE = (
+    STREAM
+    + """
+const frame = document.createElement("iframe");
+frame.src = "/-/frame" + location.search;
+document.documentElement.append(frame);
+await new Promise((resolve) => addEventListener("message", resolve));
+for await (const { type, id, data } of new Stream(url, { token, shared: true })) print(type, id, data);
+"""
+)
+FRAME = (
+    STREAM
+    + RELOAD
+    + """
+new Stream(url, { token, shared: true, onState: ({ state }) => state === "open" && parent.postMessage(state) }).run({});
+"""
+)
 
 LIFETIME_S = 6
 
@@ -50,8 +88,11 @@ def create() -> Flask:
     """Create the app."""
     app = create_app(Config.load())
     app.add_url_rule("/-/follow", "follow", lambda: PAGE % (docs_example("function follow(") + FOLLOW))
-    app.add_url_rule("/-/read", "read", lambda: PAGE % READ)
+    for name, script in (("read", READ), ("share", SHARE), ("frame", FRAME)):
+        app.add_url_rule(f"/-/{name}", name, partial(PAGE.__mod__, script))
     app.add_url_rule("/-/token", "token", _token)
+    generation = Path(os.environ["KAFKASSE_CONFIG"]).with_name("generation")
+    app.add_url_rule("/-/generation", "generation", generation.read_text)
     app.add_url_rule("/-/kafkasse.js", "module", partial(send_from_directory, JAVASCRIPT, "kafkasse.js"))
     return app
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -83,12 +84,15 @@ class Program(NamedTuple):
         toolchain: the toolchain that it needs.
         command: returns the command for the folder with the built program, an empty folder and the URL of the stream.
         has_token: whether the stream needs a token. The program gets one at `/-/token`; it expires soon.
+        end: the signal that ends the program, before the scenario starts it again with the position that it has stored;
+            None if it stores none.
     """
 
     name: str
     toolchain: Toolchain
     command: Callable[[Path, Path, str], Sequence[str]]
     has_token: bool = False
+    end: signal.Signals | None = None
 
 
 def _node(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
@@ -122,6 +126,11 @@ def _firefox(profile: Path, url: str) -> Sequence[str]:
     return ["firefox-esr", "--headless", "--no-remote", "--profile", str(profile), url]
 
 
+def _cat(_: Path, directory: Path, url: str) -> Sequence[str]:
+    options = ["--output", "json", "--position-file", str(directory / "position")]
+    return [sys.executable, "-m", "kafkasse", "cat", url, *options]
+
+
 def _curl(_: Path, directory: Path, url: str) -> Sequence[str]:
     record = '''[ "$event" = message ] && printf '%s\\n' "$data"'''
     quoted = r'''"${id//\"/\\\"}" "${data//\"/\\\"}"'''
@@ -133,11 +142,13 @@ def _curl(_: Path, directory: Path, url: str) -> Sequence[str]:
 
 
 PROGRAMS = [
-    Program("kafkasse.js in Node", NODE, _node("kafkasse"), has_token=True),
+    Program("kafkasse.js in Node", NODE, _node("kafkasse"), True, signal.SIGKILL),
     Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read"), has_token=True),
+    Program("kafkasse.js in Chromium, shared", CHROMIUM, _browser(_chromium, "share"), has_token=True),
     Program("kafkasse.js in Firefox", FIREFOX, _browser(_firefox, "read"), has_token=True),
-    Program("kafkasse.client on requests", PYTHON, _python("with_kafkasse.py"), has_token=True),
-    Program("kafkasse.client on aiohttp", PYTHON, _python("with_kafkasse_async.py"), has_token=True),
+    Program("kafkasse.client on requests", PYTHON, _python("with_kafkasse.py"), True, signal.SIGKILL),
+    Program("kafkasse.client on aiohttp", PYTHON, _python("with_kafkasse_async.py"), True, signal.SIGKILL),
+    Program("kafkasse cat", PYTHON, _cat, end=signal.SIGTERM),
     Program("EventSource in Chromium", CHROMIUM, _browser(_chromium, "follow")),
     Program("EventSource in Firefox", FIREFOX, _browser(_firefox, "follow")),
     Program("eventsource 2.0.2", NODE, _node("eventsource-2")),
@@ -156,7 +167,7 @@ PROGRAMS = [
         JAVA,
         lambda built, _, url: ["java", "-cp", str(built / "lib" / "*"), str(built / "Client.java"), url],
     ),
-    Program("bash and curl", CURL, _curl),
+    Program("bash and curl", CURL, _curl, end=signal.SIGKILL),
     Program("HttpClient on Mono", MONO, lambda built, _, url: ["mono", str(built / "client.exe"), url]),
     Program("reqwest-eventsource 0.6.0", RUST, lambda built, _, url: [str(built / "target" / "debug" / "client"), url]),
 ]
@@ -196,6 +207,8 @@ def printed(line: str) -> Printed | None:
         event: dict[str, Any] = json.loads(text)
     except ValueError:
         return None
+    if "type" in event:  # of `kafkasse cat`, which copies data that is JSON
+        return Printed(event["type"], event["id"], text.rstrip().partition(',"data":')[2][:-1])
     return Printed(event["event"] or "message", event["id"] or "", event["data"])
 
 

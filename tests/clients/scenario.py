@@ -41,8 +41,10 @@ MAX_RECOVERY_S = 30.0  # a client that has received nothing for this long after 
 MAX_CUT_RECOVERY_S = 10.0  # the same after a cut, after which the server is still available
 
 # The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
-# with 503, or with 429; a connection breaks within an event. The clients of kafkasse also have tokens that expire.
-FAULTS = FIRST, KILL, RESTART, END, REJECT, LIMIT, CUT = "first", "kill", "restart", "end", "503", "429", "cut"
+# with 503, or with 429; a connection breaks within an event; clients that store their position are killed and started again,
+# and pages that do so are reloaded. The clients of kafkasse also have tokens that expire.
+FAULTS = "first", "kill", "restart", "end", "503", "429", "cut", "client"
+FIRST, KILL, RESTART, END, REJECT, LIMIT, CUT, CLIENT = FAULTS
 STATUSES = {REJECT: b"503 Service Unavailable", LIMIT: b"429 Too Many Requests\r\nRetry-After: 1"}
 
 # Known defects of libraries. The programs whose names end in ", plain" show them; the others contain workarounds.
@@ -122,25 +124,42 @@ class Client:
         self.altered: dict[str, int] = {}
         self.fault = ""  # the fault that occurred last
         self.proxy = Proxy(server_port, stream)
-        command = program.command(build(program.toolchain), directory, f"http://127.0.0.1:{self.proxy.port}{stream}")
+        self._end = program.end
+        self._directory = directory
+        url = f"http://127.0.0.1:{self.proxy.port}{stream}"
+        self._command = program.command(build(program.toolchain), directory, url)
+        self._start()
+
+    def _start(self) -> None:
+        # If the program was killed before it stored the position of this event, it receives the event again.
+        self._in_progress = self.events[-1] if self.events else None
         self._process = subprocess.Popen(
-            command,
+            self._command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment(),
-            cwd=directory,
+            cwd=self._directory,
             start_new_session=True,  # so that close() also ends the processes that the program has started
         )
         self._reading = gevent.spawn(self._read)
 
+    def restart(self) -> None:
+        """End the program if it stores its position, and start it again."""
+        if self._end is not None:
+            self._stop(self._end)
+            self._start()
+
     def close(self) -> None:
         """End the program."""
+        self._stop(signal.SIGKILL)
+        self.proxy.close()
+
+    def _stop(self, end: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, end)
         self._process.wait()
         self._reading.join()
-        self.proxy.close()
 
     @property
     def first_id(self) -> str | None:
@@ -154,6 +173,12 @@ class Client:
             if event is None:
                 self.log.append(line)
                 continue
+            if self._in_progress:
+                if event.event == "position":  # The response starts with it; it may be older.
+                    continue
+                is_repeated, self._in_progress = event == self._in_progress, None
+                if is_repeated:
+                    continue
             self.events.append(event)
             if event.event == "message":
                 number = _number(event.data)
@@ -200,6 +225,7 @@ class Scenario:
             "retry_ms": RETRY_MS,
         }
         (self._directory / "kafkasse.yaml").write_text(yaml.safe_dump(config))
+        (self._directory / "generation").write_text("0")
         with self._stack as stack:
             self._writer = stack.enter_context(closing(Writer(self._bootstrap_servers)))
             self._server = self._serve()
@@ -266,7 +292,8 @@ class Scenario:
             return [partial(self._cut, point) for point in CUT_POINTS]
         if fault in STATUSES:
             return [partial(self._reject, STATUSES[fault])]
-        return [{FIRST: self._end, KILL: self._kill, RESTART: self._restart, END: self._end}[fault]]
+        injections = {FIRST: self._end, KILL: self._kill, RESTART: self._restart, END: self._end, CLIENT: self._clients}
+        return [injections[fault]]
 
     def _kill(self) -> None:
         self._replace_worker(signal.SIGKILL)
@@ -301,6 +328,11 @@ class Scenario:
         for each in self.clients:
             each.proxy.cut_point = point
         self._wait_until(lambda client: client.proxy.cut_point is None)
+
+    def _clients(self) -> None:
+        (self._directory / "generation").write_text("1")  # the pages notice it
+        for each in self.clients:
+            each.restart()
 
     def _wait_for_recovery(self, began: float) -> None:
         number = len(self._faults)

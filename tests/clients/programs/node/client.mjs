@@ -58,9 +58,10 @@ function fetchEventSource({ ownId }) {
   });
 }
 
-/** kafkasse's own client. It keeps its token until the server rejects it. */
+/** kafkasse's own client. It keeps its token until the server rejects it, and its position in a file. */
 async function read() {
   const { Stream } = await import(process.env.KAFKASSE_JS);
+  const { fileStore } = await import(new URL("node.js", process.env.KAFKASSE_JS));
   let cached;
   const token = async ({ refresh }) => {
     if (!cached || refresh) {
@@ -70,7 +71,9 @@ async function read() {
     }
     return cached;
   };
-  for await (const { type, id, data } of new Stream(url, { token })) print(type, id, data);
+  for await (const { type, id, data } of new Stream(url, { token, store: fileStore("position") })) {
+    print(type, id, data);
+  }
 }
 
 const programs = {

@@ -1,6 +1,6 @@
 """Read a stream with kafkasse.client.Stream, and print each event as one line of JSON. Argument: the URL.
 
-The program keeps its token until the server rejects it.
+The program keeps its token until the server rejects it, and its position in a file.
 """
 
 import json
@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 import requests
 
-from kafkasse.client import Stream
+from kafkasse.client import FileStore, Stream
 
 token = ""
 
@@ -23,5 +23,5 @@ def current_token(refresh: bool) -> str:
     return token
 
 
-for event in Stream(sys.argv[1], token=current_token):
+for event in Stream(sys.argv[1], token=current_token, store=FileStore("position")):
     print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)

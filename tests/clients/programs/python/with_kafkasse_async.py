@@ -1,6 +1,6 @@
 """Read a stream with kafkasse.client.AsyncStream, and print each event as one line of JSON. Argument: the URL.
 
-The program keeps its token until the server rejects it.
+The program keeps its token until the server rejects it, and its position in a file.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 import aiohttp
 
-from kafkasse.client import AsyncStream
+from kafkasse.client import AsyncStream, FileStore
 
 
 async def main() -> None:
@@ -24,7 +24,8 @@ async def main() -> None:
                     token = await response.text()
             return token
 
-        async for event in AsyncStream(sys.argv[1], token=current_token, session=session):
+        store = FileStore("position")
+        async for event in AsyncStream(sys.argv[1], token=current_token, store=store, session=session):
             print(json.dumps({"event": event.type, "id": event.id, "data": event.data}), flush=True)
 
 
