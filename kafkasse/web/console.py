@@ -28,7 +28,10 @@ from kafkasse.web.pages import NAME as DEMO
 
 FILES = Path(__file__).parent / "console"
 # The demo's page uses these files, too.
-SHARED = {each.name: each for each in (CLIENT, PAGE / "assets/pipelines.js", PAGE / "assets/shared.css")}
+SHARED = {
+    each.name: each
+    for each in (CLIENT, PAGE / "assets/pipelines.js", PAGE / "assets/shared.css", PAGE / "assets/slots.js")
+}
 PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 class Firefox:
-    """A headless Firefox with one tab and a new profile."""
+    """A headless Firefox with a new profile. Its methods for windows have the names of Selenium's."""
 
     def __init__(self, profile: Path) -> None:
         # A page would otherwise wait for services of Mozilla.
@@ -40,7 +40,7 @@ class Firefox:
         )
         self._last_id = 0
         self._call("session.new", capabilities={})
-        self._tab = self._call("browsingContext.getTree")["contexts"][0]["context"]
+        self._tab: str = self.window_handles[0]
 
     def get(self, url: str) -> None:
         """Open a page and wait until it has loaded."""
@@ -61,6 +61,35 @@ class Firefox:
         if result["type"] != "success":
             raise AssertionError(result["exceptionDetails"]["text"])
         return json.loads(result["result"]["value"])
+
+    def resize(self, width_px: int, height_px: int) -> None:
+        """Change the size of the current window's content."""
+        self._call("browsingContext.setViewport", context=self._tab, viewport={"width": width_px, "height": height_px})
+
+    @property
+    def current_window_handle(self) -> str:
+        return self._tab
+
+    @property
+    def window_handles(self) -> list[str]:
+        return [each["context"] for each in self._call("browsingContext.getTree", maxDepth=0)["contexts"]]
+
+    @property
+    def switch_to(self) -> Firefox:
+        return self
+
+    def window(self, handle: str) -> None:
+        """Use another window or tab, and show it."""
+        self._tab = handle
+        self._call("browsingContext.activate", context=handle)
+
+    def new_window(self, kind: str) -> None:
+        """Open a "window" or a "tab", and use it."""
+        self.window(self._call("browsingContext.create", type=kind)["context"])
+
+    def close(self) -> None:
+        """Close the current window or tab."""
+        self._call("browsingContext.close", context=self._tab)
 
     def quit(self) -> None:
         """End Firefox."""

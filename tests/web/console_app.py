@@ -15,6 +15,7 @@ from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 
 TOKEN = "let-me-in"  # noqa: S105 - of a test
+SHORT_TOKEN = "let-me-in-once"  # noqa: S105 - a test lets it expire
 KEPT = 20_000  # records during a long test
 MARKUP = "<img src=x onerror=\"document.title='caught'\">"
 ROUTES: dict[str, Any] = {
@@ -38,8 +39,12 @@ ROUTES: dict[str, Any] = {
 }
 
 
+_accepted = {TOKEN, SHORT_TOKEN}
+
+
 def _staff(request: Any) -> Visitor | None:
-    return Visitor("ann", {"sub": "ann"}) if request.headers.get("Authorization") == f"Bearer {TOKEN}" else None
+    token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return Visitor("ann", {"sub": "ann"}) if token in _accepted else None
 
 
 def create() -> Flask:
@@ -77,6 +82,14 @@ def create() -> Flask:
                 gevent.spawn(write, *argument)
             elif name == "value":
                 log.append("orders", argument.encode(), key=b"k", headers=[("type", b"paid")])
+            elif name == "keyed":
+                log.append("orders", argument[1].encode(), key=argument[0].encode())
+            elif name == "expire":
+                _accepted.discard(argument)
+            elif name == "append_to":
+                partition, numbers = argument
+                for n in numbers:
+                    log.append("orders", json.dumps({"n": n}).encode(), partition)
             elif name == "tombstone":
                 log.append("orders", None, key=argument.encode())
             elif name == "pipeline":
@@ -88,7 +101,7 @@ def create() -> Flask:
             elif name == "recreate":
                 if log.describe(["orders"]):
                     log.delete("orders")
-                log.create("orders")
+                log.create("orders", int(argument))
                 app.extensions["kafkasse"]["kafkasse"]._feeds.clear()  # they know the old topic
         return Response(status=204)
 

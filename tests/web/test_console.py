@@ -88,7 +88,8 @@ class TestFiles:
     """The page, its scripts and its styles."""
 
     @pytest.mark.parametrize(
-        "path", ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js", "shared.css"]]]
+        "path",
+        ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js", "shared.css", "slots.js"]]],
     )
     def test_security_and_cache_headers(self, path: str) -> None:
         """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""

@@ -22,6 +22,9 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from kafkasse.web.pages import CLIENT, pages
+from tests.support.firefox import Firefox
+from tests.support.waiting import wait_until
+from tests.web.accessibility import violations
 from tests.web.files import check_headers
 
 WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
@@ -41,6 +44,7 @@ class Site:
 
     def __init__(self, prefix: str = "", script_name: str = "") -> None:
         self.requests: list[str | None] = []  # the Last-Event-ID of each request for the stream
+        self.status_requests = 0  # for the status of the pipelines
         self.catalog: list[dict[str, object]] = []
         self.preamble = ":ok\n\n"  # the start of each stream
         self.rejection: Callable[[], Response] | None = None  # creates the response to send instead of a stream
@@ -49,9 +53,7 @@ class Site:
         app.register_blueprint(pages(), url_prefix=prefix or None)
         app.add_url_rule(f"{prefix}/topn/updates", "updates", self._updates)
         app.add_url_rule(f"{prefix}/-/catalog", "catalog", lambda: {"streams": self.catalog})
-        app.add_url_rule(
-            f"{prefix}/pipelines", "pipelines", lambda: Response(event(STATUS), content_type="text/event-stream")
-        )
+        app.add_url_rule(f"{prefix}/pipelines", "pipelines", self._pipelines)
         self._app = DispatcherMiddleware(NotFound(), {script_name: app}) if script_name else app
         self._port = 0
         self.start()
@@ -81,6 +83,13 @@ class Site:
         streams, self._streams = self._streams, []
         for stream in streams:
             stream.put(None)
+
+    def _pipelines(self) -> Response:
+        self.status_requests += 1
+        stream: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        stream.put(event(STATUS))
+        self._streams.append(stream)
+        return Response(iter(stream.get, None), content_type="text/event-stream")
 
     def _updates(self) -> Response:
         received = request.headers.get("Last-Event-ID")
@@ -307,6 +316,57 @@ class TestBoard:
         page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
         health = page.run("return [...document.querySelectorAll('#health dd')].map((e) => e.textContent)")
         assert ["running", "9/s", "\u2013", "0"] == health
+
+    @pytest.mark.parametrize(("scheme", "width_px"), [("light", 1280), ("dark", 320)])
+    def test_is_accessible(self, page: Page, scheme: str, width_px: int) -> None:
+        """axe-core finds no violation of WCAG 2.2 AA."""
+        page.emulate(prefers_color_scheme=scheme)
+        page.resize(width_px)
+        page.open()
+        page.site.send(EUROPE)
+        page.wait_for_board("Europe")
+
+        assert [] == violations(page.browser)
+
+    def test_works_in_firefox(self, firefox: Firefox, site: Site) -> None:
+        """The page shows an update on the board and on the map, explains its origin, and resumes after a break."""
+
+        def text(selector: str) -> str:
+            return str(firefox.execute_script("return document.querySelector(arguments[0]).innerText", selector))
+
+        site.preamble = SHORT_RETRY
+        firefox.get(site.url + PAGE)
+        wait_until(lambda: "Live" in text("#state"))
+        site.send(EUROPE)
+        wait_until(lambda: "Ukraine" in text("#board"))
+
+        site.end_streams()
+        wait_until(lambda: 2 == len(site.requests))
+        site.send(update("Europe", FRANCE))
+        wait_until(lambda: "Ukraine" not in text("#board"))
+
+        assert [None, "7"] == site.requests
+        assert ["France: number 1 in Europe"] == firefox.execute_script(
+            "return [...document.querySelectorAll('#map [class]')].map((path) => path.textContent)"
+        )
+        assert "Spark pipeline topn" in text("#how")
+        firefox.get("about:blank")
+
+    def test_windows_share_the_stream_of_the_pipeline(self, page: Page) -> None:
+        """The second window shows the status that the first one has received."""
+        page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
+        first = page.browser.current_window_handle
+        page.open()
+        page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
+        page.browser.switch_to.new_window("window")
+        try:
+            page.open()
+            page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
+        finally:
+            page.browser.close()
+            page.browser.switch_to.window(first)
+
+        assert 1 == page.site.status_requests
 
     def test_figures_do_not_wrap(self, page: Page) -> None:
         """A figure of eight digits has one line at every width."""

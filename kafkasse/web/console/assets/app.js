@@ -32,20 +32,23 @@ function show() {
   else operations.hide();
 }
 
-/** Load what the visitor may see. Returns the number of streams, or throws a Problem. */
-async function load() {
+/** Return the streams that the visitor may see, and the features of the server. Throws a Problem. */
+async function request() {
   const [list, offered] = await Promise.all([requestJson("-/catalog"), requestJson("-/console/features")]);
-  catalog = list.streams;
-  features = offered;
+  return [list.streams, offered];
+}
+
+/** Load what the visitor may see. Throws a Problem. */
+async function load() {
+  [catalog, features] = await request();
   element("operations-link").hidden = features.operations === null;
   element("demo-link").hidden = !features.demo;
   element("sign-in").hidden = session.signedIn;
   element("sign-out").hidden = !session.signedIn;
   element("sign-in-hint").hidden = session.signedIn;
   setText(element("session-state"), session.signedIn ? "Signed in" : "");
-  showStreams(element("stream-list"), catalog);
+  showStreams(catalog);
   explorer.setCatalog(catalog, features);
-  return catalog.length;
 }
 
 async function reload() {
@@ -78,12 +81,15 @@ function connectSignIn() {
       setText(problem, "Enter a token or an API key. It has no spaces.");
       return;
     }
-    const [before, couldOperate] = [catalog.length, features.operations];
-    session.signIn(text);
+    session.signOut();
     try {
-      const after = await load();
-      if (after > before || features.operations !== couldOperate) dialog.close();
-      else {
+      const [before, { operations: couldOperate }] = await request();
+      session.signIn(text);
+      await load();
+      if (catalog.length > before.length || features.operations !== couldOperate) {
+        dialog.close();
+        explorer.signedIn();
+      } else {
         session.signOut();
         await load();
         setText(problem, "The server does not accept this token, or it opens no further stream.");

@@ -4,6 +4,7 @@
 
 const ROW_PX = 28; // the row of column names, which stays at the top, has the same height
 const SPARE_ROWS = 3;
+const MAX_KEY_CHARS = 100; // in a row; the details show more
 
 const LABELS = { message: "message", delete: "delete", gap: "gap", error: "error", base64: "base64", position: "position" };
 
@@ -112,7 +113,7 @@ export class EventList {
       clock(timestamp),
       LABELS[event.type] ?? event.type,
       topic === undefined ? "" : `${topic} ${partition}:${event.type === "gap" ? `${from}\u2013${to}` : offset}`,
-      key ?? "",
+      String(key ?? "").slice(0, MAX_KEY_CHARS),
       event.preview,
     ];
     for (const [number, text] of texts.entries()) row.children[number].textContent = text;

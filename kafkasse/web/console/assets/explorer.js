@@ -6,6 +6,7 @@ import { EventList } from "./event_list.js";
 import { exported, pretty } from "./events.js";
 import { Query } from "./query.js";
 import { credentials, Problem, requestJson, root } from "./session.js";
+import { Slot } from "./slots.js";
 import { snippets } from "./snippets.js";
 import { EventBuffer, Store } from "./store.js";
 import { WireStream } from "./wire_stream.js";
@@ -15,7 +16,9 @@ const SEARCH_DELAY_MS = 200;
 const DRAW_MS = 60; // between two updates of the list: nobody can read faster updates
 const HIDDEN_MS = 2000; // a hidden tab disconnects, because a browser has six connections to a server for all tabs
 const MAX_SHOWN_CHARS = 200_000; // of one event in the details
-const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
+const MAX_FACT_CHARS = 10_000; // of a key, for example
+const MIN_SKEW_MS = 2000; // The header `Date` has no fractions of a second.
+const STATE_LABELS = { idle: "Not connected", connecting: "Connecting", waiting: "Waiting", open: "Live", retrying: "Reconnecting", stopped: "Stopped" };
 const COUNTED = { message: "messages", base64: "messages", delete: "deletes", gap: "gaps", error: "errors" };
 
 export class Explorer {
@@ -23,6 +26,7 @@ export class Explorer {
   #store = new Store();
   #list;
   #stream = null;
+  #slot = new Slot();
   #filled = ""; // the link with which the form was filled
   #state = { name: "idle" };
   #pending = new EventBuffer(); // received while paused
@@ -32,6 +36,7 @@ export class Explorer {
   #counts = { messages: 0, deletes: 0, gaps: 0, errors: 0 };
   #received = 0; // in the current second
   #newest = null;
+  #skewMs = 0; // from the browser's clock to the server's
   #charts = { rate: new Chart(element("rate-chart")), lag: new Chart(element("lag-chart")) };
   #drawing = 0;
   #drawnAt = 0;
@@ -95,6 +100,11 @@ export class Explorer {
     this.#setState({ name: "idle" });
   }
 
+  /** Resume at the same position if the server no longer accepted the previous token. */
+  signedIn() {
+    if (this.#state.status === 401) this.#stream?.retry();
+  }
+
   clear() {
     this.#store.clear();
     this.#pending.clear();
@@ -140,10 +150,13 @@ export class Explorer {
         if (!issued.ok) return issued;
         own.set("ticket", (await issued.json()).ticket);
       }
-      return fetch(new URL(address(path, own), root), options);
+      const response = await fetch(new URL(address(path, own), root), options);
+      const skewMs = Date.parse(response.headers.get("Date")) - Date.now();
+      this.#skewMs = Math.abs(skewMs) > MIN_SKEW_MS ? skewMs : 0;
+      return response;
     };
     const handlers = { event: (event) => this.#receive(event), state: (state) => this.#setState(state) };
-    this.#stream = new WireStream(open, isJsonLines, shared, handlers, lastEventId);
+    this.#stream = new WireStream(open, isJsonLines, shared, this.#slot, handlers, lastEventId);
     this.#stream.start();
   }
 
@@ -185,7 +198,7 @@ export class Explorer {
   }
 
   #suspend() {
-    if (this.#stream === null || this.#isFull || !["connecting", "open", "retrying"].includes(this.#state.name)) return;
+    if (this.#stream === null || this.#isFull || !["connecting", "waiting", "open", "retrying"].includes(this.#state.name)) return;
     this.#isSuspended = true;
     this.#stream.close();
     this.#setState({ name: "idle", reason: "This tab is hidden. It resumes at this position." });
@@ -199,6 +212,8 @@ export class Explorer {
 
   #setState(state) {
     this.#state = state;
+    if (state.name === "idle" || state.name === "stopped") this.#slot.free();
+    if (state.status === 401) element("sign-in").hidden = false; // The token has expired.
     element("connection").dataset.state = state.name;
     setText(element("state"), STATE_LABELS[state.name]);
     setText(element("reason"), state.reason ?? "");
@@ -280,6 +295,7 @@ export class Explorer {
   }
 
   #emptyText() {
+    if (this.#state.name === "stopped") return "The stream stopped before it sent an event.";
     if (this.#stream === null) return "Press Read to see the events of this stream.";
     const start = this.#query.startsAtEnd ? " To see earlier events, start at the earliest event." : "";
     return `No events yet.${start}`;
@@ -295,7 +311,7 @@ export class Explorer {
     this.#showCountdown();
     if (this.#stream === null && this.#received === 0) return;
     const timestamp = this.#newest?.facts.timestamp;
-    const lagS = Number.isFinite(timestamp) ? Math.max(0, Date.now() - timestamp) / 1000 : null;
+    const lagS = Number.isFinite(timestamp) ? Math.max(0, Date.now() + this.#skewMs - timestamp) / 1000 : null;
     const isLive = this.#received > 0;
     this.#charts.rate.add(this.#received);
     this.#charts.lag.add(isLive ? lagS : null);
@@ -326,7 +342,7 @@ export class Explorer {
     this.#shown = event;
     element("details").hidden = false;
     setText(element("details-title"), `Event ${event.n}: ${event.type}`);
-    element("facts").replaceChildren(...factsOf(event).flatMap(([name, text]) => [create("dt", {}, name), fact(String(text))]));
+    element("facts").replaceChildren(...factsOf(event).flatMap(([name, text]) => [create("dt", {}, name), fact(shortened(String(text), MAX_FACT_CHARS))]));
     this.#showContent();
     element("resume").hidden = event.id === "";
     setText(element("resume-note"), event.id ? "" : "This event has no ID, so no stream can resume from it.");
@@ -337,7 +353,10 @@ export class Explorer {
     const event = this.#shown;
     if (event === null) return;
     const text = { pretty: () => pretty(event.data), raw: () => event.data, wire: () => event.frame + (event.isJsonLines ? "\n" : "\n\n") }[this.#mode]();
-    element("content").textContent = text.length > MAX_SHOWN_CHARS ? `${text.slice(0, MAX_SHOWN_CHARS)}\u2026` : text;
+    const shown = shortened(text, MAX_SHOWN_CHARS);
+    element("content").textContent = shown;
+    const length = `${number.format(MAX_SHOWN_CHARS)} of ${number.format(text.length)}`;
+    setText(element("content-note"), shown === text ? "" : `The first ${length} characters, as they are. An export contains all.`);
   }
 
   #closeDetails() {
@@ -389,6 +408,10 @@ export class Explorer {
 function address(path, search) {
   const query = search.toString();
   return `.${path}${query ? `?${query}` : ""}`;
+}
+
+function shortened(text, maxChars) {
+  return text.length > maxChars ? `${text.slice(0, maxChars)}\u2026` : text;
 }
 
 /** A long text scrolls, and the keyboard can scroll only an element that can have the focus. */

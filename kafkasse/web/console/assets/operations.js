@@ -18,7 +18,11 @@ export class Operations {
   /** @param catalog returns the streams of the catalog. */
   constructor(catalog) {
     this.#catalog = catalog;
-    document.addEventListener("visibilitychange", () => this.#isShown && this.#refresh());
+    document.addEventListener("visibilitychange", () => {
+      if (!this.#isShown) return;
+      if (document.visibilityState === "hidden") this.#pause();
+      else this.show();
+    });
   }
 
   show() {
@@ -29,6 +33,10 @@ export class Operations {
 
   hide() {
     this.#isShown = false;
+    this.#pause();
+  }
+
+  #pause() {
     clearTimeout(this.#timer);
     this.#stream?.close();
     this.#stream = null;
@@ -72,7 +80,7 @@ export class Operations {
       ["Catching up", number.format(state("catching_up") + state("joining")), `${number.format(state("behind"))} waiting for a slot`],
       ["Rings", bytes(sum(metrics, "kafkasse_ring_bytes")), "memory of recent events"],
       ["Event loop stalls", number.format(sum(metrics, "kafkasse_event_loop_stall_seconds_count")), stall === null ? "longer than 10 ms: none" : `99 % shorter than ${duration(stall)}`],
-      ["Requests rejected", perSecond(rate("kafkasse_requests_rejected_total")), `${number.format(sum(metrics, "kafkasse_requests_rejected_total"))} in total`],
+      ["Rejections", perSecond(rate("kafkasse_requests_rejected_total")), `${number.format(sum(metrics, "kafkasse_requests_rejected_total"))} in total`],
     ]);
     element("kafka").replaceChildren(...status.clusters.map(cluster));
     const routes = [...new Set((metrics.get("kafkasse_streams_open") ?? []).map(({ labels }) => labels.route))].sort();
@@ -132,7 +140,7 @@ export class Operations {
     const route = statusStream(this.#catalog());
     element("pipelines-part").hidden = route === undefined;
     if (route === undefined || this.#stream !== null) return;
-    this.#stream = followPipelines(new URL(`.${route.path}`, root), credentials, showPipelines);
+    this.#stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials }, showPipelines);
   }
 }
 

@@ -4,6 +4,7 @@ import { create, element, setText } from "./dom.js";
 import { session } from "./session.js";
 
 const FAR_FUTURE_MS = "253402300799000"; // no record has a later time, so the stream starts at the end
+const WIDE = "(width > 40rem)"; // as in console.css
 const SSE = "text/event-stream";
 const JSON_LINES = "application/x-ndjson";
 
@@ -18,7 +19,14 @@ export class Query {
     this.#onChange = onChange;
     element("stream").addEventListener("change", () => this.#choose(element("stream").value));
     element("start").addEventListener("change", () => this.#showStart());
-    element("query").addEventListener("input", onChange);
+    element("query").addEventListener("input", () => {
+      this.#countFilters();
+      onChange();
+    });
+    const wide = matchMedia(WIDE);
+    const show = () => (element("filters").open = wide.matches); // On a narrow screen, the list would be far down.
+    wide.addEventListener("change", show);
+    show();
   }
 
   setCatalog(catalog, { tickets }) {
@@ -36,6 +44,7 @@ export class Query {
     for (const id of ["start", "format", "time"]) if (parameters.has(id)) element(id).value = parameters.get(id);
     if (parameters.has("id")) element("event-id").value = parameters.get("id");
     this.#showStart();
+    this.#countFilters();
   }
 
   /** Return the parameters of a link to this query. */
@@ -134,7 +143,14 @@ export class Query {
     const filters = Object.entries(this.#stream?.filters ?? {});
     element("filters").hidden = filters.length === 0;
     element("filter-fields").replaceChildren(...filters.map(([filter, description]) => filterField(filter, description)));
+    this.#countFilters();
     if (!isQuiet) this.#onChange();
+  }
+
+  /** Show how many filters have a value: the fields may be hidden. */
+  #countFilters() {
+    const count = [...element("filter-fields").querySelectorAll("[data-filter]")].filter(({ value }) => value !== "").length;
+    setText(element("filter-count"), count === 0 ? "" : `(${count} active)`);
   }
 
   #showStart() {

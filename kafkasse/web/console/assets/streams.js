@@ -1,11 +1,30 @@
 // The view of the catalog.
 
-import { create } from "./dom.js";
+import { create, element, number, setText } from "./dom.js";
 import { pretty } from "./events.js";
 
-export function showStreams(list, streams) {
-  list.replaceChildren(...streams.map(card));
-  if (streams.length === 0) list.append(create("p", { className: "empty", textContent: "There is no stream that you may read." }));
+const MANY_STREAMS = 8; // A visitor finds a stream among fewer streams without a search.
+const MAX_CARDS = 200;
+const MAX_WORDS = 50; // shown of a list, such as the topics of a stream
+
+export function showStreams(streams) {
+  const search = element("find-text");
+  element("find").hidden = streams.length <= MANY_STREAMS;
+  search.oninput = () => showFound(streams, search.value.trim().toLowerCase());
+  search.oninput();
+}
+
+function showFound(streams, text) {
+  const found = streams.filter((stream) => searched(stream).includes(text));
+  element("stream-list").replaceChildren(...found.slice(0, MAX_CARDS).map(card));
+  const count = `${number.format(found.length)} of ${number.format(streams.length)} streams`;
+  const isCut = found.length > MAX_CARDS ? `. The page shows the first ${MAX_CARDS}.` : "";
+  setText(element("find-count"), text || isCut ? count + isCut : "");
+  if (streams.length === 0) element("stream-list").append(create("p", { className: "empty" }, "There is no stream that you may read."));
+}
+
+function searched({ name, path, description, topics }) {
+  return [name, path, description, ...topics].join("\n").toLowerCase();
 }
 
 function card(stream) {
@@ -46,7 +65,9 @@ function facts(stream) {
 }
 
 function codes(words) {
-  return words.flatMap((word, index) => (index ? [" ", create("code", {}, word)] : [create("code", {}, word)]));
+  const shown = words.slice(0, MAX_WORDS).flatMap((word, index) => (index ? [" ", create("code", {}, word)] : [create("code", {}, word)]));
+  if (words.length > MAX_WORDS) shown.push(` and ${number.format(words.length - MAX_WORDS)} more`);
+  return shown;
 }
 
 function badge(kind, text) {

@@ -12,6 +12,9 @@ import { root } from "./session.js";
 
 const ALONE_MS = 3000; // until a tab that reads alone tries to share a connection again; doubled each time
 const READ_ON = "another tab has read on"; // the reason of the gap that kafkasse.js reports in a tab that is behind
+const WAIT_REASON =
+  "Four other tabs or windows read streams from this server. The browser needs its other two connections to load pages. " +
+  "To start this stream, stop or close one of the others. A proxy with HTTP/2 removes this limit.";
 const WIRE_ERROR = "wire-error"; // an `error` event for the list; kafkasse.js handles the original
 
 export class WireStream {
@@ -22,6 +25,7 @@ export class WireStream {
   #stream = null;
   #positions;
   #hasConnected = false; // whether this tab, and not another one, has connected since start()
+  #slot;
   #timer = 0;
   #aloneMs = ALONE_MS;
   lastEventId;
@@ -31,15 +35,17 @@ export class WireStream {
    * @param isJsonLines whether the server sends JSON lines.
    * @param shared `{name, startsAtEnd}`: the name of the stream whose connection tabs share, and whether this tab wants only
    *   new events. It is null if each tab has its own connection.
-   * @param handlers `event(event)`, called with each StreamEvent; `state({name, reason, retryAt})`, where `name` is
-   *   "connecting", "open", "retrying" or "stopped".
+   * @param slot the Slot of this page. The caller frees it when the stream is closed.
+   * @param handlers `event(event)`, called with each StreamEvent; `state({name, reason, retryAt, status})`, where `name` is
+   *   "connecting", "waiting" (for a slot), "open", "retrying" or "stopped".
    * @param lastEventId the event ID to resume from; "" to start where the request says.
    */
-  constructor(open, isJsonLines, shared, handlers, lastEventId = "") {
+  constructor(open, isJsonLines, shared, slot, handlers, lastEventId = "") {
     this.#open = open;
     this.#isJsonLines = isJsonLines;
     this.#shared = shared;
     this.#positions = new LinePositions(lastEventId);
+    this.#slot = slot;
     this.#handlers = handlers;
     this.lastEventId = lastEventId;
   }
@@ -53,9 +59,13 @@ export class WireStream {
       shared: shares && this.#shared.name,
       fetch: async (_, { headers, signal }) => {
         this.#hasConnected = true;
+        await this.#slot.take(() => this.#setState(stream, { state: "waiting", reason: WAIT_REASON }));
+        this.#setState(stream, { state: "connecting" });
+        // After a long wait, kafkasse.js has given up this request.
+        if (signal.aborted) setTimeout(() => stream === this.#stream && stream.retry());
         return this.#filtered(await this.#open(headers.get("Last-Event-ID") ?? "", signal));
       },
-      onState: (state) => stream === this.#stream && this.#setState(state),
+      onState: (state) => this.#setState(stream, state),
     });
     this.#stream = stream;
     this.#read(stream);
@@ -87,7 +97,7 @@ export class WireStream {
       if (!(error instanceof StreamError)) throw error;
       if (stream !== this.#stream) return;
       this.close();
-      this.#handlers.state({ name: "stopped", reason: error.message });
+      this.#handlers.state({ name: "stopped", reason: error.message, status: error.status });
     }
   }
 
@@ -104,7 +114,9 @@ export class WireStream {
     this.#aloneMs *= 2;
   }
 
-  #setState({ state, reason, retryAt }) {
+  #setState(stream, { state, reason, retryAt }) {
+    if (stream !== this.#stream) return;
+    if (state === "open" && !this.#hasConnected) this.#slot.free(); // Another tab has the connection.
     if (state !== "closed") this.#handlers.state({ name: state, reason, retryAt });
   }
 

@@ -86,6 +86,7 @@ export class Board {
   #insertCard(continent, entry) {
     entry.card = this.#cardTemplate.cloneNode(true);
     entry.card.querySelector("h2").textContent = continent;
+    entry.card.querySelector("table").setAttribute("aria-label", continent);
     const cards = [...this.#root.querySelectorAll(".continent")];
     const next = cards.find((card) => collator.compare(card.querySelector("h2").textContent, continent) > 0);
     this.#root.insertBefore(entry.card, next ?? this.#root.querySelector(".notes"));

@@ -4,6 +4,7 @@ import { Board, parseUpdate } from "./board.js";
 import { WorldMap } from "./map.js";
 import { Stream } from "./kafkasse.js";
 import { followPipelines, statusStream } from "./pipelines.js";
+import { fetchWithSlot } from "./slots.js";
 
 const SUMMARY_INTERVAL_MS = 20_000;
 
@@ -47,6 +48,7 @@ async function read() {
   draw();
   stream = new Stream(element("stream").href, {
     shared: true,
+    fetch: fetchWithSlot,
     retryOn: [404], // The pipeline may not have created the topic yet.
     key: (event) => (event.type === "delete" ? keyOf(event.data) : parseUpdate(event.data)?.continent),
     onState: showState,
@@ -74,7 +76,7 @@ async function showPipeline() {
   const response = await fetch("catalog", { headers: { Accept: "application/json" } }).catch(() => null);
   const route = response?.ok ? statusStream((await response.json()).streams) : undefined;
   if (route === undefined) return;
-  followPipelines(new URL(`..${route.path}`, location), () => ({}), (statuses) => {
+  followPipelines(new URL(`..${route.path}`, location), { shared: true }, (statuses) => {
     const status = statuses.get(PIPELINE);
     const speed = Number.isFinite(status?.records_per_s) ? `, ${number.format(Math.round(status.records_per_s))} records/s` : "";
     setText("pipeline", status ? `Pipeline: ${status.state}${speed}` : "");

@@ -1,6 +1,7 @@
 // The status of the pipelines: the newest record of each pipeline in the topic _pipelines, if the visitor may read it.
 
 import { Stream, StreamError } from "./kafkasse.js";
+import { fetchWithSlot } from "./slots.js";
 
 const TOPIC = "_pipelines";
 
@@ -13,14 +14,14 @@ export function statusStream(streams) {
  * Follow the status of all pipelines until `close()` of the result is called.
  *
  * @param url the URL of the stream.
- * @param headers returns the headers of a request.
+ * @param options further options of the Stream, such as its headers.
  * @param onChange called with a map from the name of each pipeline to its status.
  */
-export function followPipelines(url, headers, onChange) {
+export function followPipelines(url, options, onChange) {
   const statuses = new Map();
   const start = new URL(url);
   start.searchParams.set("timestamp", "0"); // The topic is compacted. With an event ID, the server ignores the time.
-  const stream = new Stream(start, { headers, retryOn: [404] });
+  const stream = new Stream(start, { ...options, retryOn: [404], fetch: fetchWithSlot, key: (event) => nameIn(parse(event.data)) });
   const message = (event) => {
     const record = parse(event.data);
     const status = record?.value ?? record;
@@ -30,7 +31,7 @@ export function followPipelines(url, headers, onChange) {
   };
   const remove = (event) => {
     const record = parse(event.data);
-    statuses.delete(record?.key ?? record?._kafka?.key);
+    statuses.delete(nameIn(record));
     onChange(statuses);
   };
   stream.run({ message, delete: remove }).catch((error) => {
@@ -39,6 +40,11 @@ export function followPipelines(url, headers, onChange) {
     onChange(statuses);
   });
   return stream;
+}
+
+/** Return the name of the pipeline, which is the key of the record. */
+function nameIn(record) {
+  return record?.value?.pipeline ?? record?.pipeline ?? record?.key ?? record?._kafka?.key;
 }
 
 function parse(data) {
