@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SOURCE, SINK, PARTITIONS = "members", "tops", 3
 KEYS_PER_GROUP = 1000
-WARM_UP = 30
+WARM_UP = 2  # times as many updates as are measured: the first commits are slow, whatever the size of the state
 RESULT_TIMEOUT_S = 200.0
 BURST = 20_000
 MAX_LOG_BYTES = 1_000_000
@@ -215,7 +215,7 @@ class Running:
 
 def _status_kb(process: int, name: str) -> int:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)  # 0: the process has ended
 
 
 @contextmanager
@@ -238,8 +238,22 @@ def broker_with_topics() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
+def archive_classes() -> None:
+    """Run a pipeline until the archive of Spark's classes exists, whose creation would disturb the first measurement."""
+    from kafkasse.pipelines import jvm
+
+    if jvm.archive_path().exists():
+        return
+    with broker_with_topics() as servers, tempfile.TemporaryDirectory() as checkpoint:
+        running = Running(servers, checkpoint)
+        while not jvm.archive_path().exists() and running.since_start_s() < RESULT_TIMEOUT_S:
+            time.sleep(0.1)
+        running.stop()
+
+
 def measure(testbed: Testbed) -> Figures:
     """Return the latencies with states of different sizes, and with a single group."""
+    archive_classes()
     rows = []
     smallest, *_, largest = testbed.scale.state_keys
     small, large = (state(keys, testbed.scale.state_updates, one_group=False) for keys in (smallest, largest))
@@ -273,7 +287,7 @@ def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
             topics.load(keys)
             figures = {"load": keys / (time.perf_counter() - began_s)}
             print(f"{keys:,} keys: loaded", file=sys.stderr, flush=True)
-            figures |= _percentiles("update", list(topics.promotions(keys, updates + WARM_UP))[WARM_UP:])
+            figures |= _percentiles("update", list(topics.promotions(keys, (WARM_UP + 1) * updates))[-updates:])
             if one_group:
                 figures |= _percentiles("removal of the largest", list(topics.removals(keys, updates)))
             cpu_s, at_s = running.cpu_s(), time.perf_counter()
@@ -307,6 +321,7 @@ def main() -> None:
     parser.add_argument("--one-group", action="store_true", help="put all keys into a single group")
     args = parser.parse_args()
     os.environ |= {"STATE_PARTITIONS": str(args.state_partitions), "HEAP": args.heap}
+    archive_classes()
     load = os.getloadavg()[0]
     columns = {keys: state(keys, args.updates, args.one_group) for keys in args.keys}
     print(f"{machine()}; commit {commit()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after")

@@ -78,9 +78,14 @@ def _row(stored: dict[str, Any]) -> Row:
 
 def regressions(before: dict[str, Any]) -> list[str]:
     """Return a sentence for each stored figure that is worse than in `before`, an earlier return value of read()."""
-    old = {row.key: row for each in before.values() for row in rows(each)}
-    now = [row for each in read().values() for row in rows(each)]
-    return [text for row in now if row.key in old and (text := worse(row, old[row.key]))]
+    found = []
+    for name, each in read().items():
+        old = before.get(name, {"machine": each["machine"], "rows": []})
+        old_rows = {row.key: row for row in rows(old)}
+        note = "" if old["machine"] == each["machine"] else " (on another machine)"
+        now = [row for row in rows(each) if row.key in old_rows]
+        found += [text + note for row in now if (text := worse(row, old_rows[row.key]))]
+    return found
 
 
 def committed() -> dict[str, Any]:
@@ -118,7 +123,8 @@ def load() -> str:
 def _section(name: str, found: dict[str, Any]) -> str:
     charts = [f"![{curve['title']}](images/{curve['name']}.png)" for curve in found["curves"]]
     origin = (
-        f"Commit {found['commit']}, {found['date']}, {found['took_s']} s; load averages before: {found['load']}. "
+        f"Commit {found['commit']}, {found['date']}, {found['took_s']} s on {found['machine'].split(',')[0]}; "
+        f"load averages before: {found['load']}. "
         f"`python -m bench --only {name}`"
     )
     return "\n\n".join([f"### {name}", origin, table(rows(found)), *([" ".join(charts)] if charts else [])])
