@@ -48,6 +48,10 @@ SETTINGS = {
     ),
     # A commit writes the changes of the state, and not all of it. Otherwise records wait while a large state is saved.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A restart loads the last snapshot and repeats all later changes. With Spark's defaults (10 commits, 60 s), these can
+    # be a million rows.
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # with version 1, real-time mode cannot repeat a batch
     # Wait for all executors: Spark rejects the query if too few slots are registered when it starts. Settings such as
     # spark.cores.max define how many to expect.

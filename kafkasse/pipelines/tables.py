@@ -21,14 +21,22 @@ def local(table: DataFrame) -> DataFrame:
     Raises:
         CommandError: the table has more than MAX_ROWS rows.
     """
-    rows = table.select(F.to_json(F.struct("*"))).limit(MAX_ROWS + 1).collect()
+    rows = as_json(table).limit(MAX_ROWS + 1).collect()
     if len(rows) > MAX_ROWS:
         raise CommandError(f"a side table has more than {MAX_ROWS} rows; filter it, or join it in a query of your own")
     return of_json([row[0] for row in rows], table)
 
 
+def as_json(table: DataFrame) -> DataFrame:
+    """Return each row as a JSON object, in one column. Bytes become base64."""
+    return table.select(F.to_json(F.struct("*")))
+
+
 def of_json(objects: list[str], like: DataFrame) -> DataFrame:
-    """Return rows with the columns of `like` from JSON objects."""
+    """Return rows with the columns of `like` from JSON objects.
+
+    createDataFrame() would start a Python process for each slot in each batch, and need Python on the executors.
+    """
     array = F.from_json(F.lit(f"[{','.join(objects)}]"), ArrayType(like.schema))
     return like.sparkSession.range(1).select(F.inline(array))
 

@@ -12,6 +12,7 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafkasse.pipelines import tables
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.contract import GENERATION, VERSION
 from kafkasse.pipelines.topics import connector
@@ -37,11 +38,11 @@ def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms
         "startingOffsetsByTimestampStrategy": "latest",
     }
     versions = _versions(spark, kafka, ",".join(topics), start)
-    newest = versions.groupBy("topic", "key").agg(F.max("version").alias("version")).collect()
-    if not newest:
-        return None
-    rows = [(row.topic, bytes(row.key), row.version) for row in newest]
-    return spark.createDataFrame(rows, "written_topic string, written_key binary, written_version bigint")
+    newest = versions.groupBy(F.col("topic").alias("written_topic"), F.col("key").alias("written_key")).agg(
+        F.max("version").alias("written_version")
+    )
+    found = tables.as_json(newest).collect()
+    return tables.of_json([row[0] for row in found], newest) if found else None
 
 
 def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str]) -> int:

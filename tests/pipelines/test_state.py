@@ -16,7 +16,9 @@ from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.countries import country, tombstone
 from tests.pipelines.full import takes_minutes
+from tests.pipelines.test_sink import read
 from tests.pipelines.topics import Topics
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 120
 
@@ -61,6 +63,18 @@ def test_shows_the_size_and_the_rows_of_the_state(
     assert ("latest", "Europe") == (country_row["name"], json.loads(country_row["value"]["row"])["group"])
     assert ["FR", "DE"] == [row["user_map_value"]["key"] for row in group_rows if row["name"] == "members"]
     assert [2] == [row["value"]["size"] for row in group_rows if row["name"] == "group"]
+
+
+@takes_minutes
+def test_the_state_has_a_new_snapshot(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """After a restart, Spark repeats the changes since the last snapshot of the state, so this must not be old."""
+    pipeline = replace(TOPN, source=topics.source, sink=topics.sink, mode="microbatch")
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        for commit in range(6):
+            topics.send(country("FR", commit))
+            read(topics, topics.sink, commit + 1)
+
+        wait_until(lambda: list(tmp_path.glob("topn-*/state/0/0/[4-6]_*.zip")))
 
 
 def test_a_directory_without_a_commit_is_an_error(tmp_path: Path, state: Run) -> None:
