@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib import metadata
@@ -134,6 +135,32 @@ def test_waits_as_long_as_retry_after_says(client: type[AnyStream], serve: Serve
     assert 40 <= waits[0]
 
 
+def test_does_not_connect_again_before_the_wait_is_over(client: type[AnyStream], serve: Serve) -> None:
+    """The second request is sent at least one second after the first."""
+    server = serve(Answers(503, Retry_After="1"), Sends(START + message(1)))
+    times: list[float] = []
+
+    read(client(server.url, on_state=lambda state: times.append(time.monotonic())), 1)
+
+    connecting, _, again, _ = times
+    assert again - connecting >= 1
+
+
+def test_the_wait_doubles_after_each_failure(
+    client: type[AnyStream], serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A response that is an error does not count as a connection that was open for a long time."""
+    monkeypatch.setattr(core, "MAX_BACKOFF_S", 30)
+    server = serve(*[Answers(503)] * 5, Sends(START + message(1)))
+    waits: list[float] = []
+
+    read(client(server.url, on_state=lambda state: waits.append(state.wait_s)), 1)
+
+    found = [wait_s for wait_s in waits if wait_s]
+    assert len(found) == 5
+    assert all(wait_s >= core.DEFAULT_RETRY_S * 2**number for number, wait_s in enumerate(found))
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 500])
 def test_a_permanent_error_ends_the_stream(client: type[AnyStream], serve: Serve, status: int) -> None:
     """The exception contains the server's reason."""
@@ -153,13 +180,18 @@ def test_an_application_can_retry_other_statuses(client: type[AnyStream], serve:
 
 
 def test_gets_a_new_token_after_a_401(client: type[AnyStream], serve: Serve) -> None:
-    """The client asks for a new token once, and resumes with it."""
+    """The client asks for a new token once, and resumes with it at once."""
+    states: list[str] = []
     server = serve(Sends(START + message(1), "ends"), Answers(401), Sends(START + message(2)))
 
     def token(refresh: bool) -> str:
         return "new" if refresh else "old"
 
-    assert ["1", "2"] == ids(read(client(server.url, token=token, headers={"X-Tenant": "a"}), 2))
+    stream = client(
+        server.url, token=token, headers={"X-Tenant": "a"}, on_state=lambda state: states.append(state.name)
+    )
+    assert ["1", "2"] == ids(read(stream, 2))
+    assert 1 == states.count("retrying")  # after the end of the first response
     assert ["Bearer old", "Bearer old", "Bearer new"] == [each["authorization"] for each in server.requests]
     assert ("1", "a") == (server.requests[2]["last-event-id"], server.requests[2]["x-tenant"])
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.client.core import MAX_BACKOFF_S, MAX_RETRY_S, Core, Retryable, StreamError, retry_after_s, wait_s
+from kafkasse.sse import Event
 from tests.client.script import message
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
@@ -76,3 +77,15 @@ def test_a_page_of_a_proxy_is_temporary_after_the_stream_was_open() -> None:
 
     with pytest.raises(Retryable):
         core.open(200, "text/html")
+
+
+def test_an_error_event_moves_the_position() -> None:
+    """Its ID may be newer than that of the last record. The client receives no event of the type `error`."""
+    core = Core("")
+    core.open(200, "text/event-stream")
+    events: list[Event] = []
+
+    with pytest.raises(Retryable):
+        events.extend(core.receive(POSITION + message(1) + b'event: error\ndata: {"status":503}\nid: 9\n\n'))
+
+    assert [("position", "0"), ("message", "1"), ("position", "9")] == [(each.type, each.id) for each in events]

@@ -125,6 +125,15 @@ test("Retry-After may be a date.", async () => {
   assert.ok(retryAt - before >= 39_000); // The date has whole seconds.
 });
 
+test("The stream does not connect again before the wait is over.", async () => {
+  script = [answers(503, { "Retry-After": "1" }), sends(START + message(1))];
+  const before = Date.now();
+
+  await read(open(), 1);
+
+  assert.ok(Date.now() - before >= 1000);
+});
+
 /** Return the first waits of a stream, in milliseconds, if the random part of each wait has its average. */
 async function waits(count) {
   mock.method(Date, "now", () => 0);
@@ -284,6 +293,13 @@ test("An error event with a status above 500 is retried, and with another status
   await assert.rejects(reading, { status: 410 });
   assert.deepEqual(["1", "2"], ids);
   assert.deepEqual(new Set(["position", "message"]), types);
+});
+
+test("An error event moves the position.", async () => {
+  script = [sends(`${START}${message(1)}event: error\ndata: {"status":503}\nid: 9\n\n`, "ends"), sends(message(10))];
+
+  assert.deepEqual(["1", "10"], await read(openHasty(), 2));
+  assert.equal("9", requests[1]["last-event-id"]);
 });
 
 test("A connection that is silent is replaced.", async () => {
