@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from weakref import WeakSet
 
 import gevent
 from gevent.lock import RLock
@@ -31,6 +32,7 @@ from kafkasse.archive import parquet
 from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.archive.parquet import DamagedFile
+from kafkasse.archive.stats import ArchiveStats
 from kafkasse.errors import ArchiveUnavailable, KafkaUnavailable, Unavailable
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Record, Topic
 
@@ -64,9 +66,13 @@ class ArchiveReader:
     Args:
         directory: the archive.
         topic_prefix: the prefix that the names of topics have in Kafka.
+
+    Attributes:
+        stats: what was read.
     """
 
     def __init__(self, directory: ArchiveDirectory, topic_prefix: str = "") -> None:
+        self.stats = ArchiveStats()
         self._directory = directory
         self._topic_prefix = topic_prefix
         self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
@@ -125,7 +131,9 @@ class ArchiveReader:
         """
         if not entry.path:
             return (), entry.end
-        return self._run(lambda: parquet.read(topic.path / entry.path, entry, offset))
+        records, end = self._run(lambda: parquet.read(topic.path / entry.path, entry, offset))
+        self.stats.bytes += records.nbytes
+        return records, end
 
     def find_timestamp(self, topic: ArchivedTopic, entry: Entry, timestamp_ms: int) -> int | None:
         """Return the first offset of an entry with a timestamp at or after `timestamp_ms`, or None. Raises as read()."""
@@ -134,7 +142,7 @@ class ArchiveReader:
     def _run(self, call: Callable[[], Result]) -> Result:
         """Return `call()`, which runs in a thread."""
         if time.monotonic() < self._hung_at + RETRY_S:
-            raise _unavailable()
+            raise self._unavailable()
         timeout = gevent.Timeout(READ_TIMEOUT_S)
         try:
             if self._threads is None:
@@ -148,13 +156,13 @@ class ArchiveReader:
             raise
         except (OSError, NotAnArchive, InvalidManifest) as error:
             self._log(str(error))
-            raise _unavailable() from error
+            raise self._unavailable() from error
         except gevent.Timeout as error:
             if error is not timeout:
                 raise
             self._hung_at = time.monotonic()
             self._log(f"no answer within {READ_TIMEOUT_S:g} s")
-            raise _unavailable() from error
+            raise self._unavailable() from error
 
     def _outcome(self, call: Callable[[], Result]) -> Result | Exception:
         """Return `call()`, or the error that it raises. gevent would print the traceback of an error in a thread."""
@@ -174,14 +182,14 @@ class ArchiveReader:
             self._logged_at = time.monotonic()
             log.error("The archive cannot be read, so clients that need it wait: %s", problem)
 
+    def _unavailable(self) -> ArchiveUnavailable:
+        self.stats.errors["unavailable"] += 1
+        return ArchiveUnavailable("The server cannot read its archive of older records now. Retry in a few seconds.")
+
     def close(self) -> None:
         """End the threads."""
         if self._threads is not None:
             self._threads.kill()
-
-
-def _unavailable() -> ArchiveUnavailable:
-    return ArchiveUnavailable("The server cannot read its archive of older records now. Retry in a few seconds.")
 
 
 class ArchivedLog:
@@ -199,6 +207,7 @@ class ArchivedLog:
         self.kafka = log
         self.reader = reader
         self._topic_ids: dict[str, str] = {}
+        self._cursors: WeakSet[ArchiveCursor] = WeakSet()
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
         wanted = list(topics)
@@ -273,7 +282,14 @@ class ArchivedLog:
         tail: bool = False,
         epochs: Mapping[Partition, int] | None = None,
     ) -> ArchiveCursor:
-        return ArchiveCursor(self, offsets, tail, epochs)
+        cursor = ArchiveCursor(self, offsets, tail, epochs)
+        self._cursors.add(cursor)
+        return cursor
+
+    def stats(self) -> ArchiveStats:
+        """Return what was read from the archive until now."""
+        self.reader.stats.readers = sum(each.is_in_archive for each in self._cursors)
+        return self.reader.stats
 
     def close(self) -> None:
         self.reader.close()
@@ -294,16 +310,18 @@ class _Place:
         offset: the next offset.
         epoch: the leader epoch of the last record that was read from the archive, or UNKNOWN_EPOCH.
         topic_id: the ID of the topic to which the offset belongs.
+        path: the file that was read last, or "".
         until: the offset where Kafka begins, while the partition is read from the archive. None: it is read from Kafka.
         retry_at: when to read the archive again after it was not available.
     """
 
-    __slots__ = ("epoch", "offset", "retry_at", "topic_id", "until")
+    __slots__ = ("epoch", "offset", "path", "retry_at", "topic_id", "until")
 
     def __init__(self, offset: int, topic_id: str) -> None:
         self.offset = offset
         self.epoch = UNKNOWN_EPOCH
         self.topic_id = topic_id
+        self.path = ""
         self.until: int | None = None
         self.retry_at = 0.0
 
@@ -323,6 +341,11 @@ class ArchiveCursor:
         self._archived: dict[Partition, _Place] = {}  # the partitions that are read from the archive now
         self._is_kafkas_turn = False
         self._kafka: Cursor = archived_log.kafka.cursor(offsets, tail=tail, epochs=epochs)
+
+    @property
+    def is_in_archive(self) -> bool:
+        """Whether the cursor reads a partition from the archive."""
+        return bool(self._archived)
 
     def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
         for each, offset in offsets.items():
@@ -435,9 +458,13 @@ class ArchiveCursor:
             newest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0)
             if newest.manifest.at(partition.partition, place.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
+            self._log.reader.stats.errors["damaged"] += 1
             log.error("A file of the archive is damaged, so clients receive a gap: %s", error)
             damage_end = min(getattr(error, "end", None) or entry.end, place.until)
             raise OffsetOutOfRange([partition], unreadable={partition: (damage_end, DAMAGED)}) from error
+        if entry.path != place.path:
+            place.path = entry.path
+            self._log.reader.stats.files += bool(entry.path)
         return Batch(partition, records, end, entry.epoch)
 
     def _return_to_kafka(self, partition: Partition, place: _Place) -> None:

@@ -66,6 +66,11 @@ class Records(Sequence[ArchivedRecord]):
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the records."""
+        return int(self._table.nbytes)
+
     @overload
     def __getitem__(self, index: int) -> ArchivedRecord: ...
     @overload

@@ -67,6 +67,10 @@ METRICS = {
     "versions_bytes": Metric(
         Gauge, "Memory that feeds use for the versions that `newest_by` compares.", ("route",), "livesum"
     ),
+    "archive_readers": Metric(Gauge, "Clients that read from an archive now.", mode="livesum"),
+    "archive_files_read": Metric(Counter, "Times that a client began to read a file of an archive."),
+    "archive_bytes_read": Metric(Counter, "Bytes of the records that were read from archives, uncompressed."),
+    "archive_errors": Metric(Counter, "Times that an archive could not be read.", ("reason",)),
     "event_loop_stall_seconds": Metric(Histogram, "Turns of the event loop that took longer than 10 ms."),
 }
 

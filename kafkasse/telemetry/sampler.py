@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gevent import get_hub
 
+from kafkasse import archive
 from kafkasse.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -70,10 +71,17 @@ class Sampler:
             self._add("ring_bytes", count, route=route)
         for route, count in self._feeds.versions_bytes().items():
             self._add("versions_bytes", count, route=route)
+        if (read := archive.stats(self._feeds.log)) is not None:
+            self._add("archive_readers", read.readers)
+            self._add("archive_files_read", read.files)
+            self._add("archive_bytes_read", read.bytes)
+            for reason, count in read.errors.items():
+                self._add("archive_errors", count, reason=reason)
 
     def _add(self, name: str, total: float, **labels: str) -> None:
         """Add the increase of a total. Several feeds of one process may have routes with the same name."""
         key = name, *labels.values()
-        if grown := total - self._copied.get(key, 0):
+        grown = total - self._copied.get(key, 0)
+        if grown or key not in self._copied:  # Prometheus computes no rate for a counter that first appears with 1
             self._copied[key] = total
             self._metrics.count(name, grown, **labels)

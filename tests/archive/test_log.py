@@ -384,3 +384,29 @@ def test_a_topic_without_an_id_has_no_archive(log: ArchivedLog, archived: Path) 
     log._topic_ids["t"] = ""
 
     assert {AT: OffsetRange(6, 10)} == log.offset_ranges([AT])
+
+
+def test_counts_what_is_read(log: ArchivedLog, archived: Path) -> None:
+    """A cursor counts as a reader until it continues in Kafka. Each of two files has several row groups."""
+    with closing(log.cursor({AT: 0})) as cursor:
+        records(cursor, 1)
+        while_reading = log.stats().readers, log.stats().files
+        records(cursor, 9)
+
+        assert (1, 1) == while_reading
+        assert (0, 2) == (log.stats().readers, log.stats().files)
+    whole = sum(len(b'{"n":0}') + len(b"k0") for _ in range(6))
+    assert whole < log.stats().bytes < 100 * whole
+
+
+def test_counts_errors(log: ArchivedLog, archived: Path, tmp_path: Path) -> None:
+    """A damaged file gives a gap, and a missing directory makes clients wait."""
+    files(archived)[0].write_bytes(b"")
+    out_of_range(log, 0)
+    (tmp_path / MARKER).unlink()
+
+    with closing(log.cursor({AT: 4})) as cursor:
+        records(cursor, 1, polls=3)
+
+    assert 1 == log.stats().errors["damaged"]
+    assert 1 <= log.stats().errors["unavailable"]

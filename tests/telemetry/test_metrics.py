@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import prometheus_client
 import pytest
 
+from kafkasse import archive
+from kafkasse.archive import with_archive
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.frame import Encoder
@@ -67,3 +69,23 @@ def test_copies_the_totals_of_the_feeds(metrics: Metrics, feeds: Feeds) -> None:
     sampler.sample()
     assert 0 == metrics.value("stream_states", route="r")
     assert 3 == metrics.value("events_sent", route="r")
+
+
+def test_copies_the_totals_of_an_archive(metrics: Metrics) -> None:
+    """A counter of errors exists before the first error. A log without an archive has no such metrics."""
+    pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    log = with_archive(MemoryLog(), "/archive")
+    feeds = Feeds(log, Config().feed, lambda tail: None)
+    read = archive.stats(log)
+    assert read
+    sampler = Sampler(feeds, metrics)
+    sampler.sample()
+    assert b'kafkasse_archive_errors_total{reason="damaged"} 0.0' in metrics.render()
+
+    read.files, read.bytes, read.errors["damaged"] = 2, 300, 1
+    sampler.sample()
+
+    assert (2, 300) == (metrics.value("archive_files_read"), metrics.value("archive_bytes_read"))
+    assert (1, 0) == (metrics.value("archive_errors", reason="damaged"), metrics.value("archive_readers"))
+    assert archive.stats(MemoryLog()) is None
+    feeds.close()
