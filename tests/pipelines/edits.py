@@ -80,6 +80,17 @@ def latest(edits: Iterable[Edit]) -> dict[str, Edit]:
     return {key: edit for key, edit in found.items() if edit.group is not None}
 
 
+def changes(edits: Iterable[Edit]) -> dict[str, list[tuple[str | None, int | None]]]:
+    """The group and the rank of each key each time that they change, and two nulls for a removal."""
+    found: dict[str, list[tuple[str | None, int | None]]] = {}
+    for edit in edits:
+        row = (edit.group, edit.rank) if edit.group is not None else (None, None)
+        of_key = found.setdefault(edit.key, [])
+        if row != (of_key[-1] if of_key else (None, None)):
+            of_key.append(row)
+    return found
+
+
 def latest_by_order(edits: Iterable[Edit]) -> dict[str, Edit]:
     """The edit with the highest order of each key, and for equal orders the last one. Removed keys are left out."""
     return latest(sorted(edits, key=lambda edit: (edit.order, edit.partition, edit.offset)))

@@ -108,6 +108,36 @@ def test_latest_per_key_equals_plain_python(
         assert (True, True) not in pairwise([True, *removed])
 
 
+@in_batches_of_histories
+@given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES))
+def test_latest_per_key_emits_only_changes(
+    spark: SparkSession, partitions: None, engine: Engine, histories: list[list[Edit]]
+) -> None:
+    """A record that repeats the row of its key changes nothing, although its offset and its timestamp differ."""
+    edits = plain.prefixed(histories)
+    rows = as_kafka_rows(frame(spark, edits))
+
+    emitted = latest_per_key(rows, removed="group IS NULL", engine=engine).sort("version").collect()
+
+    found = {edit.key: [(row.group, row.rank) for row in emitted if row.key == edit.key] for edit in edits}
+    assert plain.changes(edits) == found
+    assert ["key", "group", "rank", "topic", "version", "position"] == latest_per_key(rows, engine=engine).columns
+
+
+def as_kafka_rows(edits: DataFrame) -> DataFrame:
+    """The edits with the columns of Spark's Kafka source."""
+    return edits.select(
+        "key",
+        "group",
+        "rank",
+        F.lit("edits").alias("topic"),
+        "partition",
+        "offset",
+        F.timestamp_seconds("offset").alias("timestamp"),
+        F.lit(0).alias("timestampType"),
+    )
+
+
 def view(results: Iterable[Row]) -> dict[str, list[str]]:
     """What a client shows that drops results with a lower version than the one that it shows."""
     shown: dict[str, Row] = {}

@@ -33,8 +33,10 @@ def latest_per_key(
         engine: "jvm" or "python". The default is "jvm", or "python" on Spark Connect.
 
     Returns:
-        All columns of `rows`, with a new `version` and `position`. All other columns but the key are null if the key was
-        removed. Rows that only repeat the latest row are left out.
+        The columns of `rows`, with a new `version` and `position`. All other columns but the key are null if the key was
+        removed. Rows that only repeat the latest row are left out. So the columns that differ for each record are left out,
+        too: `partition` and `offset` and, if the rows are those of Spark's Kafka source, `timestamp` and `timestampType`.
+        To keep one of them, add it under another name.
 
         `position` maps each partition to the highest offset that the row was computed from. `version` increases with each
         change of a key, and the same input gives the same version, if all records of a key are in one partition.
@@ -42,7 +44,7 @@ def latest_per_key(
     Raises:
         CommandError: a column is missing, or it has the wrong type.
     """
-    columns = [name for name in rows.columns if name not in {key, "version", "position"}]
+    columns = [name for name in rows.columns if name not in {key, *_record_columns(rows)}]
     changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order, engine)
     values = [F.col(f"after.{name}").alias(name) for name in columns]
     return changes.select(F.col("key").alias(key), *values, "version", "position")
@@ -73,6 +75,16 @@ def key_changes(
         (row if is_removed is None else F.when(~F.coalesce(is_removed, F.lit(False)), row)).alias("row"),
     )
     return engines.latest_per_key(numbered, engine)
+
+
+def _record_columns(rows: DataFrame) -> set[str]:
+    """Return the columns that differ for each record, although the row is the same."""
+    found = {"version", "position"}
+    if not found <= set(rows.columns):
+        found |= {"partition", "offset"}
+        if "timestampType" in rows.columns:  # rows of Spark's Kafka source
+            found |= {"timestamp", "timestampType"}
+    return found
 
 
 def _position(rows: DataFrame) -> tuple[Column, Column]:
