@@ -22,7 +22,15 @@ from kafkasse.java import jars, runtime
 SOURCES = Path(__file__).parents[1] / "pipelines" / "operators" / "java"
 JAR = SOURCES / "kafkasse-operators.jar"
 JAVA_VERSION = "17"  # the lowest version that Spark 4 supports
-CLASS_PATH = ("scala-library-*.jar", "spark-sql-api_*.jar", "spark-common-utils_*.jar")
+CLASS_PATH = (
+    "scala-library-*.jar",
+    "spark-sql-api_*.jar",
+    "spark-common-utils_*.jar",
+    "avro-1*.jar",
+    "jackson-core-2*.jar",
+    "jackson-databind-2*.jar",
+    "jackson-annotations-2*.jar",
+)
 TIMEOUT_S = 120.0
 HASH_NAME = "Sources-SHA-256"
 FIRST_TIME = (1980, 1, 1, 0, 0, 0)  # zip files cannot express an earlier time

@@ -16,6 +16,8 @@ from jsonschema.exceptions import ValidationError, best_match
 
 from kafkasse import schemas
 from kafkasse.errors import CommandError, did_you_mean
+from kafkasse.pipelines import avro_records
+from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
@@ -270,22 +272,26 @@ class _Definition:
             raise self._file.error(source.path, error.detail) from error
 
     def _declared(self, source: Named) -> DeclaredSource:
-        return DeclaredSource(self._fields(source), source.value.get("key"), "registry" in source.value["schema"])
+        types, avro = self._fields(source)
+        return DeclaredSource(types, source.value.get("key"), "registry" in source.value["schema"], avro)
 
     def _table(self, table: Named) -> DeclaredTable:
-        types = self._fields(table) if "schema" in table.value else None
+        types, avro = self._fields(table) if "schema" in table.value else (None, None)
+        if avro is not None:
+            raise self._file.error((*table.path, "schema"), "the records of a table must be JSON, not Avro")
         for format_ in ("csv", "parquet"):
             if format_ in table.value:
                 path = str(table.value[format_])
                 return DeclaredTable(format_, path if "://" in path else str(self._file.directory / path), types)
         return DeclaredTable(fields=types)
 
-    def _fields(self, owner: Named) -> dict[str, Type]:
+    def _fields(self, owner: Named) -> tuple[dict[str, Type], AvroSource | None]:
+        """Return the fields of the records, and how to decode them if they are Avro."""
         given, path = owner.value["schema"], (*owner.path, "schema")
         try:
             if "file" in given:
-                return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8")))
-            return fields(_registered(given) if "registry" in given else given)
+                return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8"))), None
+            return _registered(given) if "registry" in given else (fields(given), None)
         except CommandError as error:
             raise self._file.error(path, error.detail) from error
         except OSError as error:
@@ -294,17 +300,17 @@ class _Definition:
             raise self._file.error(path, f"the schema is not JSON: {error}") from error
 
 
-def _registered(given: Mapping[str, Any]) -> Any:
-    """Read a JSON Schema from the schema registry."""
+def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
+    """Read a JSON Schema or an Avro schema from the schema registry. Returns what _fields() returns."""
     try:
         from kafkasse.config.settings import SchemaRegistrySettings
+        from kafkasse.registry.avro import AvroSchema
         from kafkasse.registry.client import Misconfigured, NotFound, RegistryClient, TemporaryFailure
     except ImportError as error:
         raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
 
-    settings = SchemaRegistrySettings(
-        url=given["registry"], username=given.get("username"), password_file=given.get("password_file")
-    )
+    login = {name: given.get(name) for name in ("username", "password_file")}
+    settings = SchemaRegistrySettings(url=given["registry"], **login)
     subject, version = given["subject"], given.get("version", "latest")
     try:
         found = RegistryClient(settings).version(subject, version)
@@ -312,8 +318,17 @@ def _registered(given: Mapping[str, Any]) -> Any:
         raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
     except (TemporaryFailure, Misconfigured) as error:
         raise CommandError(f"the registry cannot be read: {error}") from error
-    if found.type != "JSON":
-        raise CommandError(f"the schema of {subject} is of type {found.type}; a pipeline reads JSON with a JSON Schema")
+    if found.type not in ("JSON", "AVRO"):
+        raise CommandError(
+            f"the schema of {subject} is of type {found.type}; a YAML pipeline reads JSON and Avro. To read other formats, "
+            "define a Pipeline in Python, see docs/pipelines.md"
+        )
     if found.references:
         raise CommandError(f"the schema of {subject} refers to other subjects, which a pipeline does not read")
-    return json.loads(found.text)
+    if found.type == "JSON":
+        return fields(json.loads(found.text)), None
+    try:
+        described = AvroSchema(found, {}).json_schema()
+    except Exception as error:  # fastavro raises many types
+        raise CommandError(f"the schema of {subject} is not valid: {error}") from error
+    return fields(avro_records.numbers(described)), AvroSource(found.text, given["registry"], **login)

@@ -29,7 +29,7 @@ def fields(schema: Mapping[str, Any]) -> dict[str, Type]:
 
     A string of the format `date-time` or `date` becomes a timestamp or a date. An array becomes an array. An object with
     properties becomes a struct, and one without becomes a map if its values have a type. A value that may have several types
-    becomes its JSON text.
+    besides null, or that contains values of its own type, becomes its JSON text.
 
     Raises:
         CommandError: the schema is invalid or not that of an object, or a `$ref` cannot be resolved.
@@ -48,33 +48,40 @@ def fields(schema: Mapping[str, Any]) -> dict[str, Type]:
 
 
 def _type(schema: Any, root: Mapping[str, Any], required: bool) -> Type:
-    name, sql, variant = _parts(schema, root, 0)
+    name, sql, variant = _parts(schema, root, ())
     return Type(name, sql, variant, required and not _allows_null(_resolve(schema, root)))
 
 
-def _parts(schema: Any, root: Mapping[str, Any], depth: int) -> tuple[str, str, str]:
-    """Return the name, the SQL type and the variant types of a value."""
+def _parts(schema: Any, root: Mapping[str, Any], inside: tuple[int, ...]) -> tuple[str, str, str]:
+    """Return the name, the SQL type and the variant types of a value.
+
+    `inside` identifies the schemas that contain this one.
+    """
     resolved = _resolve(schema, root)
+    alternatives = [_resolve(each, root) for each in _alternatives(resolved)]
+    if len(others := [each for each in alternatives if _types(each) != ["null"]]) == 1:
+        resolved = others[0]
     types = [each for each in _types(resolved) if each != "null"]
-    if len(types) != 1 or depth > MAX_DEPTH:
+    if len(types) != 1 or len(inside) > MAX_DEPTH or id(resolved) in inside:
         return _JSON
+    inside = (*inside, id(resolved))
     if types[0] == "string" and resolved.get("format") in _FORMATS:
         return _FORMATS[resolved["format"]]
     if types[0] in _SCALARS:
         return _SCALARS[types[0]]
     if types[0] == "array":
-        return "an array", f"ARRAY<{_parts(resolved.get('items', {}), root, depth + 1)[1]}>", "ARRAY<.*>"
+        return "an array", f"ARRAY<{_parts(resolved.get('items', {}), root, inside)[1]}>", "ARRAY<.*>"
     if types[0] == "object":
-        return "an object", _object(resolved, root, depth), "OBJECT<.*>"
+        return "an object", _object(resolved, root, inside), "OBJECT<.*>"
     return _JSON
 
 
-def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+def _object(schema: Mapping[str, Any], root: Mapping[str, Any], inside: tuple[int, ...]) -> str:
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and properties:
-        members = (f"{_quoted(name)}: {_parts(each, root, depth + 1)[1]}" for name, each in properties.items())
+        members = (f"{_quoted(name)}: {_parts(each, root, inside)[1]}" for name, each in properties.items())
         return f"STRUCT<{', '.join(members)}>"
-    return f"MAP<STRING, {_parts(schema.get('additionalProperties', {}), root, depth + 1)[1]}>"
+    return f"MAP<STRING, {_parts(schema.get('additionalProperties', {}), root, inside)[1]}>"
 
 
 def _quoted(name: str) -> str:
@@ -87,6 +94,12 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])
         return ["string"] if values and all(isinstance(each, str) for each in values) else []
     return [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)]
+
+
+def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas of `anyOf` or `oneOf`, if only they give the type."""
+    found = schema.get("anyOf", schema.get("oneOf"))
+    return found if isinstance(found, list) and not _types(schema) else []
 
 
 def _allows_null(schema: Mapping[str, Any]) -> bool:

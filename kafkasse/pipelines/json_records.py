@@ -61,6 +61,7 @@ def validate(
     key: str | None,
     needs_key: bool = True,
     value: Column | None = None,
+    undecodable: Column | None = None,
 ) -> DataFrame:
     """Parse all records.
 
@@ -68,7 +69,8 @@ def validate(
         records, fields: see json_objects().
         key: the field that must equal the record's key, or None.
         needs_key: whether a record without a key is bad.
-        value: the bytes of the JSON text, if they are not the whole value.
+        value: the JSON text, if it is not the whole value.
+        undecodable: why the value could not be decoded to JSON text, or null.
 
     Returns:
         `key` as text, `fields` (a struct, null for a tombstone), `partition`, `offset`, `timestamp` (if the records have
@@ -78,6 +80,7 @@ def validate(
     parsed = records.select(
         F.col("key").cast("string").alias("key"),
         (F.col("value") if value is None else value).cast("string").alias("value"),
+        (F.lit(None).cast("string") if undecodable is None else undecodable).alias("undecodable"),
         *position,
         F.struct("*").alias("record"),
     ).withColumn("json", F.try_parse_json(F.try_validate_utf8("value")))
@@ -99,7 +102,8 @@ def _problem(value: Column, fields: Mapping[str, Type], key: str | None, needs_k
     """Return the first problem of the record as text, or null."""
     # The JSON parser stops after the first value. Wrapping the text in an array makes trailing text an error.
     is_single_value = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
-    problem = F.when(F.col("key").isNull() & F.lit(needs_key), "it has no key").when(value.isNull(), None)
+    problem = F.when(F.col("key").isNull() & F.lit(needs_key), "it has no key")
+    problem = problem.when(F.col("undecodable").isNotNull(), F.col("undecodable")).when(value.isNull(), None)
     problem = problem.when(
         F.col("json").isNull() | is_single_value.isNull() | ~is_single_value, "its value is not JSON"
     )

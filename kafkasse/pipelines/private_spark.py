@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -133,11 +134,34 @@ def transform_with_state(
     return DataFrame(result, spark)
 
 
+def call(
+    spark: SparkSession,
+    name: str,
+    class_name: str,
+    arguments: Sequence[str],
+    output: StructType,
+    columns: Sequence[Column],
+) -> Column:
+    """Call a function that is written in Java, for each row.
+
+    Args:
+        spark: the session.
+        name: the name of the function in Spark's plans.
+        class_name: a class in kafkasse's jar, see kafkasse.java.compiler. It implements Spark's UDF1, UDF2, …
+        arguments: the arguments of its constructor.
+        output: the type of the result.
+        columns: the arguments of the function.
+    """
+    functions = spark._jsparkSession.udf()
+    functions.register(name, _instance(spark, class_name, arguments), _java_type(spark, output))
+    return F.call_function(name, *columns)
+
+
 def _java_type(spark: SparkSession, schema: StructType) -> Any:
     return spark._jsparkSession.parseDataType(schema.json())
 
 
-def _instance(spark: SparkSession, class_name: str, arguments: Sequence[int | StructType]) -> Any:
+def _instance(spark: SparkSession, class_name: str, arguments: Sequence[int | str | StructType]) -> Any:
     context: Any = spark.sparkContext
     values = context._gateway.new_array(context._jvm.Object, len(arguments))
     for number, argument in enumerate(arguments):

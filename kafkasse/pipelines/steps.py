@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import dead_letters, json_records, tables
+from kafkasse.pipelines import avro_records, dead_letters, json_records, tables
+from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.operators import ranked
 from kafkasse.pipelines.operators.latest import key_changes
@@ -40,11 +41,13 @@ class DeclaredSource:
         fields: the fields of each record.
         key: the field that must equal the record's key, or None.
         framed: whether values start with the ID of a schema, as the serializers of schema registries write them.
+        avro: how to decode values in Avro, or None if they are JSON.
     """
 
     fields: Mapping[str, Type]
     key: str | None = None
     framed: bool = False
+    avro: AvroSource | None = None
 
 
 @dataclass(frozen=True)
@@ -113,13 +116,7 @@ class DeclaredQuery:
         parsed = []
         for name in [given] if isinstance(given, str) else given:
             source = self.sources[name]
-            validated = json_records.validate(
-                frames[name],
-                source.fields,
-                source.key,
-                needs_key="window" not in query,
-                value=F.expr(_WITHOUT_SCHEMA_ID) if source.framed else None,
-            )
+            validated = _validated(frames[name], source, needs_key="window" not in query)
             good = validated.where("problem IS NULL") if name in checked else dead_letters.reject(validated)
             checked.add(name)
             parsed.append(_row(good, source.fields, numbers.index(name)))
@@ -137,6 +134,15 @@ class DeclaredQuery:
         schema = ", ".join(f"`{field}` {type_.sql}" for field, type_ in types.items())
         reader = spark.read.option("header", True).option("enforceSchema", False)
         return (reader.schema(schema) if schema else reader).csv(str(table.path))
+
+
+def _validated(records: DataFrame, source: DeclaredSource, needs_key: bool) -> DataFrame:
+    value, undecodable = None, None
+    if source.avro is not None:
+        value, undecodable = avro_records.decoded(records, source.avro)
+    elif source.framed:
+        value = F.expr(_WITHOUT_SCHEMA_ID)
+    return json_records.validate(records, source.fields, source.key, needs_key, value, undecodable)
 
 
 def _row(valid: DataFrame, fields: Iterable[str], number: int) -> DataFrame:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -275,12 +276,25 @@ def test_the_schema_can_be_in_a_registry(file: Path, registry: Registry) -> None
 
 
 def test_a_schema_of_another_type_is_an_error(file: Path, registry: Registry) -> None:
-    """The error names the type."""
-    registry.register("orders-value", '"string"')
+    """The error names the type and the alternative."""
+    registry.register("orders-value", FileDescriptorProto(name="order.proto"), "PROTOBUF")
+    registry.register("orders", "string")
     file.write_text(in_registry(registry))
-    assert message(file).endswith("is of type AVRO; a pipeline reads JSON with a JSON Schema")
+    assert "is of type PROTOBUF; a YAML pipeline reads JSON and Avro. To read other formats, define" in message(file)
     file.write_text(in_registry(registry, subject="orders"))
-    assert message(file).endswith("the registry has no version latest of the subject orders")
+    assert "the schema has no properties; a record must be an object with known fields" in message(file)
+    file.write_text(in_registry(registry, subject="payments"))
+    assert message(file).endswith("the registry has no version latest of the subject payments")
+
+
+def test_a_table_in_avro_is_an_error(file: Path, registry: Registry) -> None:
+    """The error names the table."""
+    order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
+    registry.register("orders-value", order)
+    table = {"topic": "shops", "schema": {"registry": registry.url, "subject": "orders-value"}}
+    file.write_text(ORDERS.replace("    query:", f"    tables: {json.dumps({'shops': table})}\n    query:"))
+
+    assert "pipelines.large-orders.tables.shops.schema: the records of a table must be JSON, not Avro" in message(file)
 
 
 def pipeline_of(file: Path, **changes: Any) -> Pipeline:
@@ -327,14 +341,19 @@ SCHEMAS = [
     ({"type": "object", "additionalProperties": {"type": "integer"}}, "MAP<STRING, BIGINT>"),
     ({"$ref": "#/$defs/money"}, "DOUBLE"),
     ({"type": ["string", "number"]}, "STRING"),
+    ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/money"}]}, "DOUBLE"),
+    ({"oneOf": [{"type": "string"}, {"type": "number"}]}, "STRING"),
+    ({"type": "integer", "anyOf": [{"minimum": 1}]}, "BIGINT"),
+    ({"$ref": "#/$defs/tree"}, "STRUCT<`left`: STRING, `right`: STRING>"),
     (True, "STRING"),
 ]
 
 
 @pytest.mark.parametrize(("schema", "sql"), SCHEMAS, ids=[str(schema) for schema, _ in SCHEMAS])
 def test_a_property_has_a_sql_type(schema: Any, sql: str) -> None:
-    """A value that may have several types is JSON text."""
-    root = {"properties": {"x": schema}, "$defs": {"money": {"type": "number"}}}
+    """A value that may have several types, or that contains values of its own type, is JSON text."""
+    tree = {"type": "object", "properties": {side: {"$ref": "#/$defs/tree"} for side in ("left", "right")}}
+    root = {"properties": {"x": schema}, "$defs": {"money": {"type": "number"}, "tree": tree}}
 
     assert sql == fields(root)["x"].sql
 

@@ -1,0 +1,80 @@
+"""Decode Kafka records whose values are Avro, as the serializers of schema registries write them, to JSON text.
+
+A Java function decodes the values, so it also runs in real-time mode. It reads the schema of each record from the registry,
+so producers may use new versions of the schema while the pipeline runs.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import private_spark
+
+FUNCTION, CLASS = "kafkasse_avro_to_json", "kafkasse.records.AvroToJson"
+HEADER = "__value_schema_id"  # some serializers write the ID of the schema into this header
+RESULT = StructType().add("json", StringType()).add("problem", StringType())
+FLOATING = ["number", "string"]  # the type of a number that may be "NaN"
+
+
+@dataclass(frozen=True)
+class AvroSource:
+    """How to decode the records of a source.
+
+    Args:
+        schema: the Avro schema of the pipeline. Values of other versions are converted to it.
+        registry: the address of the schema registry.
+        username, password_file: the login at the registry, or None.
+    """
+
+    schema: str
+    registry: str
+    username: str | None = None
+    password_file: str | None = None
+
+
+def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:
+    """Return the values as JSON text, and the problem of each value that cannot be decoded.
+
+    Args:
+        records: rows of Spark's Kafka source.
+        source: how to decode them.
+
+    Raises:
+        CommandError: the file with the password cannot be read.
+    """
+    header = F.lit(None).cast("binary")
+    if "headers" in records.columns:
+        header = F.try_element_at(F.filter("headers", lambda each: each["key"] == HEADER), F.lit(-1))["value"]
+    arguments = [source.registry, _authorization(source), source.schema]
+    found = private_spark.call(records.sparkSession, FUNCTION, CLASS, arguments, RESULT, [F.col("value"), header])
+    return found["json"], found["problem"]
+
+
+def _authorization(source: AvroSource) -> str:
+    if source.username is None:
+        return ""
+    try:
+        password = Path(source.password_file or "").read_text("utf-8").strip()
+    except OSError as error:
+        raise CommandError(f"cannot read the password of the schema registry: {error}") from error
+    return "Basic " + base64.b64encode(f"{source.username}:{password}".encode()).decode()
+
+
+def numbers(schema: Any) -> Any:
+    """Return the JSON Schema of Avro values with the type number for all floating-point numbers.
+
+    JSON text contains "NaN" instead of a number, so a record with such a value becomes a dead letter.
+    """
+    if isinstance(schema, list):
+        return [numbers(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: "number" if name == "type" and each == FLOATING else numbers(each) for name, each in schema.items()}

@@ -1,0 +1,114 @@
+package kafkasse.records;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.Serializable;
+import java.net.HttpURLConnection;
+import java.net.URI;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.avro.AvroRuntimeException;
+import org.apache.avro.Schema;
+
+/**
+ * Reads the schemas with which records were written from a schema registry. All tasks of a JVM share the schemas.
+ *
+ * <p>While the registry does not respond, a task retries for half a minute and then fails. The pipeline then restarts.
+ */
+final class SchemaRegistry implements Serializable {
+    private static final int ATTEMPTS = 6, FIRST_BACKOFF_MS = 1000, TIMEOUT_MS = 10_000;
+    private static final int MAX_SCHEMAS = 500, MAX_RESPONSE_BYTES = 1 << 20;
+    /** How long an unknown ID is cached. Another server of the registry may know it later. */
+    private static final long UNKNOWN_FOR_NS = 30_000_000_000L;
+    private static final Map<String, Found> FOUND = new LinkedHashMap<>(16, 0.75f, true) {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<String, Found> eldest) {
+            return size() > MAX_SCHEMAS;
+        }
+    };
+
+    private final String url;
+    private final String authorization;
+
+    /**
+     * @param url the address of the registry
+     * @param authorization the header Authorization of each request, or ""
+     */
+    SchemaRegistry(String url, String authorization) {
+        this.url = url;
+        this.authorization = authorization;
+    }
+
+    /**
+     * Returns a schema.
+     *
+     * @param path `ids/5`, or `guids/` and a GUID
+     * @throws Undecodable the registry has no such schema, or it is not Avro
+     */
+    Schema schema(String path) throws Undecodable, InterruptedException {
+        String address = url.replaceAll("/+$", "") + "/schemas/" + path;
+        synchronized (FOUND) { // one task reads a schema for all
+            Found found = FOUND.get(address);
+            if (found == null || found.schema == null && System.nanoTime() - found.atNs > UNKNOWN_FOR_NS) {
+                found = read(address, path);
+                FOUND.put(address, found);
+            }
+            if (found.schema == null) throw new Undecodable(found.problem);
+            return found.schema;
+        }
+    }
+
+    private Found read(String address, String path) throws InterruptedException {
+        IOException problem = null;
+        for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+            if (attempt > 0) Thread.sleep((long) FIRST_BACKOFF_MS << (attempt - 1));
+            try {
+                return request(address, path);
+            } catch (IOException error) {
+                problem = error;
+            }
+        }
+        throw new IllegalStateException("the schema registry does not respond: " + problem, problem);
+    }
+
+    private Found request(String address, String path) throws IOException {
+        HttpURLConnection connection = (HttpURLConnection) URI.create(address).toURL().openConnection();
+        connection.setConnectTimeout(TIMEOUT_MS);
+        connection.setReadTimeout(TIMEOUT_MS);
+        // A redirect to another host must not receive the password, and a registry has no reason to redirect.
+        connection.setInstanceFollowRedirects(false);
+        connection.setRequestProperty("Accept", "application/vnd.schemaregistry.v1+json, application/json");
+        if (!authorization.isEmpty()) connection.setRequestProperty("Authorization", authorization);
+        int status = connection.getResponseCode();
+        if (status == 404) return new Found(null, "the registry has no schema " + path);
+        if (status != 200) throw new IOException("status " + status);
+        try (InputStream body = connection.getInputStream()) {
+            return found(new ObjectMapper().readTree(body.readNBytes(MAX_RESPONSE_BYTES)), path);
+        }
+    }
+
+    private static Found found(JsonNode response, String path) {
+        if (response.hasNonNull("schemaType") && !response.get("schemaType").asText().equals("AVRO")) {
+            return new Found(null, "the schema " + path + " is not of type AVRO");
+        }
+        try {
+            return new Found(new Schema.Parser().parse(response.path("schema").asText()), null);
+        } catch (AvroRuntimeException error) { // for example, it refers to another subject
+            return new Found(null, "the schema " + path + " is not a complete Avro schema");
+        }
+    }
+
+    /** A schema, or why there is none. */
+    private static final class Found {
+        private final Schema schema;
+        private final String problem;
+        private final long atNs = System.nanoTime();
+
+        Found(Schema schema, String problem) {
+            this.schema = schema;
+            this.problem = problem;
+        }
+    }
+}

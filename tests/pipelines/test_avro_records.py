@@ -1,0 +1,200 @@
+"""Records in Avro: their fields come from the schema registry, and each record is decoded with the schema that wrote it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, avro_records, dead_letters, private_spark
+from kafkasse.pipelines.avro_records import AvroSource
+from kafkasse.pipelines.catalog import find
+from kafkasse.pipelines.explain import explain
+from tests.pipelines.rows import kafka_rows
+from tests.registry.test_avro import NODE, VALUES, encoded
+from tests.support.registry import Registry, framed
+
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "int"}],
+}
+NEWER = ORDER | {
+    "fields": [
+        *ORDER["fields"],
+        {"name": "price", "type": ["null", "double"], "default": None},
+        {"name": "shop", "type": "string", "default": "web"},
+    ]
+}
+SUBJECT = "orders-value"
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """A schema registry."""
+    registry = Registry()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The path of a file of pipelines."""
+    return tmp_path / "pipelines.yaml"
+
+
+def defined(file: Path, registry: Registry, **schema: Any) -> Pipeline:
+    """A pipeline whose schema is in the registry."""
+    source = {"topic": "orders", "schema": {"registry": registry.url, "subject": SUBJECT} | schema}
+    query = {"select": ["id", "amount", "price", "shop"]}
+    file.write_text(json.dumps({"pipelines": {"x": {"source": source, "query": query, "sink": "result"}}}))
+    return find(str(file))
+
+
+def test_all_types_become_the_json_of_the_web_process(spark: SparkSession, registry: Registry) -> None:
+    """The Java decoder and kafkasse.registry.avro write the same JSON, inside a record."""
+    columns = []
+    for number, (type_, value, _) in enumerate(VALUES):
+        schema = {"type": "record", "name": "Outer", "fields": [{"name": "a", "type": type_}]}
+        data = framed(registry.register(f"s{number}", schema), encoded(schema, {"a": value}))
+        arguments = [registry.url, "", json.dumps(schema)]
+        row = private_spark.call(
+            spark,
+            f"decode_{number}",
+            avro_records.CLASS,
+            arguments,
+            avro_records.RESULT,
+            [F.lit(data), F.lit(None).cast("binary")],
+        )
+        columns.append(row.alias(f"c{number}"))
+
+    [found] = spark.range(1).select(*columns).collect()
+
+    assert [(None, {"a": expected}) for _, _, expected in VALUES] == [
+        (row.problem, json.loads(row.json or "null")) for row in found
+    ]
+
+
+def test_each_record_is_decoded_with_the_schema_that_wrote_it(
+    spark: SparkSession, registry: Registry, file: Path
+) -> None:
+    """Older records get the default values of new fields. A tombstone removes its key. The ID may be a GUID."""
+    first, second = registry.register(SUBJECT, ORDER), registry.register(SUBJECT, NEWER)
+    old = encoded(ORDER, {"id": "a", "amount": 1})
+    new = encoded(NEWER, {"id": "b", "amount": 2, "price": 2.5, "shop": "s"})
+    guid = b"\1" + registry.guid(second).bytes + new
+    pipeline = defined(file, registry)
+
+    rows = kafka_rows(spark, ("a", framed(first, old)), ("b", framed(second, new)), ("c", guid), ("d", None))
+    found = pipeline.query(source=rows)["sink"].collect()
+
+    values = [row.value and json.loads(row.value) for row in found]
+    newer = {"id": "b", "amount": 2, "price": 2.5, "shop": "s"}
+    assert [{"id": "a", "amount": 1, "price": None, "shop": "web"}, newer, newer, None] == values
+    assert {"id": "STRING", "amount": "BIGINT", "price": "DOUBLE", "shop": "STRING"} == (
+        pipeline.settings["query"]["fields"]["source"]
+    )
+
+
+def test_a_version_that_is_registered_while_the_pipeline_runs_is_read(
+    spark: SparkSession, registry: Registry, file: Path
+) -> None:
+    """The fields remain those of the version that the pipeline has read at its start."""
+    registry.register(SUBJECT, NEWER)
+    pipeline = defined(file, registry)
+    newest = NEWER | {"fields": [*NEWER["fields"], {"name": "new", "type": "string", "default": ""}]}
+    value = framed(registry.register(SUBJECT, newest), encoded(newest, {"id": "a", "amount": 1, "new": "x"}))
+
+    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
+
+    assert {"id": "a", "amount": 1, "price": None, "shop": "web"} == json.loads(row.value)
+
+
+def test_a_header_can_contain_the_id_of_the_schema(spark: SparkSession, registry: Registry, file: Path) -> None:
+    """The value then contains only the data."""
+    prefix = framed(registry.register(SUBJECT, NEWER), b"")
+    value = encoded(NEWER, {"id": "a", "amount": 1})
+    header = F.struct(F.lit(avro_records.HEADER).alias("key"), F.lit(prefix).alias("value"))
+    rows = kafka_rows(spark, ("a", value)).withColumn("headers", F.array(header))
+
+    [row] = defined(file, registry).query(source=rows)["sink"].collect()
+
+    assert "a" == json.loads(row.value)["id"]
+
+
+def test_a_record_that_cannot_be_decoded_is_a_dead_letter(spark: SparkSession, registry: Registry, file: Path) -> None:
+    """A value of a few bytes that claims to contain a gigabyte does not use a gigabyte."""
+    schema_id = registry.register(SUBJECT, NEWER)
+    json_id = registry.register("other", {"type": "object"}, "JSON")
+    other_id = registry.register("other", NODE)
+    huge = b"\x80\x80\x80\x80\x08"  # the length 2**30 as a zigzag number
+    values = [b"{}", framed(999, b""), framed(json_id, b"{}"), framed(schema_id, b"\x02"), framed(schema_id, huge)]
+    rows = kafka_rows(spark, *(("a", value) for value in [*values, framed(other_id, b"\0")]))
+
+    bad = dead_letters.bad_records(defined(file, registry), {"source": rows})
+
+    assert bad
+    assert [
+        "its value does not start with a schema ID",
+        "the registry has no schema ids/999",
+        f"the schema ids/{json_id} is not of type AVRO",
+        f"its value is not Avro of the schema ids/{schema_id}: EOFException",
+        f"its value is not Avro of the schema ids/{schema_id}: SystemLimitException",
+        f"its value is not Avro of the schema ids/{other_id}: AvroTypeException",
+    ] == [row.problem for row in bad.sort("offset").collect()]
+
+
+def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, registry: Registry, file: Path) -> None:
+    """Its records do not become dead letters."""
+    value = framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))
+    pipeline = defined(file, registry)
+    failures = [(503, {})]
+    registry.failure = lambda: failures.pop() if failures else None
+
+    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
+
+    assert "a" == json.loads(row.value)["id"]
+    assert not failures
+
+
+def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(
+    spark: SparkSession, registry: Registry, file: Path
+) -> None:
+    """The password is read from its file when the pipeline starts."""
+    schema_id = registry.register(SUBJECT, NEWER)
+    password = file.parent / "password"
+    password.write_text("hunter2\n")
+    registry.login = ("me", "hunter2")
+    pipeline = defined(file, registry, username="me", password_file=str(password))
+
+    explanation = explain(spark, pipeline)
+    value = framed(schema_id, encoded(NEWER, {"id": "a", "amount": 1}))
+    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
+
+    assert {"realtime": None, "microbatch": None} == explanation.rejections
+    assert avro_records.FUNCTION in explanation.plan
+    assert "hunter2" not in explanation.plan + repr(pipeline)
+    assert "a" == json.loads(row.value)["id"]
+
+
+def test_a_missing_file_with_the_password_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """The error names the file."""
+    source = AvroSource(json.dumps(ORDER), "http://registry", "me", str(tmp_path / "none"))
+
+    with pytest.raises(CommandError, match=r"cannot read the password of the schema registry: .*/none"):
+        avro_records.decoded(kafka_rows(spark, ("a", b"")), source)
+
+
+def test_a_schema_that_could_exhaust_the_memory_is_rejected(registry: Registry, file: Path) -> None:
+    """A record of such a schema could contain any number of items in a few bytes."""
+    fields = [{"name": "a", "type": {"type": "array", "items": "null"}}]
+    registry.register(SUBJECT, {"type": "record", "name": "R", "fields": fields})
+
+    with pytest.raises(CommandError, match="is not valid: it contains an array whose items take up no bytes"):
+        defined(file, registry)
