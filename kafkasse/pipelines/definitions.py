@@ -194,7 +194,16 @@ class _Definition:
         topics |= {
             name: Source(each.value["topic"], table=True) for name, each in tables.items() if "topic" in each.value
         }
-        options = ("mode", "checkpoint", "state_partitions", "spark", "version", "dead_letters", "summary")
+        options = (
+            "mode",
+            "checkpoint",
+            "state_partitions",
+            "refresh_tables_s",
+            "spark",
+            "version",
+            "dead_letters",
+            "summary",
+        )
         try:
             return Pipeline(
                 self._name,

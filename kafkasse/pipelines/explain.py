@@ -88,6 +88,8 @@ def text(pipeline: Pipeline, explanation: Explanation) -> Iterator[str]:
     yield f"  stateful stages: {', '.join(explanation.stateful) or 'none'}"
     for mode, rejection in explanation.rejections.items():
         yield f"  {'real-time mode' if mode == 'realtime' else 'micro-batches'}: {rejection or 'accepted'}"
+    for warning in getattr(pipeline.query, "warnings", ()):
+        yield f"  warning: {warning}"
     yield ""
     yield from (shorten(line, MAX_LINE_CHARACTERS) for line in explanation.plan.splitlines())
 
@@ -98,7 +100,7 @@ def _named(name: str, topic: str) -> str:
 
 def _how(source: Source) -> str:
     if source.table:
-        return " as a table, when the pipeline starts"
+        return " as a table, when the query starts"
     limit = f", at most {source.max_records_per_s:g} records/s" if source.max_records_per_s else ""
     start = "the given offsets" if isinstance(source.start, Mapping) else source.start
     return f" from {start}{limit}"

@@ -25,6 +25,7 @@ Mode = Literal["realtime", "microbatch", "once"]
 OutputMode = Literal["update", "append"]
 
 MAX_STATE_PARTITIONS = 10_000
+MAX_REFRESH_S = 31 * 86_400
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -42,8 +43,8 @@ class Source:
             a checkpoint resumes from there.
         max_records_per_s: an upper limit for mode `microbatch`. It protects the sink and the state while the pipeline reads
             a long topic from its start.
-        table: whether the topic is a table. The query then receives the latest record of each key, as it is when the
-            pipeline starts, and not a stream. This suits small, compacted topics.
+        table: whether the topic is a table. The query then receives the latest record of each key, as it is when the query
+            starts, and not a stream. This suits small, compacted topics.
 
     Raises:
         CommandError: an argument is invalid.
@@ -107,6 +108,8 @@ class Pipeline:
         checkpoint: the default of the option --checkpoint: a directory for the state and the positions.
         state_partitions: how many parallel tasks each stateful stage of the query has. It cannot change while a
             checkpoint is in use.
+        refresh_tables_s: how often the query starts again from its checkpoint, so that it reads its side tables again. None:
+            only when the pipeline starts.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
             spark-submit and of the command line override them.
         version: the version of the query. Increase it if the sinks must not contain results of both the old and the
@@ -127,6 +130,7 @@ class Pipeline:
     key: str | None = field(default=None, kw_only=True)
     checkpoint: str | None = field(default=None, kw_only=True)
     state_partitions: int | None = field(default=None, kw_only=True)
+    refresh_tables_s: int | None = field(default=None, kw_only=True)
     spark: Mapping[str, object] = field(default_factory=dict, kw_only=True)
     version: int = field(default=1, kw_only=True)
     dead_letters: str | None = field(default=None, kw_only=True)
@@ -208,6 +212,10 @@ class _Checks:
         self._check_number("version", pipeline.version, 2**31 - 1)
         if pipeline.state_partitions is not None:
             self._check_number("state_partitions", pipeline.state_partitions, MAX_STATE_PARTITIONS)
+        if pipeline.refresh_tables_s is not None:
+            self._check_number("refresh_tables_s", pipeline.refresh_tables_s, MAX_REFRESH_S)
+            if pipeline.mode == "once":
+                raise self._error("refresh_tables_s requires mode='realtime' or mode='microbatch'")
         self._check_spark()
 
     def _check_topics(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -64,6 +66,14 @@ def first_checkpoint(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, s
     return f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
 
 
+class _End(Enum):
+    """Why a query ends. The value is the reason in the pipeline's status."""
+
+    STOP = ""
+    TABLES = "it will read its side tables again"
+    DONE = "it has processed all records"
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One attempt to run a pipeline until a stop request arrives, or until a query of mode `once` has ended.
@@ -89,36 +99,48 @@ class Attempt:
     polled: Callable[[], None] = lambda: None
 
     def run(self, spark: SparkSession) -> None:
-        """Run the query in this session.
+        """Run the query in this session. Start it again each time that it should read its side tables again.
 
         Raises:
             CommandError: the query cannot run before the user fixes something.
             Interrupted: the query ended, and another attempt may succeed.
         """
+        while self._run_query(spark):
+            self.report(State.STARTING, "")
+
+    def _run_query(self, spark: SparkSession) -> bool:
+        """Run the query. Returns whether to start it again."""
         path = checkpoint_path(spark, self.pipeline, self.kafka, self.checkpoints)
         with listening(spark) as listener, start.started(spark, self.pipeline, self.kafka, path) as query:
             self.started(checkpoint.last_commit(spark, path))
-            if wait_until_running(spark, query, self.pipeline.mode, self.stop):
-                self.report(State.RUNNING, "")
-                is_stopping = self._monitor(spark, query, listener)
-                if is_stopping and self.drains:
-                    self.report(State.DRAINING, "")
-                    drain(spark, query, self.stop)
-                    self._handle(listener.take_last())
+            if not wait_until_running(spark, query, self.pipeline.mode, self.stop):
+                return False
+            self.report(State.RUNNING, "")
+            end = self._monitor(spark, query, listener)
+            if end is _End.TABLES or (end is _End.STOP and self.drains):
+                self.report(State.DRAINING, end.value)
+                # While the query ends for its tables, the first signal must not end it without a commit.
+                drain(spark, query, self.stop if end is _End.STOP else StopRequests())
+                self._handle(listener.take_last())
+        return end is _End.TABLES and not self.stop.wait(0)
 
-    def _monitor(self, spark: SparkSession, query: StreamingQuery, listener: Listener) -> bool:
-        """Return True when a stop request arrives, or False when a query of mode `once` has ended."""
+    def _monitor(self, spark: SparkSession, query: StreamingQuery, listener: Listener) -> _End:
+        """Wait until the query should end, or until a query of mode `once` has ended."""
         slots = _Slots(spark)
+        refresh_s = self.pipeline.refresh_tables_s
+        refresh_at_s = math.inf if refresh_s is None else time.monotonic() + refresh_s
         while query.isActive:
             self._handle(listener.take())
             self.polled()
             slots.check(1 if spark.sparkContext.statusTracker().getActiveJobsIds() else 0)
             if self.stop.wait(POLL_INTERVAL_S):
-                return True
+                return _End.STOP
+            if time.monotonic() >= refresh_at_s:
+                return _End.TABLES
         self._handle(listener.take_last())
         if query.exception() is not None or self.pipeline.mode != "once":
             raise failure(spark, query)
-        return False
+        return _End.DONE
 
     def _handle(self, events: Iterable[StreamingQueryProgress]) -> None:
         for progress in events:

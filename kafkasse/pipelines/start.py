@@ -58,7 +58,7 @@ def started(
 
 def query_of(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[DataFrame, State]:
     """Return the rows of the pipeline's query, and the fields in the state of its operators."""
-    with engines.recording() as state:
+    with engines.recording(pipeline.mode) as state:
         return result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline)), state
 
 

@@ -85,6 +85,15 @@ class DeclaredQuery:
         types = {name: {each: type_.sql for each, type_ in of.fields.items()} for name, of in self.sources.items()}
         return {"queries": {name: dict(query) for name, query in self.queries.items()}, "fields": types}
 
+    @property
+    def warnings(self) -> list[str]:
+        """What `kafkasse pipeline check` warns of."""
+        return [
+            f"the window of {name} counts each record, also one that a later record of its key corrects or removes"
+            for name, query in self.queries.items()
+            if "window" in query
+        ]
+
     def __call__(self, **frames: DataFrame) -> dict[str, DataFrame]:
         """Return the rows of each sink."""
         checked: set[str] = set()

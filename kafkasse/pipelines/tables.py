@@ -1,7 +1,7 @@
 """Side tables: small tables that a query joins with the rows of its sources.
 
-A table is read when the pipeline starts, and becomes a part of the query. Real-time mode rejects a query that reads a table
-while it runs, apart from files.
+A table is read when the query starts, and becomes a part of the query. Real-time mode rejects a query that reads a table
+while it runs, apart from files. Spark lists files only when the query starts, so new files would not be read.
 """
 
 from __future__ import annotations

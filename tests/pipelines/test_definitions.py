@@ -69,6 +69,7 @@ def test_all_options_reach_the_pipeline(file: Path) -> None:
         "mode": "microbatch",
         "checkpoint": "/data",
         "state_partitions": 4,
+        "refresh_tables_s": 600,
         "spark": {"spark.executor.memory": "2g"},
         "version": 2,
         "dead_letters": "bad-orders",

@@ -16,6 +16,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.explain import Explanation, explain, text
+from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
 from tests.pipelines.full import takes_minutes
 
 
@@ -76,6 +77,18 @@ def test_says_which_modes_accept_the_query(
     assert "== Physical Plan ==" in lines
 
 
+def test_warns_of_a_window_that_counts_corrected_records() -> None:
+    """An aggregate cannot take a record back."""
+    source = DeclaredSource({})
+    query = DeclaredQuery({"all": {}, "hourly": {"window": {}}}, {"orders": source}, {})
+    pipeline = Pipeline("x", {"orders": "orders"}, query, {"all": "all", "hourly": "hourly"})
+
+    lines = list(text(pipeline, Explanation("", [], {})))
+
+    warning = "the window of hourly counts each record, also one that a later record of its key corrects or removes"
+    assert [f"  warning: {warning}"] == [line for line in lines if "warning" in line]
+
+
 @takes_minutes
 def test_real_time_mode_accepts_the_demo(spark: SparkSession) -> None:
     """Its operators run in the JVM."""
@@ -95,7 +108,7 @@ def test_describes_the_sources(spark: SparkSession) -> None:
 
     assert [
         "  reads orders (all-orders) from latest, at most 5 records/s",
-        "  reads shops as a table, when the pipeline starts",
+        "  reads shops as a table, when the query starts",
         "  writes b",
     ] == lines[1:4]
 

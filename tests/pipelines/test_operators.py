@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.operators import latest_per_key, ranked
+from kafkasse.pipelines.operators import engines, latest_per_key, ranked
 from kafkasse.pipelines.operators.engines import Engine
 from kafkasse.pipelines.operators.order_key import order_key
 from kafkasse.pipelines.operators.schemas import ORDER_KEY
@@ -178,6 +178,19 @@ def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine
 def with_rank_text() -> Column:
     """The item with another field."""
     return F.col("item").withField("text", F.col("rank").cast("string"))
+
+
+def test_after_a_restart_in_micro_batches_nothing_is_repeated(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark repeats exactly the batch that was not committed, so its results have the same versions."""
+
+    def query(rows: DataFrame) -> DataFrame:
+        with engines.recording("microbatch"):
+            return ranked(rows, n=1, engine="jvm")
+
+    stream = MicroBatches(spark, tmp_path, query)
+    stream.process(frame(spark, [Edit("k0", "north", 5)]))
+
+    assert [] == stream.process(frame(spark, [Edit("k1", "north", 1, offset=1)]))
 
 
 @takes_minutes

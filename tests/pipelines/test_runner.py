@@ -269,6 +269,37 @@ def test_a_stop_request_waits_for_the_commit(
     assert 1 == sum(committed[topics.source].values())
 
 
+def named(orders: DataFrame, names: DataFrame) -> DataFrame:
+    """A query that adds the name of the order's customer, which is the order's key."""
+    known = names.select("key", F.col("value").alias("name"))
+    return orders.select("key", "value").join(known, "key").select("key", F.col("name").alias("value"))
+
+
+def test_reads_its_side_tables_again(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """With refresh_tables_s, the query starts again from its checkpoint after a commit. It repeats no record."""
+    table = topics.cluster.create(f"{topics.source}-names")
+    topics.cluster.send(table, b"Ann", key=b"a")
+    topics.send((b"a", b"order"))
+    sources = {"orders": topics.source, "names": Source(table, table=True)}
+    pipeline = Pipeline("named", sources, named, topics.sink, mode="microbatch", refresh_tables_s=1)
+    stop = StopRequests()
+    states: list[State] = []
+
+    def report(state: State, _: str) -> None:
+        states.append(state)
+        if state is State.RUNNING and states.count(state) == 1:
+            assert [("a", b"Ann")] == topics.read(bool)
+            topics.cluster.send(table, b"Anna", key=b"a")
+        elif state is State.RUNNING:
+            topics.send((b"a", b"order"))
+            assert [("a", b"Anna")] == topics.read(bool)
+            stop.signals.put(15)
+
+    Attempt(pipeline, topics.kafka, str(tmp_path), stop, report, print, drains=False).run(spark)
+
+    assert [State.RUNNING, State.DRAINING, State.STARTING, State.RUNNING] == states
+
+
 def poisoned(records: DataFrame) -> DataFrame:
     """A query that fails for the value `poison`."""
     value = F.col("value").cast("string")

@@ -18,6 +18,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.manifest import FIELDS, State
 from kafkasse.pipelines.operators import schemas
+from kafkasse.pipelines.pipeline import Mode
 
 Engine = Literal["jvm", "python"]
 JAVA = "kafkasse.operators"
@@ -29,18 +30,27 @@ JSON_OPTIONS = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 
+# The batches after a restart in which the Java class repeats results: see repeats() in Ranked.java.
+REPEATING_BATCHES: dict[Mode, int] = {"realtime": 3, "microbatch": 0, "once": 0}
+
 _recorded: ContextVar[State | None] = ContextVar("recorded", default=None)
+_mode: ContextVar[Mode] = ContextVar("mode", default="realtime")
 
 
 @contextmanager
-def recording() -> Iterator[State]:
-    """Record the fields in the state of each operator that is added to a query in the block."""
+def recording(mode: Mode) -> Iterator[State]:
+    """Record the fields in the state of each operator that is added to a query in the block.
+
+    Args:
+        mode: the mode in which the query will run.
+    """
     found: State = {}
-    token = _recorded.set(found)
+    tokens = _recorded.set(found), _mode.set(mode)
     try:
         yield found
     finally:
-        _recorded.reset(token)
+        _recorded.reset(tokens[0])
+        _mode.reset(tokens[1])
 
 
 def _fields(type_: DataType, path: str = "") -> Iterator[tuple[str, str]]:
@@ -93,7 +103,9 @@ def latest_per_key(rows: DataFrame, engine: Engine | None) -> DataFrame:
 def ranked(moves: DataFrame, n: int, engine: Engine | None) -> DataFrame:
     """Run stage 2: changes of a group's members become the top n of the group. The items are JSON text."""
     if _engine(moves, engine) == "jvm":
-        arguments: list[int | StructType] = [n, schemas.ORDER_KEY, schemas.MEMBER, schemas.GROUP_STATE]
+        repeating_batches = REPEATING_BATCHES[_mode.get()]
+        types = [schemas.ORDER_KEY, schemas.MEMBER, schemas.GROUP_STATE]
+        arguments: list[int | StructType] = [n, repeating_batches, *types]
         return _in_jvm(moves, "group", "Ranked", arguments, schemas.RESULT)
     from kafkasse.pipelines.operators.python_processors import Ranked
 

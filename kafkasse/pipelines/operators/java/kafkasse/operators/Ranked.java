@@ -31,21 +31,27 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 public final class Ranked extends StatefulProcessor<String, Row, Row> {
     private static final int KEY = 0, SEQUENCE = 1, STEP = 2, POSITION = 3, OLD_RANK = 5, RANK = 6, ITEM = 7;
-    /** The batches of a run in which a result is repeated if only its version has changed. */
-    private static final int REPEATING_BATCHES = 3;
     /** The first batch of each run in this JVM. */
     private static final Map<UUID, Long> FIRST_BATCHES = new ConcurrentHashMap<>();
     /** Members beyond the top n that are kept at hand. */
     private static final int SPARE_CANDIDATES = 16;
 
-    private final int n;
+    private final int n, repeatingBatches;
     private final StructType orderKeySchema, memberSchema, groupSchema;
     private transient MapState<Row, Row> members;
     private transient ValueState<Row> group;
     private transient Boolean resumed;
 
-    public Ranked(int n, StructType orderKeySchema, StructType memberSchema, StructType groupSchema) {
+    /**
+     * @param n the number of items in a result
+     * @param repeatingBatches the batches after a restart in which a result is repeated if only its version has changed
+     * @param orderKeySchema the keys of the members in the state
+     * @param memberSchema the members in the state
+     * @param groupSchema the rest of the state of a group
+     */
+    public Ranked(int n, int repeatingBatches, StructType orderKeySchema, StructType memberSchema, StructType groupSchema) {
         this.n = n;
+        this.repeatingBatches = repeatingBatches;
         this.orderKeySchema = orderKeySchema;
         this.memberSchema = memberSchema;
         this.groupSchema = groupSchema;
@@ -86,15 +92,25 @@ public final class Ranked extends StatefulProcessor<String, Row, Row> {
     }
 
     /**
-     * Whether the query has just resumed from its checkpoint. In real-time mode it then reads the records since the last commit
-     * again, perhaps in another order. So the last change of a top n may now have a lower version than a result that the run
-     * before has emitted, and clients ignore it. They accept the result when it is repeated with a higher version.
+     * Whether the query has just resumed from its checkpoint in real-time mode. It then reads the records since the last commit
+     * again, perhaps with the partitions in another order.
+     *
+     * <p>Why results must be repeated: before the restart, the query read x and nine smaller members from partition 0, and
+     * emitted the top 1 "x" with version 10. After the restart, it reads y, which is larger than x, from partition 1 first. It
+     * emits "y" with version 1, which the pipeline and its clients drop as outdated. Partition 0 does not change the top 1, so
+     * without a repetition they would keep "x". When "y" is repeated after the last of the ten records, its version is 11.
+     *
+     * <p>Why three batches: the run before has read at most the records of one batch after its last commit, and the first batch
+     * of this run starts with them. The others are for a run that is slower, for example while the JVM warms up. The cost is one
+     * row for each change of a group during half a minute; older repetitions are dropped before they are written.
+     *
+     * <p>Micro-batches need no repetition: Spark stores the offsets of a batch before it runs, and repeats exactly this batch.
      */
     private boolean repeats() {
         if (resumed == null) {
             QueryInfo query = getHandle().getQueryInfo();
             long first = FIRST_BATCHES.computeIfAbsent(query.getRunId(), run -> query.getBatchId());
-            resumed = first > 0 && query.getBatchId() < first + REPEATING_BATCHES;
+            resumed = first > 0 && query.getBatchId() < first + repeatingBatches;
         }
         return resumed;
     }
