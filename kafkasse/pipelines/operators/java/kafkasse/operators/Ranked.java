@@ -96,9 +96,9 @@ public final class Ranked extends StatefulProcessor<String, Row, Row> {
      * again, perhaps with the partitions in another order.
      *
      * <p>Why results must be repeated: before the restart, the query read x and nine smaller members from partition 0, and
-     * emitted the top 1 "x" with version 10. After the restart, it reads y, which is larger than x, from partition 1 first. It
+     * emitted the top 1 "x" with version 55. After the restart, it reads y, which is larger than x, from partition 1 first. It
      * emits "y" with version 1, which the pipeline and its clients drop as outdated. Partition 0 does not change the top 1, so
-     * without a repetition they would keep "x". When "y" is repeated after the last of the ten records, its version is 11.
+     * without a repetition they would keep "x". When "y" is repeated after the last of the ten records, its version is 56.
      *
      * <p>Why three batches: the run before has read at most the records of one batch after its last commit, and the first batch
      * of this run starts with them. The others are for a run that is slower, for example while the JVM warms up. The cost is one
