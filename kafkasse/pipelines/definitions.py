@@ -21,7 +21,7 @@ from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
-from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTable
+from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTable, reversible
 
 SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576
@@ -243,6 +243,9 @@ class _Definition:
     def _check_query(self, sink: Named, sources: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
         query, path = sink.value.get("query", {}), (*sink.path, "query")
         chosen = [name for name in ("latest", "top", "window") if name in query]
+        if chosen == ["latest", "window"]:
+            self._check_aggregates(query["window"]["aggregates"], (*path, "window", "aggregates"))
+            chosen = []
         if len(chosen) > 1:
             raise self._file.error((*path, chosen[1]), f"a query has only one of: {', '.join(chosen)}")
         given = query.get("from", [])
@@ -256,11 +259,18 @@ class _Definition:
                     (*path, "enrich", number, "table"), f"{each['table']} is not one of the tables: {known}"
                 )
 
+    def _check_aggregates(self, aggregates: Mapping[str, str], path: _Path) -> None:
+        for name, expression in aggregates.items():
+            try:
+                reversible(expression)
+            except CommandError as error:
+                raise self._file.error((*path, name), error.detail) from error
+
     def _output_mode(self, sinks: Mapping[str, Named]) -> Any:
         queries = [each.value.get("query", {}) for each in sinks.values()]
         final = [query.get("window", {}).get("results") == "final" for query in queries]
         if any(final) and any(
-            ("window" in query and not is_final) or "top" in query or "latest" in query
+            not is_final and ("window" in query or "top" in query or "latest" in query)
             for query, is_final in zip(queries, final, strict=True)
         ):
             raise self._file.error(
@@ -318,8 +328,8 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     except ImportError as error:
         raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
 
-    login = {name: given.get(name) for name in ("username", "password_file")}
-    settings = SchemaRegistrySettings(url=given["registry"], **login)
+    username, password_file = given.get("username"), given.get("password_file")
+    settings = SchemaRegistrySettings(url=given["registry"], username=username, password_file=password_file)
     subject, version = given["subject"], given.get("version", "latest")
     try:
         found = RegistryClient(settings).version(subject, version)
@@ -340,4 +350,4 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
         described = AvroSchema(found, {}).json_schema()
     except Exception as error:  # fastavro raises many types
         raise CommandError(f"the schema of {subject} is not valid: {error}") from error
-    return fields(avro_records.numbers(described)), AvroSource(found.text, given["registry"], **login)
+    return fields(avro_records.numbers(described)), AvroSource(found.text, given["registry"], username, password_file)

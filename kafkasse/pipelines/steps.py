@@ -1,6 +1,6 @@
 """The query of a pipeline that a YAML file defines.
 
-    parse ─▶ combine ─▶ enrich ─▶ where ─▶ select ─▶ records, latest, top or window
+    parse ─▶ combine ─▶ enrich ─▶ where ─▶ select ─▶ records, latest, top, window, or latest ─▶ window
 
 `where` does not drop a row: it marks the row as removed, and the last step removes the key of the row from the result. So a
 row that stops matching is removed from the result.
@@ -8,9 +8,11 @@ row that stops matching is removed from the result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -27,6 +29,7 @@ from kafkasse.pipelines.operators.latest import key_changes
 WATERMARK = "1 minute"
 # Columns of each row besides its fields. Expressions may use them.
 KEY, PRESENT, PARTITION, OFFSET, TIMESTAMP = "_key", "_present", "_partition", "_offset", "_timestamp"
+SIGN = "_sign"  # 1 if a window counts the row, -1 if it takes the row back
 METADATA = (KEY, PRESENT, PARTITION, OFFSET, TIMESTAMP)
 JSON_OPTIONS = {"ignoreNullFields": "false"}
 # The partitions of a second source get other numbers, so that a position does not mix the offsets of two topics.
@@ -89,9 +92,10 @@ class DeclaredQuery:
     def warnings(self) -> list[str]:
         """What `kafkasse pipeline check` warns of."""
         return [
-            f"the window of {name} counts each record, also one that a later record of its key corrects or removes"
+            f"the window of {name} counts each record, also one that a later record of its key corrects or removes; "
+            "add latest: true to count only the latest row of each key"
             for name, query in self.queries.items()
-            if "window" in query
+            if "window" in query and "latest" not in query
         ]
 
     def __call__(self, **frames: DataFrame) -> dict[str, DataFrame]:
@@ -109,7 +113,7 @@ class DeclaredQuery:
         if "select" in query:
             rows = _selected(rows, query["select"])
         if "window" in query:
-            return _window(rows, query["window"])
+            return (_window_of_latest if "latest" in query else _window)(rows, query["window"])
         if "top" in query:
             return _top(rows, query["top"])
         return _latest(rows) if "latest" in query else _records(rows)
@@ -125,7 +129,7 @@ class DeclaredQuery:
         parsed = []
         for name in [given] if isinstance(given, str) else given:
             source = self.sources[name]
-            validated = _validated(frames[name], source, needs_key="window" not in query)
+            validated = _validated(frames[name], source, needs_key="latest" in query or "window" not in query)
             good = validated.where("problem IS NULL") if name in checked else dead_letters.reject(validated)
             checked.add(name)
             parsed.append(_row(good, source.fields, numbers.index(name)))
@@ -249,14 +253,66 @@ def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
 
 def _window(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
     """One record for each window and group. Rows that were removed are not counted."""
+    _require_window(rows, window)
+    return _aggregated(rows.where(PRESENT), window, window["aggregates"], F.lit(True))
+
+
+def _window_of_latest(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
+    """One record for each window and group of the latest rows of the keys, or a tombstone if they have all left the window.
+
+    A change of a key takes the old row back and adds the new one.
+    """
+    _require_window(rows, window)
+    fields = [*_fields(rows), *([TIMESTAMP] if "time" not in window else [])]
+    row = F.struct(*(F.col(f"`{name}`") for name in fields)).alias("row")
+    given = rows.select(F.col(KEY).alias("key"), PRESENT, row, *_position())
+    changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT), order=None, engine=None)
+    signed = [F.struct(F.lit(sign).alias(SIGN), F.col(f"{at}.row")) for sign, at in ((-1, "before"), (1, "after"))]
+    counted = changes.select(F.inline(F.array(*signed))).where("row IS NOT NULL").select(SIGN, "row.*")
+    aggregates = {name: reversible(expression) for name, expression in window["aggregates"].items()}
+    return _aggregated(counted, window, aggregates, F.sum(SIGN) > 0)
+
+
+_REVERSIBLE = {
+    "count": "sum(CASE WHEN ({0}) IS NOT NULL THEN {1} ELSE 0 END)",
+    "sum": "sum(({0}) * {1})",
+    "avg": "sum(({0}) * {1}) / sum(CASE WHEN ({0}) IS NOT NULL THEN {1} END)",
+}
+
+
+def reversible(aggregate: str) -> str:
+    """Return an aggregate that takes the rows with the SIGN -1 back.
+
+    Raises:
+        CommandError: the aggregate cannot take a row back.
+    """
+    found = re.fullmatch(r"\s*(count|sum|avg)\s*\((.+)\)\s*", aggregate, re.IGNORECASE | re.DOTALL)
+    if found is None or not _is_balanced(found[2]) or re.match(r"\s*distinct\b", found[2], re.IGNORECASE):
+        raise CommandError(
+            f"{aggregate} cannot take a corrected row back; with latest, use count(*), count(…), sum(…) or avg(…)"
+        )
+    return _REVERSIBLE[found[1].lower()].format("1" if found[2].strip() == "*" else found[2], SIGN)
+
+
+def _is_balanced(expression: str) -> bool:
+    depths = list(accumulate((each == "(") - (each == ")") for each in expression))
+    return min(depths) >= 0 and depths[-1] == 0
+
+
+def _require_window(rows: DataFrame, window: Mapping[str, Any]) -> None:
+    _require(rows.columns, (window.get("time", TIMESTAMP), *window.get("by", [])), "the rows")
+
+
+def _aggregated(
+    rows: DataFrame, window: Mapping[str, Any], expressions: Mapping[str, str], has_rows: Column
+) -> DataFrame:
     time, by = window.get("time", TIMESTAMP), window.get("by", [])
-    _require(rows.columns, (time, *by), "the rows")
-    aggregates = [F.expr(expression).alias(name) for name, expression in window["aggregates"].items()]
+    aggregates = [F.expr(expression).alias(name) for name, expression in expressions.items()]
+    version = F.count(F.lit(1)).alias("_version")
     counted = (
-        rows.where(PRESENT)
-        .withWatermark(time, window.get("watermark", WATERMARK))
+        rows.withWatermark(time, window.get("watermark", WATERMARK))
         .groupBy(F.window(time, window["size"], window.get("slide", window["size"])).alias("_window"), *by)
-        .agg(*aggregates, F.count(F.lit(1)).alias("_version"))
+        .agg(*aggregates, version, has_rows.alias("_has_rows"))
     )
     start = F.col("_window.start")
     group = [*by, start.alias("window_start")]
@@ -264,7 +320,7 @@ def _window(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
     return counted.select(
         # JSON, because two groups must not have the same key: with a separator, ("a b", "c") would equal ("a", "b c").
         F.to_json(F.struct(*group), JSON_OPTIONS).alias("key"),
-        F.to_json(value, JSON_OPTIONS).alias("value"),
+        F.when(F.col("_has_rows"), F.to_json(value, JSON_OPTIONS)).alias("value"),
         # The number of records that a result was computed from increases with each change, also in a replay.
         F.col("_version").alias("version"),
     )

@@ -140,6 +140,11 @@ INVALID = [
     ),
     (
         "where: amount > 100",
+        "latest: true\n      window: {size: 1 hour, aggregates: {n: count(*), most: max(amount)}}",
+        "8: pipelines.large-orders.query.window.aggregates.most: max(amount) cannot take a corrected row back; with latest",
+    ),
+    (
+        "where: amount > 100",
         "window: {size: 1 minute, aggregates: {n: count(*)}, results: final}",
         "2: pipelines.large-orders: the pipeline large-orders: real-time mode requires output_mode='update'",
     ),

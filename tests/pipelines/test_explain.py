@@ -80,12 +80,13 @@ def test_says_which_modes_accept_the_query(
 def test_warns_of_a_window_that_counts_corrected_records() -> None:
     """An aggregate cannot take a record back."""
     source = DeclaredSource({})
-    query = DeclaredQuery({"all": {}, "hourly": {"window": {}}}, {"orders": source}, {})
+    query = DeclaredQuery({"all": {"window": {}, "latest": True}, "hourly": {"window": {}}}, {"orders": source}, {})
     pipeline = Pipeline("x", {"orders": "orders"}, query, {"all": "all", "hourly": "hourly"})
 
     lines = list(text(pipeline, Explanation("", [], {})))
 
     warning = "the window of hourly counts each record, also one that a later record of its key corrects or removes"
+    warning += "; add latest: true to count only the latest row of each key"
     assert [f"  warning: {warning}"] == [line for line in lines if "warning" in line]
 
 

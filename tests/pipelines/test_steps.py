@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kafkasse.pipelines import Pipeline, dead_letters, tables
 from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type, validate
-from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
+from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, reversible
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.micro_batches import MicroBatches
 from tests.pipelines.rows import kafka_rows
@@ -214,6 +215,57 @@ def test_final_results_are_written_once(run: Defined) -> None:
     values = [json.loads(row.value) for row in found]
     counts = [(value["window_start"][11:16], value["n"]) for value in values]
     assert [("12:00", 2), ("12:02", 1), ("12:03", 1), ("12:05", 1)] == counts
+
+
+HOURLY = {
+    "size": "1 hour",
+    "time": "at",
+    "watermark": "1 day",
+    "aggregates": {"n": "count(*)", "known": "count(amount)", "total": "SUM(amount * 2)", "mean": "avg(amount)"},
+}
+
+
+def test_a_window_of_the_latest_rows_follows_corrections(run: Defined, tmp_path: Path) -> None:
+    """Corrections, moves, removals and rows that stop matching give what plain Python computes, in two micro-batches."""
+    chance = Random(11)  # noqa: S311 - not used for cryptography
+    records = [random_order(chance) for _ in range(120)]
+    definition = ONE_SOURCE | {"query": {"where": "amount < 90", "window": HOURLY, "latest": True}}
+    stream = MicroBatches(run.spark, tmp_path, lambda rows: run.frame(definition, source=rows)["sink"])
+    rows = kafka_rows(run.spark, *records)
+
+    stream.process(rows.where("offset < 60"), rows.where("offset >= 60"))
+
+    newest = {row.key: row for row in sorted(stream.results, key=lambda row: row.version)}
+    found = [json.loads(row.value) for row in newest.values() if row.value is not None]
+    aggregates = {
+        value["window_start"][11:13]: tuple(value[name] for name in ("n", "known", "total", "mean")) for value in found
+    }
+    assert hourly(records) == aggregates
+
+
+def random_order(chance: Random) -> tuple[str, str | None]:
+    """An order of one of a few customers at a random hour, or a tombstone."""
+    key, at = chance.choice("abcdefghij"), f"2026-11-01T0{chance.randint(1, 4)}:30:00Z"
+    return order(key, None if chance.random() < 0.2 else chance.randint(0, 100), at=at)
+
+
+def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, int, float]]:
+    """The aggregates of the latest orders of each hour."""
+    latest = [json.loads(value) for value in dict(records).values() if value is not None]
+    hours: dict[str, list[int]] = {}
+    for each in latest:
+        if each["amount"] < 90:
+            hours.setdefault(each["at"][11:13], []).append(each["amount"])
+    return {hour: (len(of), len(of), 2 * sum(of), sum(of) / len(of)) for hour, of in hours.items()}
+
+
+@pytest.mark.parametrize(
+    "aggregate", ["max(amount)", "sum(a) / sum(b)", "count(DISTINCT a)", "sum(a) FILTER (WHERE b)", "sum()", "1"]
+)
+def test_an_aggregate_that_cannot_take_a_row_back_is_an_error(aggregate: str) -> None:
+    """The message lists those that can."""
+    with pytest.raises(CommandError, match=r"with latest, use count\(\*\), count\(…\), sum\(…\) or avg\(…\)"):
+        reversible(aggregate)
 
 
 def test_a_window_can_use_a_field_as_its_time(run: Defined) -> None:
