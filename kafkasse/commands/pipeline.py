@@ -6,6 +6,7 @@ PySpark is imported only when a command runs, so that `--help` works without it.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,12 @@ def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
         if not value.startswith("spark.") or "=" not in value:
             raise click.BadParameter(f"a setting is written spark.NAME=VALUE, not {value}.")
     return dict(value.split("=", 1) for value in values)
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"[1-9][0-9]*[kmgtKMGT]", value):
+        raise click.BadParameter(f"a size is a whole number and k, m, g or t, such as 512m, not {value}.")
+    return value
 
 
 @click.group(epilog=EPILOG)
@@ -116,6 +123,7 @@ def check(name: str) -> None:
 @click.option(
     "--memory",
     metavar="SIZE",
+    callback=_size,
     help="The heap of Spark's JVM and, on a cluster, of each executor, such as 2g. The default is 512m.",
 )
 @click.option(

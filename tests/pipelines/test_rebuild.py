@@ -16,13 +16,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, rebuild
+from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.contract import GENERATION
+from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.runner import running_query
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
+from tests.pipelines.countries import country, top
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.test_sink import read
 from tests.pipelines.topics import Topics
 from tests.support.waiting import wait_until
+
+TIMEOUT_S = 120
 
 
 def named(records: DataFrame, name: str, without: str = "") -> DataFrame:
@@ -137,6 +142,27 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
     [current] = [path for path in tmp_path.iterdir() if "rebuild" in path.name]
     assert not (current / "kafkasse-rebuild").exists()
     assert [] == staging_topics(topics)
+
+
+@takes_minutes
+@pytest.mark.timeout(400)  # it runs three queries, which take a minute each on a busy machine
+def test_another_n_recomputes_all_groups(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """A group that receives no further record has five countries too. Without a rebuild, the checkpoint is rejected."""
+    old = replace(TOPN, source=topics.source, sink=topics.sink, mode="once")
+    new = replace(old, query=partial(topn, n=5))
+    topics.send(*(country(code, size) for size, code in enumerate("ABCDEF")), country("G", 1, "Asia"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)) as query:
+        assert query.awaitTermination(TIMEOUT_S)
+    with (
+        pytest.raises(CommandError, match=r"query\.n was 3 and is 5 now.*--rebuild"),
+        running_query(spark, new, topics.kafka, str(tmp_path)),
+    ):
+        pass
+
+    assert rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+
+    found = topics.read(lambda latest: len(latest) == 2 and len(top(latest["Europe"])) == 5)
+    assert {"Europe": list("FEDCB"), "Asia": ["G"]} == {key: top(value) for key, value in found}
 
 
 @takes_minutes

@@ -38,6 +38,14 @@ def test_the_command_line_overrides_the_pipeline(monkeypatch: pytest.MonkeyPatch
     }
 
 
+@pytest.mark.parametrize("size", ["2gb", "512", "0m", "1.5g", ""])
+def test_an_invalid_size_is_an_error(size: str) -> None:
+    """Java would end with another message, or take a number without a unit as bytes."""
+    result = CliRunner().invoke(pipeline.run, ["topn", "--memory", size])
+
+    assert f"a size is a whole number and k, m, g or t, such as 512m, not {size}." in result.output
+
+
 def test_settings_of_spark_submit_override_all_others(spark: SparkSession) -> None:
     """spark-submit passes its settings as system properties of the JVM."""
     properties = private_spark.java(spark).java.lang.System

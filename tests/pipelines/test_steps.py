@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, dead_letters, tables
@@ -140,6 +141,24 @@ def test_latest_writes_only_changes(run: Defined) -> None:
     records = [order("a", amount) for amount in (50, 200, 200, 50, 60)]
 
     assert [("a", {"amount": 200}), ("a", None)] == run(query, *records)
+
+
+def test_latest_gives_a_key_of_several_sources_increasing_versions(run: Defined) -> None:
+    """The version contains the offsets of all sources, so a low offset of the second source does not lower it."""
+    source = {"topic": "eu", "schema": ORDER}
+    sources = {"eu": source, "us": source | {"topic": "us"}}
+    pipeline = run.pipeline({"sources": sources, "query": {"latest": True}, "sink": "result"})
+
+    def sink(rows: DataFrame) -> DataFrame:
+        results: Any = pipeline.query(**{name: rows.where(F.col("topic") == name) for name in sources})
+        return results["sink"]  # type: ignore[no-any-return]
+
+    eu, us = kafka_rows(run.spark, *(order("a", each) for each in (1, 2, 3))), kafka_rows(run.spark, order("a", 4))
+    found = MicroBatches(run.spark, run.directory, sink).process(
+        eu.withColumn("topic", F.lit("eu")), us.withColumn("topic", F.lit("us"))
+    )
+
+    assert [(3, 3), (4, 4)] == [(json.loads(row.value)["amount"], row.version) for row in found][-2:]
 
 
 def test_top_ranks_the_rows_of_each_group(run: Defined) -> None:
