@@ -18,6 +18,7 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -70,6 +71,7 @@ OPTIONS = (
 )
 # As for the JVM itself. The archive contains verified classes, so the verification cannot be left out.
 DUMP_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+UNUSED_S = 30 * 86_400.0  # an archive of 200 MB that no JVM has used for so long belongs to an old version
 CLASSES = "classes"  # the file in the directory of a JVM that lists its classes
 # Directories with the configuration of Hadoop. An archive allows only jars before them.
 CONFIGURATION_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
@@ -100,10 +102,12 @@ def write_launcher(directory: Path, heap: str, more_options: Iterable[str], more
     """
     archive = archive_path()
     configuration = (os.environ[name] for name in CONFIGURATION_VARIABLES if os.environ.get(name))
-    # Java ignores an archive that does not fit.
-    sharing = (
-        f"-XX:SharedArchiveFile={archive}" if archive.exists() else f"-XX:DumpLoadedClassList={directory / CLASSES}"
-    )
+    if archive.exists():
+        with suppress(OSError):  # the cache may be read-only
+            os.utime(archive)
+        sharing = f"-XX:SharedArchiveFile={archive}"  # Java ignores an archive that does not fit
+    else:
+        sharing = f"-XX:DumpLoadedClassList={directory / CLASSES}"
     path = ":".join([classpath(), *more_classpath, *configuration])
     own = [f"-Xmx{heap}", f"-Djava.io.tmpdir={directory}", *more_options]
     options = _write_options(directory / "options", [*OPTIONS, *MODULE_OPTIONS, sharing, *own, "-cp", path])
@@ -140,6 +144,8 @@ def archive_path() -> Path:
 def create_archive(directory: Path) -> ArchiveProcess | None:
     """Start to create the archive for the next starts, unless it exists or another process creates it.
 
+    Before it starts, it deletes the archives that no JVM has used for UNUSED_S.
+
     Args:
         directory: the directory of write_launcher(), whose JVM has recorded its classes.
     """
@@ -152,6 +158,9 @@ def create_archive(directory: Path) -> ArchiveProcess | None:
     except BlockingIOError:
         lock.close()
         return None
+    for old in archive.parent.glob("spark-*.jsa"):
+        if time.time() - old.stat().st_mtime > UNUSED_S:
+            old.unlink(missing_ok=True)
     new = archive.with_suffix(".new")
     options = [*MODULE_OPTIONS, *DUMP_OPTIONS, f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={new}"]
     file = _write_options(directory / "archive-options", [*options, "-cp", classpath()])

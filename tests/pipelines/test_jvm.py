@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import zipfile
@@ -99,6 +100,26 @@ def test_an_archive_that_cannot_be_created_is_removed(
     creation.wait()
 
     assert [".lock"] == [path.suffix for path in cache.iterdir()]
+
+
+@pytest.mark.processes
+def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade of Java or Spark leaves an archive of 200 MB. A start that uses an archive keeps it."""
+    monkeypatch.setattr(jvm, "DUMP", "touch {archive}")
+    unused, used = cache / "spark-1.jsa", jvm.archive_path()
+    for path in (unused, used):
+        path.touch()
+        os.utime(path, (0, 0))
+    options(tmp_path / "first")
+    used = used.rename(cache / "spark-2.jsa")
+    options(tmp_path / "second")
+    (tmp_path / "second" / "classes").touch()
+
+    creation = jvm.create_archive(tmp_path / "second")
+
+    assert creation
+    creation.wait()
+    assert [used, jvm.archive_path()] == sorted(cache.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
 
 
 @pytest.mark.processes
