@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -370,7 +370,7 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tm
                 start_new_session=True,
             )
             stack.callback(process.wait)
-            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+            stack.callback(_kill, process)
 
         def silent() -> dict[str, bytes]:
             return {line: text for line, output in outputs.items() if b"France" not in (text := output.read_bytes())}
@@ -379,6 +379,11 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tm
             while silent():
                 gevent.sleep(0.1)
         assert {} == silent()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):  # `kafkasse cat --max` has ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("page", PAGES)

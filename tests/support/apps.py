@@ -44,19 +44,24 @@ def ticking() -> Flask:
 
 
 def samples() -> Flask:
-    """An app with the streams that the samples of the docs read. Each topic receives a record every 10 ms."""
+    """An app with the streams that the samples of the docs read. A topic has 20 records, and receives 10 per second."""
     log = MemoryLog()
     topics = "countries", "orders", "topn"
     for topic in topics:
         log.create(topic)
 
-    def write() -> None:
-        for n in itertools.count():
-            value = b'{"name":"France","n":%d,"amount":200.0,"customer":{"id":7}}' % n
-            for topic in topics:
-                log.append(topic, value, key=b"alice", headers=[("type", b"paid")])
-            gevent.sleep(0.01)
+    def append() -> None:
+        for topic in topics:
+            value = b'{"name":"France","amount":200.0,"customer":{"id":7}}'
+            log.append(topic, value, key=b"alice", headers=[("type", b"paid")])
 
+    def write() -> None:
+        while True:
+            append()
+            gevent.sleep(0.1)
+
+    for _ in range(20):  # a sample starts at offset 12
+        append()
     gevent.spawn(write)
     routes = {"topn": {"path": "/topn/updates", "topics": ["topn"], "access": "public"}}
     filters = ["key", "header.type", "field.customer.id", "filter"]
