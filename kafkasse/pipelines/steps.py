@@ -237,7 +237,7 @@ def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
     members = rows.select(
         F.col(KEY).alias("key"),
         F.when(F.col(PRESENT), F.col(top["group"]).cast("string")).alias("group"),
-        (-rank if top.get("order") == "ascending" else rank).alias("rank"),
+        (F.bitwise_not(rank) if top.get("order") == "ascending" else rank).alias("rank"),  # -rank overflows for -2**63
         _object(rows).alias("item"),
         *_position(),
     )

@@ -174,13 +174,13 @@ def test_top_ranks_the_rows_of_each_group(run: Defined) -> None:
 
 
 def test_top_can_rank_in_ascending_order(run: Defined) -> None:
-    """The smallest row is the first."""
-    top = {"n": 1, "by": "amount", "group": "customer", "order": "ascending"}
-    records = [order(key, amount, id=key, customer="x") for key, amount in (("a", 2), ("b", 1))]
+    """The smallest row is the first, also if it is the smallest BIGINT, whose negative value is not a BIGINT."""
+    top = {"n": 2, "by": "amount", "group": "customer", "order": "ascending"}
+    records = [order(key, amount, id=key, customer="x") for key, amount in (("a", 2), ("b", 1), ("c", -(2**63)))]
 
     *_, (_, value) = run({"top": top}, *records)
 
-    assert ["b"] == [each["id"] for each in value["items"]]
+    assert ["c", "b"] == [each["id"] for each in value["items"]]
 
 
 def test_a_window_aggregates_records(run: Defined) -> None:
