@@ -1,7 +1,8 @@
 """Side tables: small tables that a query joins with the rows of its sources.
 
 A table is read when the query starts, and becomes a part of the query. Real-time mode rejects a query that reads a table
-while it runs, apart from files. Spark lists files only when the query starts, so new files would not be read.
+while it runs, apart from files. Spark lists files only when the query starts: it would not read new
+files, and would fail if one is deleted.
 """
 
 from __future__ import annotations
