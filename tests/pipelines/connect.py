@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
-from pyspark.errors import SparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -23,7 +23,6 @@ from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
 
 N = 3
-ATTEMPTS = 5
 START_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": SETTINGS["spark.sql.streaming.stateStore.providerClass"],
     "spark.sql.shuffle.partitions": "2",
@@ -71,11 +70,11 @@ def streamed(spark: SparkSession, edits: list[Edit], directory: Path) -> list[Ro
 
 def run(start: Callable[[], StreamingQuery]) -> None:
     """Run a query until it ends. Spark gives a new Python process 10 s to start, which is too short on a busy machine."""
-    for attempts_left in reversed(range(ATTEMPTS)):
+    while True:
         try:
             start().awaitTermination()
-        except SparkException as error:
-            if "Python worker failed to connect back" not in str(error) or not attempts_left:
+        except PySparkException as error:
+            if "Python worker failed to connect back" not in str(error):
                 raise
         else:
             return
