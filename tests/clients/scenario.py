@@ -41,10 +41,10 @@ MAX_RECOVERY_S = 30.0  # a client that has received nothing for this long after 
 MAX_CUT_RECOVERY_S = 10.0  # the same after a cut, after which the server is still available
 
 # The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
-# with 503, or with 429; a connection breaks within an event; clients that store their position are killed and started again,
-# and pages that do so are reloaded. The clients of kafkasse also have tokens that expire.
-FAULTS = "first", "kill", "restart", "end", "503", "429", "cut", "client"
-FIRST, KILL, RESTART, END, REJECT, LIMIT, CUT, CLIENT = FAULTS
+# with 503, or with 429; clients that store their position are killed and started again, and pages that do so are reloaded; a
+# connection breaks within an event. The clients of kafkasse also have tokens that expire.
+FAULTS = "first", "kill", "restart", "end", "503", "429", "client", "cut"  # a cut stops some clients, so it is the last
+FIRST, KILL, RESTART, END, REJECT, LIMIT, CLIENT, CUT = FAULTS
 STATUSES = {REJECT: b"503 Service Unavailable", LIMIT: b"429 Too Many Requests\r\nRetry-After: 1"}
 
 # Known defects of libraries. The programs whose names end in ", plain" show them; the others contain workarounds.
