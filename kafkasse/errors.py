@@ -376,8 +376,12 @@ def page_name(error_class: type[KafkasseError]) -> str:
 
 
 def documented(root: type[KafkasseError] = KafkasseError) -> Iterator[type[KafkasseError]]:
-    """Yield the classes of all errors, in the order of the diagram at the top of this module."""
+    """Yield the classes of all errors, in the order of the diagram at the top of this module.
+
+    Errors that only commands raise are represented by CommandError.
+    """
     if not root.__name__.startswith("_"):
         yield root
-    for each in root.__subclasses__():
-        yield from documented(each)
+    if root is not CommandError:
+        for each in root.__subclasses__():
+            yield from documented(each)
