@@ -143,9 +143,9 @@ def command(
 ) -> None:
     """Print the streams at one or several URLs.
 
-    The command reconnects after every interruption and resumes after the last event that it printed. Ctrl-C or SIGTERM
-    stops it, and it shows how to resume later. Messages about the connection go to stderr. The output has colors only on
-    a terminal, and NO_COLOR=1 disables them.
+    The command reconnects after every interruption and resumes after the last event that it printed. On Ctrl-C or
+    SIGTERM, it prints how to resume later, and ends. Messages about the connection go to stderr. The output has colors
+    only on a terminal, and NO_COLOR=1 disables them.
     """
     if last_event_id and (since or position_file or len(urls) > 1):
         raise click.UsageError("--last-event-id needs a single URL, and neither --since nor --position-file.")

@@ -93,6 +93,6 @@ def _unmatched(config: Config, route: Route, served: list[str], existing: Partit
         else:
             source = config.source("allowed_topics", number)
             yield (
-                f"{source}: allowed_topics contains {pattern}, but no topic that the server may read has such a name"
+                f"{source}: allowed_topics contains {pattern}, but the server can read no topic with this name"
                 f"{did_you_mean(pattern, existing)}. Check the name, topic_prefix and the ACLs of the Kafka user."
             )

@@ -59,7 +59,7 @@ def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not re.fullmatch(r"[1-9][0-9]*[kmgtKMGT]", value):
-        raise click.BadParameter(f"a size is a whole number and k, m, g or t, such as 512m, not {value}.")
+        raise click.BadParameter(f"{value!r} is not a size; use a whole number and k, m, g or t, such as 512m.")
     return value
 
 

@@ -33,7 +33,7 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
     existing = existing_topics(config)
     if topic not in existing:
         hint = did_you_mean(topic, existing)
-        raise CommandError(f"the topic {topic} does not exist{hint}; run pipelines with --status-topic {topic}")
+        raise CommandError(f"the topic {topic} does not exist{hint}; a pipeline with --status-topic {topic} creates it")
     with waiting(f"reading the topic {topic}"):
         found = _latest(config, topic)
     if as_json:
@@ -69,7 +69,7 @@ def _parsed(value: bytes, topic: str) -> dict[str, Any]:
         _row(status, datetime.now(UTC))
     except (TypeError, ValueError, KeyError) as error:
         raise CommandError(
-            f"the topic {topic} has a record that is not the status of a pipeline; set --topic"
+            f"a record in the topic {topic} is not the status of a pipeline; choose the status topic with --topic"
         ) from error
     return dict(status)
 

@@ -35,7 +35,7 @@ def check(pipeline: Pipeline, properties: str, bootstrap_servers: str) -> None:
     try:
         described = _described({*pipeline.source_topics, *pipeline.sink_topics}, properties, bootstrap_servers)
     except Exception as error:  # noqa: BLE001 - Spark's client reports the problem, if it has it too
-        logger.debug("the topics were not checked before the start: %s", error)
+        logger.debug("cannot check the topics before the start: %s", error)
         return
     for topic in pipeline.source_topics:
         _check(described[topic], topic, "READ")
@@ -60,6 +60,5 @@ def _check(described: Mapping[str, Any], topic: str, operation: str) -> None:
     # A broker before 2.3 does not list the operations.
     if described["error_code"] == NOT_AUTHORIZED or ("DESCRIBE" in allowed and operation not in allowed):
         raise CommandError(
-            f"Kafka does not allow this user the operation {operation} on the topic {topic}; add an ACL for the user of "
-            "--kafka-config"
+            f"the Kafka user has no {operation} permission for the topic {topic}; add an ACL for the user in --kafka-config"
         )

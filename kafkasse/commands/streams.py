@@ -18,7 +18,7 @@ from kafkasse.server import control, runtime
 
 COLUMNS = ("id", "route", "client", "visitor", "age_s", "events", "bytes", "lag_records", "state")
 MAX_CELL_CHARS = 40
-WAITING = "asking the workers of the server"
+WAITING = "waiting for the server's workers"
 
 EPILOG = """\b
 Examples:

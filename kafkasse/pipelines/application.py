@@ -191,7 +191,7 @@ class _Application:
                 self.lag_reader = LagReader(spark, kafka)
             self.status.measured(*self.lag_reader.read(self.processed), at_ms)
         except (Py4JError, PySparkException, OSError) as error:
-            logger.debug("the lag was not measured: %s", failures.first_line_of(error))
+            logger.debug("cannot measure the lag: %s", failures.first_line_of(error))
         if self.topic:
             self.topic.write(self.status)
 

@@ -115,7 +115,7 @@ class Definitions:
             for key, item in node.value:
                 name = str(key.value)
                 if name in seen:
-                    raise yaml.MarkedYAMLError(problem=f"{name} is there twice", problem_mark=key.start_mark)
+                    raise yaml.MarkedYAMLError(problem=f"{name} occurs twice", problem_mark=key.start_mark)
                 seen.add(name)
                 self._lines[*path, name] = key.start_mark.line + 1
                 self._index(item, (*path, name))
@@ -145,11 +145,12 @@ class Definitions:
 
 
 def _missing(error: ValidationError) -> str:
-    names = [name for each in error.context or [error] for name in cast("Any", each.validator_value)]
-    if error.validator == "oneOf" and not error.context:
-        names = [name for each in names for name in each["required"]]
-        return f"has too many settings; use only one of: {', '.join(name for name in names if name != 'schema')}"
-    return f"needs {' or '.join(name for name in dict.fromkeys(names) if name not in cast('Any', error.instance))}"
+    given, required = cast("Any", error.instance), cast("Any", error.validator_value)
+    if error.validator == "required":
+        *others, last = (name for name in required if name not in given)
+        return f"needs {', '.join(others)} and {last}" if others else f"needs {last}"
+    alternatives = ", or ".join(" with ".join(each["required"]) for each in required)
+    return f"needs {alternatives}" if error.context else f"has contradictory settings; use only {alternatives}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -339,8 +340,8 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
         raise CommandError(f"the registry cannot be read: {error}") from error
     if found.type not in ("JSON", "AVRO"):
         raise CommandError(
-            f"the schema of {subject} is of type {found.type}; a YAML pipeline reads JSON and Avro. To read other formats, "
-            "define a Pipeline in Python, see docs/pipelines.md"
+            f"the schema of {subject} has the type {found.type}, but a YAML pipeline reads only JSON and AVRO; for other "
+            "formats, define a Pipeline in Python, see docs/pipelines.md"
         )
     if found.references:
         raise CommandError(f"the schema of {subject} refers to other subjects, which a pipeline does not read")

@@ -47,8 +47,8 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
     """
     if any(name in reason for name in CHANGED_STATE):
         return ChangedState(
-            "the state in the checkpoint has other fields or types than the query; run the pipeline with --rebuild to "
-            "compute all results again beside the running version and then switch over, or undo the change"
+            "the state in the checkpoint does not match the query; undo the change, or run the pipeline with --rebuild to "
+            "recompute all results"
         )
     for name, sentence in PERMANENT.items():
         if KAFKA_ERRORS + name in reason:
@@ -82,12 +82,12 @@ def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | Una
     """
     problem = f"Spark has too few slots: {slots}, but the pipeline needs {needed}"
     if needed > 1:
-        problem += " (one for each partition of the sources, each task of a stateful stage, and the dead letters)"
+        problem += " (one for each source partition, one for each task of a stateful stage, and one for dead letters)"
     if local:
         return CommandError(f"{problem}; use --master local[{needed}] or more")
     return Unavailable(
-        f"{problem}; waiting until the cluster has more: add workers, or raise the setting that limits the executors of the "
-        "pipeline, such as --conf spark.cores.max=N or spark.executor.instances=N"
+        f"{problem}; waiting for more slots: add workers, or raise the limit for the executors of the pipeline, such as "
+        "--conf spark.cores.max=N or --conf spark.executor.instances=N"
     )
 
 

@@ -53,7 +53,7 @@ def exclusive(files: Files, checkpoint: str) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK).open("a")
     except OSError as error:
-        problem = f"the checkpoint {directory} cannot be written ({error.strerror})"
+        problem = f"cannot write to the checkpoint {directory} ({error.strerror})"
         if error.errno in PERMANENT:
             raise CommandError(f"{problem}; change its permissions, or use another --checkpoint") from error
         raise Unavailable(problem) from error
@@ -68,7 +68,8 @@ def _lock(descriptor: int, directory: Path) -> None:
     except BlockingIOError as error:
         raise _in_use(str(directory)) from error
     except OSError as error:  # for example, an old NFS server
-        logger.warning("the checkpoint %s cannot be locked (%s); run the pipeline only once", directory, error.strerror)
+        advice = "make sure that only one run of the pipeline uses it"
+        logger.warning("cannot lock the checkpoint %s (%s); %s", directory, error.strerror, advice)
 
 
 def _check_marker(files: Files, checkpoint: str) -> None:

@@ -69,9 +69,9 @@ class _Rebuild:
     def run(self) -> bool:
         try:
             return self._run()
-        except failures.ChangedState as error:
+        except failures.ChangedState:
             # An interrupted rebuild whose query has changed. Spark compares the state of its own operators.
-            logger.warning("rebuild: starting again: %s", error.detail)
+            logger.warning("rebuild: restarting from the beginning, because the query has changed")
             return self._run(continues=False)
 
     def _run(self, *, continues: bool = True) -> bool:
@@ -120,7 +120,8 @@ class _Rebuild:
         _, state = start.query_of(self.spark, self.pipeline, self.kafka)
         changes = self._manifest(unfinished).changes(self.pipeline, state)
         if changes:
-            logger.warning("rebuild: starting again, because the pipeline has changed: %s", "; ".join(changes))
+            reason = "; ".join(changes)
+            logger.warning("rebuild: restarting from the beginning, because the pipeline has changed: %s", reason)
         return not changes
 
     def _discard(self, unfinished: str) -> None:

@@ -70,8 +70,8 @@ class _End(Enum):
     """Why a query ends. The value is the reason in the pipeline's status."""
 
     STOP = ""
-    TABLES = "it will read its side tables again"
-    DONE = "it has processed all records"
+    TABLES = "restarting to reload the side tables"
+    DONE = "all records are processed"
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,8 @@ class DeclaredQuery:
     def warnings(self) -> list[str]:
         """What `kafkasse pipeline check` warns of."""
         return [
-            f"the window of {name} counts each record, also one that a later record of its key corrects or removes; "
-            "add latest: true to count only the latest row of each key"
+            f"the window of {name} also counts rows that a later record of their key corrects or removes; "
+            "to count only the latest row of each key, add latest: true"
             for name, query in self.queries.items()
             if "window" in query and "latest" not in query
         ]
@@ -230,8 +230,8 @@ def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
     type_ = rows.schema[top["by"]].dataType
     if not isinstance(type_, IntegralType):
         raise CommandError(
-            f"top ranks by whole numbers, and the column {top['by']} has the type {type_.simpleString()}; compute a whole "
-            f"number with select, such as CAST({top['by']} * 100 AS BIGINT) AS cents"
+            f"top needs a column of whole numbers, but {top['by']} has the type {type_.simpleString()}; convert it with "
+            f"select, for example CAST({top['by']} * 100 AS BIGINT) AS cents"
         )
     rank = F.col(top["by"]).cast("bigint")
     members = rows.select(
@@ -289,7 +289,8 @@ def reversible(aggregate: str) -> str:
     found = re.fullmatch(r"\s*(count|sum|avg)\s*\((.+)\)\s*", aggregate, re.IGNORECASE | re.DOTALL)
     if found is None or not _is_balanced(found[2]) or re.match(r"\s*distinct\b", found[2], re.IGNORECASE):
         raise CommandError(
-            f"{aggregate} cannot take a corrected row back; with latest, use count(*), count(…), sum(…) or avg(…)"
+            f"{aggregate} cannot be combined with latest, because it cannot subtract a corrected row; use count(*), "
+            "count(…), sum(…) or avg(…)"
         )
     return _REVERSIBLE[found[1].lower()].format("1" if found[2].strip() == "*" else found[2], SIGN)
 

@@ -99,7 +99,10 @@ def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fr
     assert f"routes.prices needs the topic {fresh_name}-missing, which does not exist" in missing
     assert f"(did you mean {fresh_name}?)" in missing
     assert f"(did you mean {fresh_name}?)" in mistyped
-    assert f"kafkasse.yaml, line 3: allowed_topics contains {fresh_name}-typo, but no topic" in mistyped
+    assert (
+        f"kafkasse.yaml, line 3: allowed_topics contains {fresh_name}-typo, but the server can read no topic"
+        in mistyped
+    )
     assert f"{fresh_name}.*  matches no topic yet" in done.stdout
     assert done.stdout.splitlines().count(f"  {fresh_name}  1 partition") == 2
 

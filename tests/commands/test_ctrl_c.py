@@ -30,8 +30,8 @@ COMMANDS = {
     f"load {ROOT}/kafkasse/data/countries.csv --topic t": KAFKA,
     "pipeline status": KAFKA,
     "pipeline replay-dead-letters t": KAFKA,
-    "streams": "asking the workers",
-    "streams end 1-1": "asking the workers",
+    "streams": "waiting for the server's workers",
+    "streams end 1-1": "waiting for the server's workers",
     "cat http://127.0.0.1:{port}/t": "connecting to http://127.0.0.1",
 }
 

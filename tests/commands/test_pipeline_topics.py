@@ -32,9 +32,9 @@ def test_accepts_topics_that_the_user_may_read_and_write(monkeypatch: pytest.Mon
 
 def test_a_missing_permission_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the topic and the operation."""
-    with pytest.raises(CommandError, match="the operation WRITE on the topic topn; add an ACL"):
+    with pytest.raises(CommandError, match="no WRITE permission for the topic topn; add an ACL"):
         check(monkeypatch, answer("countries", ALL), answer("topn", ["READ", "DESCRIBE"]))
-    with pytest.raises(CommandError, match="the operation READ on the topic countries; add an ACL"):
+    with pytest.raises(CommandError, match="no READ permission for the topic countries; add an ACL"):
         check(monkeypatch, answer("countries", [], error_code=29), answer("topn", ALL))
 
 

@@ -105,12 +105,20 @@ INVALID = [
     (
         "    sink:",
         "    tables: {x: {}}\n    sink:",
-        "8: pipelines.large-orders.tables.x: needs csv or parquet or topic",
+        "8: pipelines.large-orders.tables.x: needs csv, or parquet, or topic with schema",
     ),
     (
         "    sink:",
+        "    tables: {x: {topic: shops}}\n    sink:",
+        "8: pipelines.large-orders.tables.x: needs csv, or parquet, or topic with schema",
+    ),
+    ("where: amount > 100", "top: {}", "7: pipelines.large-orders.query.top: needs n, by and group"),
+    ("where: amount > 100", "top: {by: amount}", "7: pipelines.large-orders.query.top: needs n and group"),
+    ("where: amount > 100", "top: {n: 1, by: amount}", "7: pipelines.large-orders.query.top: needs group"),
+    (
+        "    sink:",
         "    tables: {x: {csv: a, parquet: b}}\n    sink:",
-        "8: pipelines.large-orders.tables.x: has too many settings; use only one of: csv, parquet, topic",
+        "8: pipelines.large-orders.tables.x: has contradictory settings; use only csv, or parquet, or topic with schema",
     ),
     ("where: amount > 100", "select: []", "7: pipelines.large-orders.query.select: must not be empty"),
     (
@@ -141,7 +149,8 @@ INVALID = [
     (
         "where: amount > 100",
         "latest: true\n      window: {size: 1 hour, aggregates: {n: count(*), most: max(amount)}}",
-        "8: pipelines.large-orders.query.window.aggregates.most: max(amount) cannot take a corrected row back; with latest",
+        "8: pipelines.large-orders.query.window.aggregates.most: max(amount) cannot be combined with latest, "
+        "because it cannot subtract a corrected row; use count(*)",
     ),
     (
         "where: amount > 100",
@@ -154,7 +163,7 @@ INVALID = [
         "5: pipelines.large-orders.source.schema.properties: is not a setting",
     ),
     ("schema: {", "schema: {} #", "5: pipelines.large-orders.source.schema: needs properties"),
-    ("topic: orders", "topic: orders\n      topic: more", "5: not YAML: topic is there twice"),
+    ("topic: orders", "topic: orders\n      topic: more", "5: not YAML: topic occurs twice"),
     ("topic: orders", "topic: [", "6: not YAML:"),
     (
         "topic: orders",
@@ -286,7 +295,9 @@ def test_a_schema_of_another_type_is_an_error(file: Path, registry: Registry) ->
     registry.register("orders-value", FileDescriptorProto(name="order.proto"), "PROTOBUF")
     registry.register("orders", "string")
     file.write_text(in_registry(registry))
-    assert "is of type PROTOBUF; a YAML pipeline reads JSON and Avro. To read other formats, define" in message(file)
+    assert "has the type PROTOBUF, but a YAML pipeline reads only JSON and AVRO; for other formats, define" in message(
+        file
+    )
     file.write_text(in_registry(registry, subject="orders"))
     assert "the schema has no properties; a record must be an object with known fields" in message(file)
     file.write_text(in_registry(registry, subject="payments"))

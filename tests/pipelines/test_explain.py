@@ -85,8 +85,8 @@ def test_warns_of_a_window_that_counts_corrected_records() -> None:
 
     lines = list(text(pipeline, Explanation("", [], {})))
 
-    warning = "the window of hourly counts each record, also one that a later record of its key corrects or removes"
-    warning += "; add latest: true to count only the latest row of each key"
+    warning = "the window of hourly also counts rows that a later record of their key corrects or removes"
+    warning += "; to count only the latest row of each key, add latest: true"
     assert [f"  warning: {warning}"] == [line for line in lines if "warning" in line]
 
 

@@ -35,7 +35,7 @@ def test_a_pipeline_waits_for_slots_of_a_cluster() -> None:
 
     assert isinstance(error, Unavailable)
     assert "Spark has too few slots: 4, but the pipeline needs 6" in str(error)
-    assert "waiting until the cluster has more: add workers" in str(error)
+    assert "waiting for more slots: add workers" in str(error)
 
 
 @pytest.mark.parametrize("name", failures.CHANGED_STATE)

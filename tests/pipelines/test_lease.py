@@ -60,6 +60,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
 
     with pytest.raises(
-        CommandError, match=r"cannot be written \(Not a directory\); change its permissions, or use another"
+        CommandError,
+        match=r"cannot write to the checkpoint .+ \(Not a directory\); change its permissions, or use another",
     ):
         use(SharedFiles(None, directory=tmp_path / "file" / "checkpoint"))

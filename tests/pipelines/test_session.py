@@ -43,7 +43,7 @@ def test_an_invalid_size_is_an_error(size: str) -> None:
     """Java would end with another message, or take a number without a unit as bytes."""
     result = CliRunner().invoke(pipeline.run, ["topn", "--memory", size])
 
-    assert f"a size is a whole number and k, m, g or t, such as 512m, not {size}." in result.output
+    assert f"{size!r} is not a size; use a whole number and k, m, g or t, such as 512m." in result.output
 
 
 def test_settings_of_spark_submit_override_all_others(spark: SparkSession) -> None:

@@ -356,7 +356,7 @@ def test_sources_are_combined_and_each_sink_has_its_query(run: Defined) -> None:
         ({"window": {"size": "1 hour", "aggregates": {"n": "count(*)"}, "by": ["shop"]}}, "have no column shop"),
         (
             {"select": ["amount / 2 AS half", "id"], "top": {"n": 1, "by": "half", "group": "id"}},
-            "top ranks by whole numbers, and the column half has the type double; compute",
+            "top needs a column of whole numbers, but half has the type double; convert",
         ),
     ],
 )

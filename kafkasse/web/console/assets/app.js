@@ -38,7 +38,7 @@ async function request() {
   return [list.streams, offered];
 }
 
-/** Load what the visitor may see. Throws a Problem. */
+/** Load the streams that the visitor may see, and the features of the server. Throws a Problem. */
 async function load() {
   [catalog, features] = await request();
   element("operations-link").hidden = features.operations === null;

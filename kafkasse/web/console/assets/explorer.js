@@ -295,7 +295,7 @@ export class Explorer {
   }
 
   #emptyText() {
-    if (this.#state.name === "stopped") return "The stream stopped before it sent an event.";
+    if (this.#state.name === "stopped") return "The stream stopped before the first event.";
     if (this.#stream === null) return "Press Read to see the events of this stream.";
     const start = this.#query.startsAtEnd ? " To see earlier events, start at the earliest event." : "";
     return `No events yet.${start}`;
@@ -356,7 +356,7 @@ export class Explorer {
     const shown = shortened(text, MAX_SHOWN_CHARS);
     element("content").textContent = shown;
     const length = `${number.format(MAX_SHOWN_CHARS)} of ${number.format(text.length)}`;
-    setText(element("content-note"), shown === text ? "" : `The first ${length} characters, as they are. An export contains all.`);
+    setText(element("content-note"), shown === text ? "" : `The first ${length} characters. Export the events to get the full text.`);
   }
 
   #closeDetails() {

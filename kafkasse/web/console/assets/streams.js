@@ -20,7 +20,7 @@ function showFound(streams, text) {
   const count = `${number.format(found.length)} of ${number.format(streams.length)} streams`;
   const isCut = found.length > MAX_CARDS ? `. The page shows the first ${MAX_CARDS}.` : "";
   setText(element("find-count"), text || isCut ? count + isCut : "");
-  if (streams.length === 0) element("stream-list").append(create("p", { className: "empty" }, "There is no stream that you may read."));
+  if (streams.length === 0) element("stream-list").append(create("p", { className: "empty" }, "You do not have access to any stream."));
 }
 
 function searched({ name, path, description, topics }) {

@@ -13,8 +13,8 @@ import { root } from "./session.js";
 const ALONE_MS = 3000; // until a tab that reads alone tries to share a connection again; doubled each time
 const READ_ON = "another tab has read on"; // the reason of the gap that kafkasse.js reports in a tab that is behind
 const WAIT_REASON =
-  "Four other tabs or windows read streams from this server. The browser needs its other two connections to load pages. " +
-  "To start this stream, stop or close one of the others. A proxy with HTTP/2 removes this limit.";
+  "Four other tabs or windows already read streams from this server. The browser's other two connections are for pages. " +
+  "To start this stream, stop the stream of another tab, or close that tab. With HTTP/2, there is no such limit.";
 const WIRE_ERROR = "wire-error"; // an `error` event for the list; kafkasse.js handles the original
 
 export class WireStream {
