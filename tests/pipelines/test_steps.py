@@ -281,9 +281,9 @@ def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, i
 @pytest.mark.parametrize(
     "aggregate", ["max(amount)", "sum(a) / sum(b)", "count(DISTINCT a)", "sum(a) FILTER (WHERE b)", "sum()", "1"]
 )
-def test_an_aggregate_that_cannot_take_a_row_back_is_an_error(aggregate: str) -> None:
+def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate: str) -> None:
     """The message lists those that can."""
-    with pytest.raises(CommandError, match=r"with latest, use count\(\*\), count\(…\), sum\(…\) or avg\(…\)"):
+    with pytest.raises(CommandError, match=r"corrected row; use count\(\*\), count\(…\), sum\(…\) or avg\(…\)"):
         reversible(aggregate)
 
 
