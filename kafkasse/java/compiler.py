@@ -26,6 +26,7 @@ CLASS_PATH = (
     "scala-library-*.jar",
     "spark-sql-api_*.jar",
     "spark-common-utils_*.jar",
+    "hadoop-client-api-*.jar",
     "avro-1*.jar",
     "jackson-core-2*.jar",
     "jackson-databind-2*.jar",

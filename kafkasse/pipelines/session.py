@@ -64,7 +64,14 @@ LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
 }
-LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# Hadoop's own classes start a process for each new file and for each renamed file, dozens for a commit. The executors of a
+# cluster do not have kafkasse's jar when they open their first file.
+SINGLE_JVM_SETTINGS = {
+    "spark.hadoop.fs.file.impl": "kafkasse.files.LocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "kafkasse.files.LocalFs",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 
 def started_by_spark_submit() -> bool:
@@ -204,7 +211,7 @@ def _get_or_create(settings: Mapping[str, str]) -> SparkSession:
 
 def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     master = settings.get("spark.master", MASTER)
-    chosen = LOCAL_SETTINGS | (LOOPBACK_SETTINGS if is_local(master) else {}) | settings
+    chosen = LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {}) | settings
     chosen |= {"spark.master": master, "spark.local.dir": str(directory)}
     if not is_local(master):  # the executors load these jars from the driver
         chosen["spark.jars"] = ",".join([*map(str, jvm.connector_jars()), *filter(None, [chosen.get("spark.jars")])])

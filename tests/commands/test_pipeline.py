@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -76,6 +77,15 @@ def killed_java(home: Path) -> str:
     return str(home)
 
 
+def recorded_programs(directory: Path, *names: str) -> str:
+    """A PATH with programs that write their names and arguments to `directory/calls`, and then do their work."""
+    for name in names:
+        program = directory / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\nexec {shutil.which(name)} "$@"\n')
+        program.chmod(0o700)
+    return f"{directory}:{os.environ['PATH']}"
+
+
 def output(*words: str, **environment: str) -> tuple[int, str, str]:
     """Run `kafkasse pipeline …` until it exits. Returns its exit code, stdout and stderr."""
     with pipeline(*words, **environment) as process:
@@ -93,15 +103,17 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.M
     """The command runs a pipeline of the user's own. It reports readiness and bad records, and Ctrl-C ends it with code 130.
 
     A terminal sends Ctrl-C to the JVM too. The JVM must not exit before its query has ended. No process and no file is left.
+    Hadoop starts no process for the files of the checkpoint.
     """
     topics.send(country("FR", 5), (b"DE", b"Germany"), country("IT", 3))
     (tmp_path / "countries.py").write_text(TOP_3)
     monkeypatch.chdir(tmp_path)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
+    path = recorded_programs(tmp_path, "chmod", "readlink", "ls", "ln")
     words = run_words(topics, name="countries:top_3")
 
-    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_LOG_FORMAT="json") as process:
+    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_LOG_FORMAT="json", PATH=path) as process:
         ready = process.stdout.readline()
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
         lines = iter(lambda: json.loads(process.stderr.readline()), None)
@@ -116,6 +128,8 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.M
     assert "its value is not JSON" in warning["message"]
     assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
     assert (130, "", []) == (process.returncode, out, list(temporary.iterdir()))
+    [call] = (tmp_path / "calls").read_text().splitlines()
+    assert call.endswith("kafkasse-operators.jar")  # Spark makes the jars executable that it distributes
 
 
 def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None:
