@@ -1,10 +1,11 @@
 """The latency of a Top 3 with a large state, and how long the pipeline takes to resume.
 
-    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 300] [--state-partitions 2] [--one-group]
+    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 600] [--state-partitions 2] [--one-group]
 
 Runs an embedded broker and `kafkasse pipeline run`, and writes KEYS records with 1,000 keys for each group, or with a single
-group. Then each update makes a random key the largest of its group, and the next one is sent when the sink contains the
-result. The latency is from Kafka to Kafka. With --one-group, a second series removes the largest key each time.
+group. Then 20 updates per second each make a random key the largest of its group. Their latency is the time from when the
+update is due until the sink contains the result, so a stall counts for all updates that are due during it. With --one-group,
+a second series removes the largest key each time, one after the other.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SOURCE, SINK, PARTITIONS = "members", "tops", 3
 KEYS_PER_GROUP = 1000
 WARM_UP = 2  # times as many updates as are measured: the first commits are slow, whatever the size of the state
+UPDATES_PER_S = 20.0
 RESULT_TIMEOUT_S = 200.0
 BURST = 20_000
 MAX_LOG_BYTES = 1_000_000
@@ -98,9 +100,9 @@ class Topics:
                 self._producer.flush()
         return [self._send(keys + partition, self._next_rank(), partition) for partition in range(PARTITIONS)]
 
-    def read(self) -> bytes:
+    def read(self, timeout_s: float = 0.1) -> bytes:
         """Return the value of the next result, or b"" if there is none yet."""
-        record = self._consumer.poll(0.1)
+        record = self._consumer.poll(timeout_s)
         return (record and record.value()) or b""
 
     def _next_rank(self) -> int:
@@ -123,15 +125,29 @@ class Topics:
             value = self.read()
             missing = {mark for mark in missing if mark not in value}
 
-    def promotions(self, keys: int, count: int) -> Iterator[float]:
-        """Make random keys the largest of their groups. Yields the latencies in milliseconds."""
+    def promotions(self, keys: int, count: int) -> list[float]:
+        """Make random keys the largest of their groups, UPDATES_PER_S times per second. Returns the latencies in ms."""
         chance = random.Random(1)
-        for _ in range(count):
+        began_s = time.perf_counter()
+        due_s = [began_s + number / UPDATES_PER_S for number in range(count)]
+        waiting: dict[bytes, float] = {}
+        latencies_ms: list[float] = []
+        for number in range(count):
+            while (left_s := due_s[number] - time.perf_counter()) > 0:
+                latencies_ms += self._shown(waiting, left_s)
             key = chance.randrange(keys)
-            began_s = time.perf_counter()
-            self._wait(self._send(key, self._next_rank(), key % PARTITIONS))
-            yield (time.perf_counter() - began_s) * 1000
-            time.sleep(0.02)
+            waiting[self._send(key, self._next_rank(), key % PARTITIONS)] = due_s[number]
+        while waiting:
+            if time.perf_counter() - due_s[-1] > RESULT_TIMEOUT_S:
+                raise TimeoutError(f"no Top 3 contains {set(waiting)}")
+            latencies_ms += self._shown(waiting, 0.1)
+        return latencies_ms
+
+    def _shown(self, waiting: dict[bytes, float], timeout_s: float) -> list[float]:
+        """Read a result, and remove the updates that it contains. Returns their latencies in milliseconds."""
+        value = self.read(timeout_s)
+        shown = [mark for mark in waiting if mark in value]
+        return [(time.perf_counter() - waiting.pop(mark)) * 1000 for mark in shown]
 
     def removals(self, keys: int, count: int) -> Iterator[float]:
         """Make the largest key of the only group the smallest. Yields the latencies in milliseconds."""
@@ -287,7 +303,7 @@ def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
             topics.load(keys)
             figures = {"load": keys / (time.perf_counter() - began_s)}
             print(f"{keys:,} keys: loaded", file=sys.stderr, flush=True)
-            figures |= _percentiles("update", list(topics.promotions(keys, (WARM_UP + 1) * updates))[-updates:])
+            figures |= _percentiles("update", topics.promotions(keys, (WARM_UP + 1) * updates)[-updates:])
             if one_group:
                 figures |= _percentiles("removal of the largest", list(topics.removals(keys, updates)))
             cpu_s, at_s = running.cpu_s(), time.perf_counter()
@@ -299,7 +315,7 @@ def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
         running = Running(servers, checkpoint)
         try:
             figures["restart until ready"] = running.ready_s
-            next(topics.promotions(keys, 1))
+            topics.promotions(keys, 1)
             figures["restart until the first result"] = running.since_start_s()
         finally:
             running.stop()
@@ -315,7 +331,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 1_000_000])
-    parser.add_argument("--updates", type=int, default=300)
+    parser.add_argument("--updates", type=int, default=600)
     parser.add_argument("--state-partitions", type=int, default=2)
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--one-group", action="store_true", help="put all keys into a single group")

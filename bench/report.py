@@ -133,7 +133,7 @@ def _section(name: str, found: dict[str, Any]) -> str:
 def _machine() -> str:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return f"{machine.machine()}, {memory:.0f} GiB, Linux {platform.release()}, {files:,} open files"
+    return f"{machine.machine()}, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}, {files:,} open files"
 
 
 def _conditions(found: dict[str, Any]) -> str:

@@ -66,7 +66,7 @@ class Scale:
     topics: tuple[int, ...] = (1, 10, 50)
     sizes: tuple[int, ...] = (100, 1024, 102_400)
     state_keys: tuple[int, ...] = (10_000, 1_000_000)
-    state_updates: int = 300
+    state_updates: int = 600
     warm_up_s: float = 5.0
 
 
