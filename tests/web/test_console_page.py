@@ -186,17 +186,26 @@ class TestSignIn:
     """Which streams a visitor sees."""
 
     def test_shows_guarded_streams_after_the_sign_in(self, console: Console) -> None:
-        """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text."""
+        """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text.
+
+        The page never shows a rejected token as signed in.
+        """
         paths = "return [...document.querySelectorAll('.card h2')].map((e) => e.textContent)"
         console.open()
         assert ["/orders", "/values"] == console.run(paths)
         assert MARKUP in console.text("#stream-orders")
 
+        console.run(
+            "window.shown = []; const state = document.querySelector('#session-state');"
+            "new MutationObserver(() => shown.push(state.textContent)).observe(state, { childList: true })"
+        )
         console.sign_in("wrong")
         console.wait_for("#sign-in-problem", "does not accept this token")
+        assert [] == console.run("return shown")
         console.type("#token", TOKEN)
         console.click("#sign-in-form [type=submit]")
         console.wait_for("#session-state", "Signed in")
+        assert ["Signed in"] == console.run("return shown")
 
         assert ["/orders", "/values", "/pipelines", "/mine/{customer}"] == console.run(paths)
         assert "guarded: staff" in console.text("#stream-mine")

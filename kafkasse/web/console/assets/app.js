@@ -43,18 +43,23 @@ async function load() {
   [catalog, features] = await request();
   element("operations-link").hidden = features.operations === null;
   element("demo-link").hidden = !features.demo;
+  showStreams(catalog);
+  explorer.setCatalog(catalog, features);
+}
+
+/** Show whether the visitor is signed in. A token counts only after the server has accepted it. */
+function showSession() {
   element("sign-in").hidden = session.signedIn;
   element("sign-out").hidden = !session.signedIn;
   element("sign-in-hint").hidden = session.signedIn;
   setText(element("session-state"), session.signedIn ? "Signed in" : "");
-  showStreams(catalog);
-  explorer.setCatalog(catalog, features);
 }
 
 async function reload() {
   const problem = element("streams-problem");
   try {
     await load();
+    showSession();
     setText(problem, "");
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
@@ -99,6 +104,7 @@ function connectSignIn() {
       if (!(error instanceof Problem)) throw error;
       setText(problem, error.message);
     }
+    showSession();
     show();
   });
   element("sign-out").addEventListener("click", async () => {
