@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from kafkasse.progress import waiting
 
 if TYPE_CHECKING:
     from kafkasse.pipelines import Pipeline
+    from kafkasse.pipelines.supervisor import StopRequests
 
 EPILOG = """\b
 Example:
@@ -177,7 +178,9 @@ def run(
     stop = StopRequests()
     stop.install()
     options.log_to_stderr()
-    pipeline = _pipeline(name, source, sink)
+    pipeline = _awaited(lambda: _pipeline(name, source, sink), name, stop)
+    if pipeline is None:
+        return
     properties = options.client_properties(kafka_config)
     given = application.Options(
         bootstrap_servers=bootstrap_servers,
@@ -262,6 +265,29 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
     if sink:
         pipeline = replace(pipeline, sink=_with_topic("--sink", pipeline.sink, pipeline.sinks, sink))
     return pipeline
+
+
+def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pipeline | None:
+    """Find the pipeline. While its schema registry does not respond, wait. Returns None after a stop request."""
+    from kafkasse.pipelines.definitions import RegistryUnavailable
+    from kafkasse.pipelines.supervisor import State, Unavailable, log_state, supervise
+
+    found = []
+
+    def attempt() -> None:
+        try:
+            found.append(find())
+        except RegistryUnavailable as error:
+            raise Unavailable(error.detail) from error
+
+    def report(state: State, reason: str) -> None:
+        if state is State.WAITING:
+            log_state(name, state, reason)
+
+    supervise(attempt, stop, report, position=lambda: "")
+    if not found and stop.interrupted:
+        raise click.Abort
+    return found[0] if found else None
 
 
 def _with_topic(option: str, given: object, named: Mapping[str, Any], topic: str) -> Any:

@@ -31,6 +31,10 @@ EMPTY = ("minItems", "minLength", "minProperties")  # keywords of JSON Schema, w
 _Path = tuple[str | int, ...]
 
 
+class RegistryUnavailable(CommandError):
+    """The schema registry does not respond. Another attempt may succeed."""
+
+
 class Definitions:
     """The pipelines of a file.
 
@@ -56,6 +60,7 @@ class Definitions:
 
         Raises:
             CommandError: there is no such pipeline, one of its names is unknown, or its schema cannot be read.
+            RegistryUnavailable: the schema registry does not respond.
         """
         if name not in self._pipelines:
             known = ", ".join(self.names)
@@ -312,6 +317,8 @@ class _Definition:
             if "file" in given:
                 return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8"))), None
             return _registered(given) if "registry" in given else (fields(given), None)
+        except RegistryUnavailable as error:
+            raise RegistryUnavailable(self._file.error(path, error.detail).detail) from error
         except CommandError as error:
             raise self._file.error(path, error.detail) from error
         except OSError as error:
@@ -336,8 +343,10 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
         found = RegistryClient(settings).version(subject, version)
     except NotFound:
         raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
-    except (TemporaryFailure, Misconfigured) as error:
-        raise CommandError(f"the registry cannot be read: {error}") from error
+    except TemporaryFailure as error:
+        raise RegistryUnavailable(f"the registry does not respond: {error}") from error
+    except Misconfigured as error:
+        raise CommandError(f"the registry rejects requests: {error}") from error
     if found.type not in ("JSON", "AVRO"):
         raise CommandError(
             f"the schema of {subject} has the type {found.type}, but a YAML pipeline reads only JSON and AVRO; for other "

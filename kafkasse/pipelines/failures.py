@@ -18,6 +18,9 @@ CHANGED_STATE = (
 KAFKA_ERRORS = "org.apache.kafka.common.errors."
 # Other classes than Kafka's have some of these names too. For example, Spark has a TimeoutException for a lost executor.
 NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableException", "NetworkException")
+REGISTRY = re.compile(  # the messages of SchemaRegistry.java
+    r"^Caused by: java\.lang\.IllegalStateException: (the schema registry (rejects|does not respond).*)", re.M
+)
 PERMANENT = {
     "OffsetOutOfRangeException": (
         "Kafka deleted records before the pipeline read them; use a new --checkpoint to start with the oldest record that "
@@ -53,6 +56,8 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
     for name, sentence in PERMANENT.items():
         if KAFKA_ERRORS + name in reason:
             return CommandError(sentence)
+    if registry := REGISTRY.search(reason):
+        return CommandError(registry[1]) if registry[2] == "rejects" else Unavailable(registry[1])
     if any(KAFKA_ERRORS + name in reason for name in NO_KAFKA):
         return Unavailable("Kafka does not respond")
     return Crashed(f"Spark ended the query: {_first_line(reason)}", committed=committed)

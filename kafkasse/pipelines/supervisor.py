@@ -3,7 +3,7 @@
 STARTING ─▶ RUNNING ─▶ DRAINING ─▶ STOPPED      a stop request
    ▲ ▲         │
    │ └─ RESTARTING ─▶ FAILED                    a crash; a crash loop
-   └─── WAITING                                 Kafka or Spark's slots are not available
+   └─── WAITING                                 Kafka, Spark's slots or the schema registry are not available
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Interrupted(Exception):
 
 
 class Unavailable(Interrupted):
-    """Kafka or Spark's slots are not available. Waiting for them is not a crash, however long it takes."""
+    """Kafka, Spark's slots or the schema registry are not available. Waiting is not a crash, however long it takes."""
 
 
 class Crashed(Interrupted):

@@ -109,7 +109,7 @@ class RegistryClient:
         except OSError as error:  # requests' exceptions, and files that cannot be read
             if isinstance(error, self._errors.RequestException):
                 raise TemporaryFailure(f"{type(error).__name__}: {error}") from error
-            raise Misconfigured(f"a file of schema_registry cannot be read: {error}") from error
+            raise Misconfigured(f"a file of its settings cannot be read: {error}") from error
         return _object(status, body)
 
     def _send(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -20,6 +20,7 @@ import pytest
 from tests.pipelines.countries import country, top
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
+from tests.support.registry import Registry
 
 pytestmark = pytest.mark.processes
 
@@ -234,6 +235,29 @@ def test_waits_for_kafka() -> None:
             process.communicate(timeout=EXIT_TIMEOUT_S)
 
     assert f"no Kafka broker accepts connections at {servers}" in warning
+    assert 0 == process.returncode
+
+
+def test_waits_for_the_schema_registry(tmp_path: Path) -> None:
+    """The pipeline starts as soon as the registry responds, and SIGTERM ends the wait."""
+    registry = Registry()
+    registry.failure = lambda: (503, {})
+    schema = {"registry": registry.url, "subject": "orders-value"}
+    definition = {"source": {"topic": "orders", "schema": schema}, "sink": "result"}
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(json.dumps({"pipelines": {"x": definition}}))
+
+    with closing(registry), pipeline("run", str(file), "--bootstrap-servers", "127.0.0.1:1") as process:
+        lines = iter(process.stderr.readline, "")
+        warning = next(line for line in lines if "state=waiting" in line)
+        registry.register("orders-value", {"properties": {"id": {"type": "string"}}}, "JSON")
+        registry.failure = lambda: None
+        next_warning = next(line for line in lines if "no Kafka broker" in line)
+        process.terminate()
+        process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    assert "the registry does not respond: it responded with status 503" in warning
+    assert "state=waiting" in next_warning
     assert 0 == process.returncode
 
 

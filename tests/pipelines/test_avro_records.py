@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, avro_records, dead_letters, private_spark
+from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, private_spark
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
+from kafkasse.pipelines.runner import Attempt
+from kafkasse.pipelines.supervisor import Interrupted, StopRequests, Unavailable
 from tests.pipelines.rows import kafka_rows
+from tests.pipelines.topics import Topics
 from tests.registry.test_avro import NODE, VALUES, encoded
 from tests.support.registry import Registry, framed
 
@@ -154,13 +161,61 @@ def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, re
     """Its records do not become dead letters."""
     value = framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))
     pipeline = defined(file, registry)
-    failures = [(503, {})]
+    failures = [(503, {}), (429, {})]
     registry.failure = lambda: failures.pop() if failures else None
 
     [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
 
     assert "a" == json.loads(row.value)["id"]
     assert not failures
+
+
+def ending(spark: SparkSession, topics: Topics, pipeline: Pipeline, directory: Path) -> Exception:
+    """The error with which a run of the pipeline ends. No record has become a dead letter."""
+    pipeline = replace(pipeline, source={"source": Source(topics.source)}, sink={"sink": topics.sink})
+    attempt = Attempt(pipeline, topics.kafka, str(directory), StopRequests(), lambda *_: None, print, drains=False)
+    with pytest.raises((CommandError, Interrupted)) as error:
+        attempt.run(spark)
+    letters = TopicPartition(f"{topics.sink}.dead-letters", 0)
+    with closing(KafkaConsumer(bootstrap_servers=topics.kafka["bootstrap.servers"])) as consumer:
+        assert {letters: 0} == consumer.end_offsets([letters])
+    return error.value
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_registry_that_rejects_the_login_ends_the_pipeline(
+    spark: SparkSession, topics: Topics, registry: Registry, file: Path, status: int
+) -> None:
+    """The error is permanent and names the settings."""
+    topics.send((b"a", framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))))
+    pipeline = defined(file, registry)
+    registry.failure = lambda: (status, {"error_code": status, "message": "no"})
+
+    error = ending(spark, topics, pipeline, file.parent)
+
+    assert isinstance(error, CommandError)
+    assert error.detail == (
+        f"the schema registry rejects requests: status {status}; correct username and password_file in the schema of the "
+        "source"
+    )
+
+
+@pytest.mark.parametrize("pause", ["429, 500 and 503", "a closed port"])
+def test_a_registry_that_stays_down_restarts_the_pipeline(
+    spark: SparkSession, topics: Topics, registry: Registry, file: Path, pause: str
+) -> None:
+    """The tasks retry with backoff. Then the pipeline waits for the registry, which is not a crash."""
+    topics.send((b"a", framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))))
+    pipeline = defined(file, registry)
+    statuses = cycle([429, 500, 503])
+    registry.failure = lambda: (next(statuses), {})
+    if pause == "a closed port":
+        registry.close()
+
+    error = ending(spark, topics, pipeline, file.parent)
+
+    assert isinstance(error, Unavailable)
+    assert str(error).startswith("the schema registry does not respond: ")
 
 
 def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(

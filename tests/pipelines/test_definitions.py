@@ -20,6 +20,7 @@ from kafkasse import schemas
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find, of_file
+from kafkasse.pipelines.definitions import RegistryUnavailable
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
 from tests.support.registry import Registry
@@ -302,6 +303,41 @@ def test_a_schema_of_another_type_is_an_error(file: Path, registry: Registry) ->
     assert "the schema has no properties; a record must be an object with known fields" in message(file)
     file.write_text(in_registry(registry, subject="payments"))
     assert message(file).endswith("the registry has no version latest of the subject payments")
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "is_temporary"),
+    [
+        (
+            401,
+            "the registry rejects requests: it responded with status 401. Check its username and password_file.",
+            False,
+        ),
+        (
+            403,
+            "the registry rejects requests: it responded with status 403. Check its username and password_file.",
+            False,
+        ),
+        (404, "the registry rejects requests: it responded with status 404, and not as a schema registry.", False),
+        (429, "the registry does not respond: it responded with status 429", True),
+        (503, "the registry does not respond: it responded with status 503", True),
+        (None, "the registry does not respond: ConnectionError", True),
+    ],
+)
+def test_a_registry_that_fails_is_an_error(
+    file: Path, registry: Registry, status: int | None, expected: str, is_temporary: bool
+) -> None:
+    """The type of the error says whether another attempt may succeed."""
+    file.write_text(in_registry(registry))
+    registry.failure = lambda: (status or 500, {})
+    if status is None:
+        registry.close()
+
+    with pytest.raises(CommandError) as error:
+        find(str(file))
+
+    assert f"pipelines.yaml:5: pipelines.large-orders.source.schema: {expected}" in error.value.detail
+    assert is_temporary == isinstance(error.value, RegistryUnavailable)
 
 
 def test_a_table_in_avro_is_an_error(file: Path, registry: Registry) -> None:

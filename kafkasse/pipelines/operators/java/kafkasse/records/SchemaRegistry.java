@@ -15,7 +15,8 @@ import org.apache.avro.Schema;
 /**
  * Reads the schemas with which records were written from a schema registry. All tasks of a JVM share the schemas.
  *
- * <p>While the registry does not respond, a task retries for half a minute and then fails. The pipeline then restarts.
+ * <p>While the registry does not respond, or responds with 429 or 5xx, a task retries for half a minute and then fails. The
+ * pipeline then restarts. If the registry rejects the request, the pipeline ends. failures.py reads both messages.
  */
 final class SchemaRegistry implements Serializable {
     private static final int ATTEMPTS = 6, FIRST_BACKOFF_MS = 1000, TIMEOUT_MS = 10_000;
@@ -70,7 +71,11 @@ final class SchemaRegistry implements Serializable {
                 problem = error;
             }
         }
-        throw new IllegalStateException("the schema registry does not respond: " + problem, problem);
+        throw new IllegalStateException("the schema registry does not respond: " + problem.getMessage());
+    }
+
+    private static IllegalStateException rejected(String reason) {
+        return new IllegalStateException("the schema registry rejects requests: " + reason);
     }
 
     private Found request(String address, String path) throws IOException {
@@ -83,7 +88,11 @@ final class SchemaRegistry implements Serializable {
         if (!authorization.isEmpty()) connection.setRequestProperty("Authorization", authorization);
         int status = connection.getResponseCode();
         if (status == 404) return new Found(null, "the registry has no schema " + path);
-        if (status != 200) throw new IOException("status " + status);
+        if (status == 429 || status >= 500) throw new IOException("status " + status);
+        if (status != 200) {
+            String settings = status == 401 || status == 403 ? "username and password_file" : "registry";
+            throw rejected("status " + status + "; correct " + settings + " in the schema of the source");
+        }
         try (InputStream body = connection.getInputStream()) {
             return found(new ObjectMapper().readTree(body.readNBytes(MAX_RESPONSE_BYTES)), path);
         }
