@@ -69,7 +69,7 @@ GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
 JAVA = Toolchain("java", "java --version", (11, 0), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
 RUST = Toolchain("rust", "cargo --version", (1, 85), "cargo build --locked --quiet")
 # On Debian, the packages mono-mcs and libmono-system-net-http4.0-cil.
-MONO = Toolchain("csharp", "mcs --version", (6, 8), "mcs -r:System.Net.Http.dll -out:client.exe Client.cs")
+MONO = Toolchain("csharp", "mono --version", (6, 8), "mcs -r:System.Net.Http.dll -out:client.exe Client.cs")
 CURL = Toolchain("", "curl --version", (7, 76))
 PYTHON = Toolchain("python", f"{sys.executable} --version", (3, 11))
 CHROMIUM = Toolchain("browser", "chromium --version", (100, 0))
@@ -173,9 +173,9 @@ PROGRAMS = [
 ]
 
 
-def docs_example(part: str) -> str:
-    """Return the example in docs/clients.md that contains `part`."""
-    examples = re.findall(r"^```\w+\n(.*?)^```", (ROOT / "docs/clients.md").read_text(), re.MULTILINE | re.DOTALL)
+def docs_example(part: str, page: str = "docs/clients.md") -> str:
+    """Return the example that contains `part`."""
+    examples = re.findall(r"^```\w+\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     [found] = [each for each in examples if part in each]
     return str(found)
 

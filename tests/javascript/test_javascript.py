@@ -128,3 +128,37 @@ def test_the_examples_for_a_page_handle_each_event(tmp_path: Path, part: str, pr
     assert RUN.strip(" \n;").removeprefix("await ") in (ROOT / "docs/clients.md").read_text().replace("\n", " ")
     assert printed == done.stdout
     assert "no: 410" in done.stderr
+
+
+EVENT_SOURCE = """
+import { EventSource as Original } from "eventsource";
+globalThis.location = new URL(process.argv[1]);
+globalThis.EventSource = class extends Original {
+  constructor(url) {
+    super(new URL(url, location));
+  }
+};
+const end = (value) => {
+  process.stdout.write(JSON.stringify(value));
+  process.exit();
+};
+"""
+FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + docs_example("function follow(")
+
+
+@pytest.mark.timeout(900)  # may install the packages
+@pytest.mark.parametrize(
+    ("part", "page", "setup", "printed"),
+    [
+        ('new EventSource("/topn', "README.md", "console.log = end;\n", '{"n":1}'),
+        ('follow("/topn', "docs/clients.md", FOLLOW, '{ n: 1 }\na\n"no: 410"'),
+    ],
+)
+def test_the_examples_with_eventsource(part: str, page: str, setup: str, printed: str) -> None:
+    """They run in Node, with the EventSource of the npm package, and print the events."""
+    with closing(ScriptedServer([Sends(START + message(1) + EVENTS + failure(410), "ends")])) as server:
+        program = EVENT_SOURCE + setup + docs_example(part, page)
+        command = ["node", "--input-type=module", "-e", program, server.url]
+        done = subprocess.run(command, cwd=build(NODE), capture_output=True, text=True, timeout=60, check=False)
+
+    assert printed == done.stdout, done.stderr
