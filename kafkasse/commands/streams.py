@@ -36,18 +36,23 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     The server must run on this machine, as the same user, and with gunicorn.conf.py, as kafkasse serve does. If it has
     another KAFKASSE_RUNTIME_DIR or XDG_RUNTIME_DIR, set the same one here.
+
+    If a worker does not answer within 5 seconds, the command prints the streams of the others, names the worker on stderr,
+    and exits with code 1.
     """
     if ctx.invoked_subcommand is not None:
         return
     with waiting(WAITING):
-        streams = control.list_streams(_sockets())
+        streams, silent = control.list_streams(_sockets())
     if as_json:
         for stream in streams:
             click.echo(json.dumps(stream))
     elif streams:
         _print_table([[_cell(stream[column]) for column in COLUMNS] for stream in streams])
-    else:
+    elif not silent:
         click.echo("There are no open streams.")
+    if silent:
+        raise CommandError(f"{_silent(silent)}; the list does not contain the streams of a silent worker")
 
 
 @command.command()
@@ -60,7 +65,9 @@ def end(stream_id: str) -> None:
       kafkasse streams end 12345-67
     """
     with waiting(WAITING):
-        is_found = control.end_stream(_sockets(), stream_id)
+        is_found, silent = control.end_stream(_sockets(), stream_id)
+    if not is_found and silent:
+        raise CommandError(f"{_silent(silent)}; no other worker has an open stream {stream_id}")
     if not is_found:
         raise CommandError(f"there is no open stream {stream_id}; run kafkasse streams for a list")
     click.echo(f"The stream {stream_id} ends.")
@@ -75,6 +82,11 @@ def _sockets() -> list[Path]:
             f" set {runtime.BASE_VARIABLE} to that directory"
         )
     return sockets
+
+
+def _silent(sockets: list[Path]) -> str:
+    pids = ", ".join(str(runtime.worker_pid(each)) for each in sockets)
+    return f"no answer within {control.TIMEOUT_S:.0f} s from the workers with these process IDs: {pids}"
 
 
 def _cell(value: Any) -> str:

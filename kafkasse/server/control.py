@@ -1,6 +1,7 @@
 """Lists and ends the open streams of all workers, through a Unix socket of each worker in the private directory.
 
-A client sends one line, `list` or `end ID`, and receives lines of JSON. `kafkasse streams` and /-/streams use it.
+A client sends one line, `list` or `end ID`, and receives lines of JSON. An empty line ends the list, so that the client
+notices a list that was cut off. `kafkasse streams` and /-/streams use it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,22 +46,38 @@ def serve(path: Path, streams: StreamRegistry) -> Any:
     return server
 
 
-def list_streams(sockets: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the open streams of the workers with these sockets, oldest first. Workers that do not answer are left out."""
-    streams = [json.loads(line) for lines in stream_lines(sockets) for line in lines]
-    return sorted(streams, key=lambda stream: float(stream["opened_at"]))
+def list_streams(sockets: Iterable[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Return the open streams of the workers with these sockets, oldest first, and the sockets of silent workers.
+
+    A worker is silent if it does not send its whole list in time. A worker that has exited is not silent.
+    """
+    streams: list[dict[str, Any]] = []
+    silent = []
+    for path in sockets:
+        try:
+            streams += [json.loads(line) for lines in _ask(path, "list") for line in lines]
+        except TimeoutError:
+            silent.append(path)
+    return sorted(streams, key=lambda stream: float(stream["opened_at"])), silent
 
 
 def stream_lines(sockets: Iterable[Path]) -> Iterator[list[bytes]]:
     """Yield the same streams as JSON, a few at a time: there may be 100,000, and parsing them would block the event loop."""
     for path in sockets:
-        yield from _ask(path, "list")
+        with suppress(TimeoutError):
+            yield from _ask(path, "list")
 
 
-def end_stream(sockets: Iterable[Path], stream_id: str) -> bool:
-    """End the stream with this ID. Return whether a worker has such a stream."""
-    answers = (line for path in sockets for lines in _ask(path, f"end {stream_id}") for line in lines)
-    return any(json.loads(answer)["ended"] for answer in answers)
+def end_stream(sockets: Iterable[Path], stream_id: str) -> tuple[bool, list[Path]]:
+    """End the stream with this ID. Return whether a worker has such a stream, and the sockets of silent workers."""
+    silent = []
+    for path in sockets:
+        try:
+            if any(json.loads(line)["ended"] for lines in _ask(path, f"end {stream_id}") for line in lines):
+                return True, []
+        except TimeoutError:
+            silent.append(path)
+    return False, silent
 
 
 def _receive_line(client: Any) -> str:
@@ -76,6 +94,7 @@ def _answer(command: str, streams: StreamRegistry) -> Iterator[bytes]:
     elif word == "list":
         for lines in registry_lines(streams):
             yield b"".join(line + b"\n" for line in lines)
+        yield b"\n"
 
 
 def registry_lines(streams: StreamRegistry) -> Iterator[list[bytes]]:
@@ -89,11 +108,12 @@ def registry_lines(streams: StreamRegistry) -> Iterator[list[bytes]]:
 
 
 def _ask(path: Path, command: str) -> Iterator[list[bytes]]:
-    """Send a command to one worker, and yield the lines of its answer, a few at a time.
+    """Send a command to one worker, and yield the lines of its answer, a few at a time; none if the worker has exited.
 
-    The answer ends early if the worker exits or does not answer in time.
+    Raises:
+        TimeoutError: the worker did not send its whole answer in time.
     """
-    rest = b""
+    rest, is_complete = b"", command != "list"
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(TIMEOUT_S)
@@ -101,6 +121,11 @@ def _ask(path: Path, command: str) -> Iterator[list[bytes]]:
             client.sendall(f"{command}\n".encode())
             while data := client.recv(RECV_BYTES):
                 *lines, rest = (rest + data).split(b"\n")
-                yield lines
-    except OSError:
+                is_complete |= lines[-1:] == [b""]
+                yield [line for line in lines if line]
+    except (ConnectionError, FileNotFoundError):
         return
+    except OSError as error:  # such as EAGAIN: too many clients wait for this worker
+        raise TimeoutError from error
+    if not is_complete:
+        raise TimeoutError

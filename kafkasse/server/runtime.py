@@ -118,7 +118,7 @@ def worker_sockets() -> list[Path]:
 
 def worker_pids() -> list[int]:
     """Return the process IDs of the workers of this gunicorn; none if gunicorn.conf.py was not used."""
-    return sorted(int(each.stem.removeprefix("worker-")) for each in worker_sockets())
+    return sorted(map(worker_pid, worker_sockets()))
 
 
 def sockets(path: Path) -> list[Path]:
@@ -129,6 +129,11 @@ def sockets(path: Path) -> list[Path]:
 def socket_path(path: Path, pid: int) -> Path:
     """Return the path of the socket of a worker."""
     return path / f"worker-{pid}.sock"
+
+
+def worker_pid(socket: Path) -> int:
+    """Return the process ID of the worker with this socket."""
+    return int(socket.stem.removeprefix("worker-"))
 
 
 def _create_base() -> None:

@@ -88,7 +88,7 @@ def list_streams(service: StreamService) -> Response:
 def end_stream(service: StreamService, stream_id: str) -> Response:
     """End a stream of any worker. Its client receives its last event ID and may reconnect."""
     sockets = runtime.worker_sockets()
-    if not (control.end_stream(sockets, stream_id) if sockets else _own(service).end(stream_id)):
+    if not (control.end_stream(sockets, stream_id)[0] if sockets else _own(service).end(stream_id)):
         abort(404, "There is no open stream with this ID. It may have ended.")
     return Response(status=204)
 

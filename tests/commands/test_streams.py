@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +42,34 @@ def test_lists_open_streams_and_ends_one(server: Server, capsys: pytest.CaptureF
     assert {each["id"] for each in listed[1:]} == {row.split()[0] for row in rows}
     for client in clients:
         client.close()
+
+
+def test_names_a_worker_that_does_not_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list contains the streams of the other worker, stderr the process ID of the silent one. The exit code is 1."""
+    clients = [Client(server.port, "/t").ready() for _ in range(8)]
+    wait_until(lambda: len(server.workers()) == 2)
+    assert 0 == main(["streams", "--json"])
+    owners = {each["id"]: int(each["id"].partition("-")[0]) for each in map(json.loads, _lines(capsys))}
+    stopped, running = server.workers()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        codes = [main(["streams", "--json"]), main(["streams", "end", f"{stopped}-0"])]
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+    printed = capsys.readouterr()
+    assert [1, 1] == codes
+    assert {each for each, pid in owners.items() if pid == running} == {
+        json.loads(line)["id"] for line in printed.out.splitlines()
+    }
+    silent = f"kafkasse streams: no answer within 5 s from the workers with these process IDs: {stopped};"
+    assert [silent, silent] == [line[: len(silent)] for line in printed.err.splitlines()]
+    for client in clients:
+        client.close()
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
 
 
 def test_a_stream_that_does_not_exist_is_an_error(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,24 @@ def test_listing_many_streams_does_not_block_the_event_loop(path: Path) -> None:
 
 def test_ends_the_stream_with_an_id(path: Path, streams: list[Stream]) -> None:
     """The other streams continue."""
-    assert control.end_stream([path], streams[7].info.id)
-    assert not control.end_stream([path], "1-x")
+    assert (True, []) == control.end_stream([path], streams[7].info.id)
+    assert (False, []) == control.end_stream([path], "1-x")
     assert [streams[7]] == [each for each in streams if each.ended]
 
 
 def test_a_worker_that_has_exited_is_left_out(path: Path, tmp_path: Path) -> None:
     """Its socket may still exist when the list is made."""
-    assert STREAMS == len(control.list_streams([tmp_path / "gone.sock", path]))
+    listed, silent = control.list_streams([tmp_path / "gone.sock", path])
+
+    assert (STREAMS, []) == (len(listed), silent)
+
+
+def test_a_list_that_is_cut_off_is_not_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that does not finish in time closes the connection after a part of its list."""
+    answer = control._answer
+    monkeypatch.setattr(control, "_answer", lambda *arguments: islice(answer(*arguments), 2))
+
+    assert ([], [path]) == control.list_streams([path])
 
 
 @pytest.mark.parametrize("command", [b"", b"drop all\n", b"x" * 200, b"end \xff\n"])
