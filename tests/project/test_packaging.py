@@ -321,6 +321,22 @@ def test_the_docs_list_the_range_of_each_package(root: Path) -> None:
     assert {Requirement(line).name: _in_words(Requirement(line).specifier) for line in ranges} == dict(rows)
 
 
+def test_the_docs_list_the_packages_of_each_extra(root: Path) -> None:
+    """docs/install.md has a row for each extra of users, with the exact or the lowest version of each package."""
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([a-z].*?) \|", (root / "docs/install.md").read_text(), re.MULTILINE)
+
+    documented = {extra: _listed(map(Requirement, lines)) for extra, lines in extras.items() if extra != "dev"}
+    assert documented == dict(rows)
+
+
+def _listed(requirements: Iterable[Requirement]) -> str:
+    """Return `pandas 2.2, pyarrow 18` for `pandas>=2.2,<3` and `pyarrow>=18`."""
+    return ", ".join(
+        f"{each.name} {next(one.version for one in each.specifier if one.operator != '<')}" for each in requirements
+    )
+
+
 def _in_words(specifiers: SpecifierSet) -> str:
     """Return `2.0 or newer, below 4` for `>=2.0,<4`."""
     words = {">=": "{} or newer", "<": "below {}"}
