@@ -7,6 +7,7 @@ so producers may use new versions of the schema while the pipeline runs.
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from kafkasse.pipelines import private_spark
 FUNCTION, CLASS = "kafkasse_avro_to_json", "kafkasse.records.AvroToJson"
 HEADER = "__value_schema_id"  # some serializers write the ID of the schema into this header
 RESULT = StructType().add("json", StringType()).add("problem", StringType())
+CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 FLOATING = ["number", "string"]  # the type of a number that may be "NaN"
 
 
@@ -32,12 +34,14 @@ class AvroSource:
         schema: the Avro schema of the pipeline. Values of other versions are converted to it.
         registry: the address of the schema registry.
         username, password_file: the login at the registry, or None.
+        ca_file: a PEM file with the authorities to trust, or None for those that the JVM trusts.
     """
 
     schema: str
     registry: str
     username: str | None = None
     password_file: str | None = None
+    ca_file: str | None = None
 
 
 def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:
@@ -48,12 +52,12 @@ def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:
         source: how to decode them.
 
     Raises:
-        CommandError: the file with the password cannot be read.
+        CommandError: the file with the password or the authorities cannot be read.
     """
     header = F.lit(None).cast("binary")
     if "headers" in records.columns:
         header = F.try_element_at(F.filter("headers", lambda each: each["key"] == HEADER), F.lit(-1))["value"]
-    arguments = [source.registry, _authorization(source), source.schema]
+    arguments = [source.registry, _authorization(source), _authorities(source), source.schema]
     found = private_spark.call(records.sparkSession, FUNCTION, CLASS, arguments, RESULT, [F.col("value"), header])
     return found["json"], found["problem"]
 
@@ -61,11 +65,25 @@ def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:
 def _authorization(source: AvroSource) -> str:
     if source.username is None:
         return ""
-    try:
-        password = Path(source.password_file or "").read_text("utf-8").strip()
-    except OSError as error:
-        raise CommandError(f"cannot read the password of the schema registry: {error}") from error
+    password = _content(source.password_file or "", "the password").strip()
     return "Basic " + base64.b64encode(f"{source.username}:{password}".encode()).decode()
+
+
+def _authorities(source: AvroSource) -> str:
+    """Return the certificates of the authorities as PEM, or "" for the default. Executors do not have the file."""
+    if source.ca_file is None:
+        return ""
+    found = CERTIFICATE.findall(_content(source.ca_file, "the ca_file"))
+    if not found:
+        raise CommandError(f"the ca_file of the schema registry contains no certificate as PEM: {source.ca_file}")
+    return "\n".join(found)
+
+
+def _content(path: str, name: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot read {name} of the schema registry: {error}") from error
 
 
 def numbers(schema: Any) -> Any:

@@ -316,7 +316,7 @@ class _Definition:
         try:
             if "file" in given:
                 return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8"))), None
-            return _registered(given) if "registry" in given else (fields(given), None)
+            return self._registered(given) if "registry" in given else (fields(given), None)
         except RegistryUnavailable as error:
             raise RegistryUnavailable(self._file.error(path, error.detail).detail) from error
         except CommandError as error:
@@ -326,8 +326,12 @@ class _Definition:
         except ValueError as error:
             raise self._file.error(path, f"the schema is not JSON: {error}") from error
 
+    def _registered(self, given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
+        ca_file = str(self._file.directory / given["ca_file"]) if "ca_file" in given else None
+        return _registered(given, ca_file)
 
-def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
+
+def _registered(given: Mapping[str, Any], ca_file: str | None) -> tuple[dict[str, Type], AvroSource | None]:
     """Read a JSON Schema or an Avro schema from the schema registry. Returns what _fields() returns."""
     try:
         from kafkasse.config.settings import SchemaRegistrySettings
@@ -337,7 +341,9 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
         raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
 
     username, password_file = given.get("username"), given.get("password_file")
-    settings = SchemaRegistrySettings(url=given["registry"], username=username, password_file=password_file)
+    settings = SchemaRegistrySettings(
+        url=given["registry"], username=username, password_file=password_file, ca_file=ca_file
+    )
     subject, version = given["subject"], given.get("version", "latest")
     try:
         found = RegistryClient(settings).version(subject, version)
@@ -360,4 +366,5 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
         described = AvroSchema(found, {}).json_schema()
     except Exception as error:  # fastavro raises many types
         raise CommandError(f"the schema of {subject} is not valid: {error}") from error
-    return fields(avro_records.numbers(described)), AvroSource(found.text, given["registry"], username, password_file)
+    source = AvroSource(found.text, given["registry"], username, password_file, ca_file)
+    return fields(avro_records.numbers(described)), source

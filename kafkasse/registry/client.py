@@ -109,7 +109,8 @@ class RegistryClient:
         except OSError as error:  # requests' exceptions, and files that cannot be read
             if isinstance(error, self._errors.RequestException):
                 raise TemporaryFailure(f"{type(error).__name__}: {error}") from error
-            raise Misconfigured(f"a file of its settings cannot be read: {error}") from error
+            reason = f"a file cannot be read: {error}. Check its password_file, ca_file, cert_file and key_file."
+            raise Misconfigured(reason) from error
         return _object(status, body)
 
     def _send(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:

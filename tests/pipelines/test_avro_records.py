@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -25,6 +26,7 @@ from kafkasse.pipelines.supervisor import Interrupted, StopRequests, Unavailable
 from tests.pipelines.rows import kafka_rows
 from tests.pipelines.topics import Topics
 from tests.registry.test_avro import NODE, VALUES, encoded
+from tests.support.certificates import Authority
 from tests.support.registry import Registry, framed
 
 ORDER: dict[str, Any] = {
@@ -70,7 +72,7 @@ def test_all_types_become_the_json_of_the_web_process(spark: SparkSession, regis
     for number, (type_, value, _) in enumerate(VALUES):
         schema = {"type": "record", "name": "Outer", "fields": [{"name": "a", "type": type_}]}
         data = framed(registry.register(f"s{number}", schema), encoded(schema, {"a": value}))
-        arguments = [registry.url, "", json.dumps(schema)]
+        arguments = [registry.url, "", "", json.dumps(schema)]
         row = private_spark.call(
             spark,
             f"decode_{number}",
@@ -216,6 +218,72 @@ def test_a_registry_that_stays_down_restarts_the_pipeline(
 
     assert isinstance(error, Unavailable)
     assert str(error).startswith("the schema registry does not respond: ")
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that serves HTTPS. The certificate of its authority is in ca.pem."""
+    authority = Authority()
+    certificate, key = authority.issue("registry", "127.0.0.1")
+    (tmp_path / "registry.pem").write_text(certificate + key)
+    (tmp_path / "ca.pem").write_text("The authority:\n" + Authority().certificate + authority.certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "registry.pem")
+    registry = Registry(context)
+    yield registry
+    registry.close()
+
+
+def test_a_registry_can_have_a_private_authority(spark: SparkSession, secured: Registry, file: Path) -> None:
+    """The file is relative to the file of pipelines. Python and the JVM trust each authority in it."""
+    value = framed(secured.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))
+    pipeline = defined(file, secured, ca_file="ca.pem")
+
+    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
+
+    assert "a" == json.loads(row.value)["id"]
+
+
+@pytest.mark.parametrize(
+    "ca", [{}, {"ca_file": "other.pem"}, {"ca_file": "none.pem"}, {"ca_file": "empty.pem"}], ids=str
+)
+def test_an_authority_that_is_not_trusted_is_an_error(secured: Registry, file: Path, ca: dict[str, str]) -> None:
+    """The error names the setting."""
+    secured.register(SUBJECT, NEWER)
+    (file.parent / "other.pem").write_text(Authority().certificate)
+    (file.parent / "empty.pem").write_text("")
+
+    with pytest.raises(CommandError, match=r"x\.source\.schema: the registry rejects requests: .*ca_file") as error:
+        defined(file, secured, **ca)
+
+    assert ca.get("ca_file") != "none.pem" or "none.pem" in error.value.detail
+
+
+def test_a_replaced_authority_ends_the_pipeline(
+    spark: SparkSession, topics: Topics, secured: Registry, file: Path
+) -> None:
+    """The JVM checks the certificate, too. The error is permanent and names the setting."""
+    topics.send((b"a", framed(secured.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))))
+    pipeline = defined(file, secured, ca_file="ca.pem")
+    (file.parent / "ca.pem").write_text(Authority().certificate)
+
+    error = ending(spark, topics, pipeline, file.parent)
+
+    assert isinstance(error, CommandError)
+    assert error.detail.startswith("the schema registry rejects requests: TLS failed: ")
+    assert error.detail.endswith("; correct ca_file in the schema of the source")
+
+
+@pytest.mark.parametrize("content", [None, "", "-----BEGIN CERTIFICATE-----\n"])
+def test_a_file_without_certificates_is_an_error(spark: SparkSession, tmp_path: Path, content: str | None) -> None:
+    """The error names the file. The JVM would otherwise trust nobody."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    source = AvroSource(json.dumps(ORDER), "https://registry", ca_file=str(file))
+
+    with pytest.raises(CommandError, match=r"the ca_file of the schema registry.*/ca\.pem"):
+        avro_records.decoded(kafka_rows(spark, ("a", b"")), source)
 
 
 def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(

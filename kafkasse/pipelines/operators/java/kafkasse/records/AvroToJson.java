@@ -35,10 +35,11 @@ public final class AvroToJson implements UDF2<byte[], byte[], Row> {
     /**
      * @param url the address of the schema registry
      * @param authorization the header Authorization of each request to the registry, or ""
+     * @param authorities the certificates of the authorities to trust as PEM, or "" for those that the JVM trusts
      * @param schema the schema of the decoded values
      */
-    public AvroToJson(String url, String authorization, String schema) {
-        registry = new SchemaRegistry(url, authorization);
+    public AvroToJson(String url, String authorization, String authorities, String schema) {
+        registry = new SchemaRegistry(url, authorization, authorities);
         schemaText = schema;
     }
 

@@ -2,13 +2,25 @@ package kafkasse.records;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.Serializable;
 import java.net.HttpURLConnection;
 import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateException;
+import java.security.cert.CertificateFactory;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import javax.net.ssl.HttpsURLConnection;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
+import javax.net.ssl.SSLSocketFactory;
+import javax.net.ssl.TrustManagerFactory;
 import org.apache.avro.AvroRuntimeException;
 import org.apache.avro.Schema;
 
@@ -32,14 +44,18 @@ final class SchemaRegistry implements Serializable {
 
     private final String url;
     private final String authorization;
+    private final String authorities;
+    private transient SSLSocketFactory sockets;
 
     /**
      * @param url the address of the registry
      * @param authorization the header Authorization of each request, or ""
+     * @param authorities the certificates of the authorities to trust as PEM, or "" for those that the JVM trusts
      */
-    SchemaRegistry(String url, String authorization) {
+    SchemaRegistry(String url, String authorization, String authorities) {
         this.url = url;
         this.authorization = authorization;
+        this.authorities = authorities;
     }
 
     /**
@@ -74,6 +90,40 @@ final class SchemaRegistry implements Serializable {
         throw new IllegalStateException("the schema registry does not respond: " + problem.getMessage());
     }
 
+    private static int status(HttpURLConnection connection) throws IOException {
+        try {
+            return connection.getResponseCode();
+        } catch (SSLException error) {
+            for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+                if (cause instanceof CertificateException) {
+                    throw rejected("TLS failed: " + error.getMessage() + "; correct ca_file in the schema of the source");
+                }
+            }
+            throw error;
+        }
+    }
+
+    private SSLSocketFactory sockets() throws IOException {
+        if (sockets == null) {
+            try {
+                KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+                trusted.load(null, null);
+                var certificates = new ByteArrayInputStream(authorities.getBytes(StandardCharsets.US_ASCII));
+                for (Certificate each : CertificateFactory.getInstance("X.509").generateCertificates(certificates)) {
+                    trusted.setCertificateEntry(Integer.toString(trusted.size()), each);
+                }
+                var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+                trust.init(trusted);
+                SSLContext context = SSLContext.getInstance("TLS");
+                context.init(null, trust.getTrustManagers(), null);
+                sockets = context.getSocketFactory();
+            } catch (GeneralSecurityException error) {
+                throw rejected("ca_file has no valid certificates: " + error.getMessage());
+            }
+        }
+        return sockets;
+    }
+
     private static IllegalStateException rejected(String reason) {
         return new IllegalStateException("the schema registry rejects requests: " + reason);
     }
@@ -86,7 +136,8 @@ final class SchemaRegistry implements Serializable {
         connection.setInstanceFollowRedirects(false);
         connection.setRequestProperty("Accept", "application/vnd.schemaregistry.v1+json, application/json");
         if (!authorization.isEmpty()) connection.setRequestProperty("Authorization", authorization);
-        int status = connection.getResponseCode();
+        if (connection instanceof HttpsURLConnection secure && !authorities.isEmpty()) secure.setSSLSocketFactory(sockets());
+        int status = status(connection);
         if (status == 404) return new Found(null, "the registry has no schema " + path);
         if (status == 429 || status >= 500) throw new IOException("status " + status);
         if (status != 200) {
