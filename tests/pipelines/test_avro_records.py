@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import closing
@@ -312,6 +313,46 @@ def test_a_missing_file_with_the_password_is_an_error(spark: SparkSession, tmp_p
 
     with pytest.raises(CommandError, match=r"cannot read the password of the schema registry: .*/none"):
         avro_records.decoded(kafka_rows(spark, ("a", b"")), source)
+
+
+def zigzag(number: int) -> bytes:
+    """A long in Avro."""
+    number, found = (number << 1) ^ (number >> 63), bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+NULLS = {"type": "array", "items": "null"}
+HUGE = zigzag(2**40)
+CLAIMS = [
+    (NULLS, HUGE),
+    ({"type": "array", "items": {"type": "record", "name": "Empty", "fields": []}}, HUGE),
+    ({"type": "map", "values": NULLS}, zigzag(1) + zigzag(1) + b"k" + HUGE),
+    ({"type": "array", "items": NULLS}, zigzag(1000) + 1000 * (zigzag(1_000_000) + b"\0")),
+]
+
+
+@pytest.mark.parametrize("is_skipped", [False, True], ids=["read", "skipped"])
+@pytest.mark.parametrize(("type_", "data"), CLAIMS, ids=["nulls", "empty records", "a map", "arrays"])
+def test_a_record_that_claims_a_huge_number_of_empty_items_is_a_dead_letter(
+    spark: SparkSession, registry: Registry, type_: Any, data: bytes, is_skipped: bool
+) -> None:
+    """The schema of a record can be older than that of the pipeline, which then skips a field. Small arrays are read."""
+    written = ORDER | {"fields": [{"name": "x", "type": type_}, *ORDER["fields"]]}
+    schema_id = registry.register(SUBJECT, written)
+    source = AvroSource(json.dumps(ORDER if is_skipped else written), registry.url)
+    order = encoded(ORDER, {"id": "a", "amount": 1})
+    rows = kafka_rows(spark, ("a", framed(schema_id, data + order)), ("b", framed(schema_id, b"\0" + order)))
+
+    value, problem = avro_records.decoded(rows, source)
+    bad, good = rows.select(value.alias("value"), problem.alias("problem")).collect()
+
+    # Avro itself raises UnsupportedOperationException for an array that it reads, if an array of Java cannot be as large.
+    limits = "SystemLimitException" if is_skipped else "SystemLimitException|UnsupportedOperationException"
+    assert re.fullmatch(f"its value is not Avro of the schema ids/{schema_id}: ({limits})", bad.problem)
+    assert "a" == json.loads(good.value)["id"]
 
 
 def test_a_schema_that_could_exhaust_the_memory_is_rejected(registry: Registry, file: Path) -> None:

@@ -20,6 +20,8 @@ import org.apache.spark.sql.api.java.UDF2;
  */
 public final class AvroToJson implements UDF2<byte[], byte[], Row> {
     private static final int ID_BYTES = 5, GUID_BYTES = 17;
+    /** How many items may take up no bytes, such as null, in all arrays of a value. All other items take up at least one byte. */
+    private static final int MAX_EMPTY_ITEMS = 1_000_000;
 
     static {
         // By default, a value of a few bytes can make Avro allocate 2 GiB, which ends the JVM.
@@ -65,7 +67,8 @@ public final class AvroToJson implements UDF2<byte[], byte[], Row> {
         Schema written = registry.schema(path);
         try {
             var reader = new GenericDatumReader<Object>(written, schema());
-            Object read = reader.read(null, DecoderFactory.get().binaryDecoder(value, start, value.length - start, null));
+            var decoder = DecoderFactory.get().binaryDecoder(value, start, value.length - start, null);
+            Object read = reader.read(null, new BoundedDecoder(decoder, (long) value.length + MAX_EMPTY_ITEMS));
             StringWriter text = new StringWriter();
             new JsonWriter(text).write(read, schema());
             return text.toString();
