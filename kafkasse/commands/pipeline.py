@@ -94,6 +94,7 @@ def check(name: str) -> None:
 
     logging.getLogger().addHandler(logging.NullHandler())  # PySpark also logs each exception that it raises
     pipeline = catalog.find(name)
+    catalog.check_tables(pipeline)
     name = f"kafkasse check {pipeline.name}"
     with waiting("planning the query with Spark"), session(name, None, pipeline.spark_settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
@@ -172,7 +173,7 @@ def run(
     "kafkasse pipeline: ready" when the query is running.
     """
     from kafkasse.commands import pipeline_topics
-    from kafkasse.pipelines import application
+    from kafkasse.pipelines import application, catalog
     from kafkasse.pipelines.supervisor import StopRequests
 
     stop = StopRequests()
@@ -181,6 +182,7 @@ def run(
     pipeline = _awaited(lambda: _pipeline(name, source, sink), name, stop)
     if pipeline is None:
         return
+    catalog.check_tables(pipeline)
     properties = options.client_properties(kafka_config)
     given = application.Options(
         bootstrap_servers=bootstrap_servers,

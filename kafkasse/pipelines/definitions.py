@@ -16,7 +16,7 @@ from jsonschema.exceptions import ValidationError, best_match
 
 from kafkasse import schemas
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.pipelines import avro_records
+from kafkasse.pipelines import avro_records, table_files
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
@@ -26,6 +26,7 @@ from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTabl
 SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576
 NOT_SHOWN = ("spark", "registry")  # their values may contain passwords
+SCHEMA_FORMS = ("file", "registry", "properties")
 EMPTY = ("minItems", "minLength", "minProperties")  # keywords of JSON Schema, which are 1 in the schema of the file
 
 _Path = tuple[str | int, ...]
@@ -98,8 +99,9 @@ class Definitions:
                 self._index(node, ())
             value = loader.construct_document(node) if node is not None else {}
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise CommandError(f"{self._path}:{line}: not YAML: {error.problem or error.context}") from error
+            line, reason = error.problem_mark.line + 1 if error.problem_mark else 1, str(error.problem or error.context)
+            hint = "; indent with spaces instead of tabs" if "'\\t'" in reason else ""
+            raise CommandError(f"{self._path}:{line}: not YAML: {reason}{hint}") from error
         except (yaml.YAMLError, ValueError) as error:
             raise CommandError(f"{self._path}: not YAML: {error}") from error
         finally:
@@ -135,11 +137,18 @@ class Definitions:
         if error.validator == "additionalProperties":
             known = list(schema.get("properties", {}))
             name = next(each for each in given if each not in known)
+            if name in SCHEMA_FORMS:
+                return self.error((*path, name), f"cannot be combined with {known[0]}; remove one of them")
             hint = did_you_mean(name, known) or f"; use one of: {', '.join(known)}"
             return self.error((*path, name), f"is not a setting{hint}")
         if "propertyNames" in error.absolute_schema_path:
             return self.error((*path, given), f"is not a valid name; it must be {check.expected(schema)}")
-        if error.validator in ("required", "oneOf"):
+        if error.validator == "required" and error.validator_value == ["properties"]:  # no form of a schema
+            for name in given:
+                if hint := did_you_mean(name, SCHEMA_FORMS):
+                    return self.error((*path, name), f"is not a setting{hint}")
+            return self.error(path, "needs file, or registry with subject, or properties")
+        if error.validator in ("required", "oneOf", "dependentRequired"):
             return self.error(path, _missing(error))
         if error.validator in EMPTY:
             return self.error(path, "must not be empty")
@@ -151,6 +160,8 @@ class Definitions:
 
 def _missing(error: ValidationError) -> str:
     given, required = cast("Any", error.instance), cast("Any", error.validator_value)
+    if error.validator == "dependentRequired":
+        return "needs both username and password_file"
     if error.validator == "required":
         *others, last = (name for name in required if name not in given)
         return f"needs {', '.join(others)} and {last}" if others else f"needs {last}"
@@ -190,11 +201,16 @@ class _Definition:
         sources, sinks, tables = self._sources(), self._sinks(), self._tables()
         for each in sinks.values():
             self._check_query(each, sources, tables)
+        self._check_topics(sources, sinks)
+        self._check_mode(sources, sinks)
         queries = {name: each.value.get("query", {}) for name, each in sinks.items()}
         query = DeclaredQuery(
             queries=queries,
             sources={name: self._declared(each) for name, each in sources.items()},
             tables={name: self._table(each) for name, each in tables.items()},
+            paths={name: (*each.path, "query") for name, each in sinks.items()},
+            error=self._file.error,
+            check_tables=lambda: self._check_tables(sinks, tables),
         )
         topics: dict[str, str | Source] = {name: self._source(each) for name, each in sources.items()}
         topics |= {
@@ -220,7 +236,8 @@ class _Definition:
                 **{option: self._value[option] for option in options if option in self._value},
             )
         except CommandError as error:
-            raise self._file.error(self._path, error.detail) from error
+            reason = error.detail.removeprefix(f"the pipeline {self._name}: ")
+            raise self._file.error(self._path, reason) from error
 
     def _sources(self) -> dict[str, Named]:
         return self._one_or_several("source", "sources", self._value.get("source"))
@@ -253,17 +270,66 @@ class _Definition:
             self._check_aggregates(query["window"]["aggregates"], (*path, "window", "aggregates"))
             chosen = []
         if len(chosen) > 1:
-            raise self._file.error((*path, chosen[1]), f"a query has only one of: {', '.join(chosen)}")
+            reason = f"a query has only one of: {', '.join(chosen)}; remove the others, or use another sink for each"
+            raise self._file.error((*path, chosen[1]), reason)
         given = query.get("from", [])
         for name in [given] if isinstance(given, str) else given:
             if name not in sources:
-                raise self._file.error((*path, "from"), f"{name} is not one of the sources: {', '.join(sources)}")
+                known = ", ".join(sources) + did_you_mean(name, sources)
+                raise self._file.error((*path, "from"), f"{name} is not one of the sources: {known}")
         for number, each in enumerate(query.get("enrich", [])):
             if each["table"] not in tables:
-                known = ", ".join(tables) or "there are none"
+                known = ", ".join(tables) + did_you_mean(each["table"], tables) or "there are none; add it to tables"
                 raise self._file.error(
                     (*path, "enrich", number, "table"), f"{each['table']} is not one of the tables: {known}"
                 )
+
+    def _check_topics(self, sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> None:
+        read = [each.value["topic"] for each in sources.values()]
+        for sink in sinks.values():
+            if sink.value["topic"] in read:
+                path = (*sink.path, "sink" if "sink" in self._value else "topic")
+                raise self._file.error(path, f"{sink.value['topic']} is also a source; write to another topic")
+        letters = self._value.get("dead_letters")
+        if letters in read:
+            raise self._file.error((*self._path, "dead_letters"), f"{letters} is also a source; use another topic")
+
+    def _check_mode(self, sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> None:
+        mode = self._value.get("mode", "realtime")
+        for source in sources.values():
+            if "max_records_per_s" in source.value and mode != "microbatch":
+                reason = "works only with mode: microbatch; add it to the pipeline, or remove the limit"
+                raise self._file.error((*source.path, "max_records_per_s"), reason)
+        for sink in sinks.values():
+            if mode == "realtime" and sink.value.get("query", {}).get("window", {}).get("results") == "final":
+                reason = "final results need mode: microbatch or mode: once; add it to the pipeline, or write updates"
+                raise self._file.error((*sink.path, "query", "window", "results"), reason)
+        if mode == "once" and "refresh_tables_s" in self._value:
+            reason = "has no effect with mode: once; remove it, or use mode: microbatch"
+            raise self._file.error((*self._path, "refresh_tables_s"), reason)
+
+    def _check_tables(self, sinks: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
+        """Check the files of the tables. `enrich` must name columns of them."""
+        columns = {name: self._columns(each) for name, each in tables.items()}
+        for sink in sinks.values():
+            for number, step in enumerate(sink.value.get("query", {}).get("enrich", [])):
+                keys = [step["on"]] if isinstance(step["on"], str) else step["on"].values()
+                try:
+                    if (found := columns[step["table"]]) is not None:
+                        table_files.check_keys(keys, found)
+                except CommandError as error:
+                    raise self._file.error((*sink.path, "query", "enrich", number, "on"), error.detail) from error
+
+    def _columns(self, table: Named) -> list[str] | None:
+        for format_ in table.value.keys() & {"csv", "parquet"}:
+            try:
+                return table_files.check(format_, self._location(table.value[format_]))
+            except CommandError as error:
+                raise self._file.error((*table.path, format_), error.detail) from error
+        return None
+
+    def _location(self, path: str) -> str:
+        return path if "://" in path else str(self._file.directory / path)
 
     def _check_aggregates(self, aggregates: Mapping[str, str], path: _Path) -> None:
         for name, expression in aggregates.items():
@@ -294,10 +360,15 @@ class _Definition:
                 source.value.get("max_records_per_s"),
             )
         except CommandError as error:
-            raise self._file.error(source.path, error.detail) from error
+            reason = error.detail.replace("Source: start is", "must be")
+            raise self._file.error((*source.path, "start"), reason) from error
 
     def _declared(self, source: Named) -> DeclaredSource:
         types, avro = self._fields(source)
+        key = source.value.get("key")
+        if key is not None and key not in types:
+            known = ", ".join(types) + did_you_mean(key, types)
+            raise self._file.error((*source.path, "key"), f"{key} is not one of the fields of the schema: {known}")
         return DeclaredSource(types, source.value.get("key"), "registry" in source.value["schema"], avro)
 
     def _table(self, table: Named) -> DeclaredTable:
@@ -306,8 +377,7 @@ class _Definition:
             raise self._file.error((*table.path, "schema"), "the records of a table must be JSON, not Avro")
         for format_ in ("csv", "parquet"):
             if format_ in table.value:
-                path = str(table.value[format_])
-                return DeclaredTable(format_, path if "://" in path else str(self._file.directory / path), types)
+                return DeclaredTable(format_, self._location(table.value[format_]), types)
         return DeclaredTable(fields=types)
 
     def _fields(self, owner: Named) -> tuple[dict[str, Type], AvroSource | None]:
@@ -316,7 +386,9 @@ class _Definition:
         try:
             if "file" in given:
                 return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8"))), None
-            return self._registered(given) if "registry" in given else (fields(given), None)
+            if "registry" in given:
+                return self._registered(given)
+            found = fields(given)
         except RegistryUnavailable as error:
             raise RegistryUnavailable(self._file.error(path, error.detail).detail) from error
         except CommandError as error:
@@ -325,6 +397,11 @@ class _Definition:
             raise self._file.error((*path, "file"), f"cannot read {error.filename}: {error.strerror}") from error
         except ValueError as error:
             raise self._file.error(path, f"the schema is not JSON: {error}") from error
+        for name in given.get("required") or ():
+            if name not in found:
+                known = ", ".join(found) + did_you_mean(name, found)
+                raise self._file.error((*path, "required"), f"{name} is not one of the properties: {known}")
+        return found, None
 
     def _registered(self, given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
         ca_file = str(self._file.directory / given["ca_file"]) if "ca_file" in given else None

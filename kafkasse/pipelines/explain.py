@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark, result, temporary, topics
+from kafkasse.pipelines import failures, private_spark, result, temporary, topics
 from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
 from kafkasse.schemas import shorten
 
@@ -29,7 +29,7 @@ KAFKA_COLUMNS = (
 NO_KAFKA = {"bootstrap.servers": "127.0.0.1:1"}  # the sink connects only if there are records
 START_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
-MAX_REASON_CHARACTERS, MAX_LINE_CHARACTERS = 500, 120
+MAX_LINE_CHARACTERS = 120
 # The operators of Spark's plans that keep state.
 _STATEFUL = (
     "StateStoreSave",
@@ -72,7 +72,9 @@ def explain(spark: SparkSession, pipeline: Pipeline) -> Explanation:
     try:
         plan = private_spark.plan(result.rows(pipeline, lambda: _empty(spark, pipeline)))
     except AnalysisException as error:
-        raise CommandError(f"the query of the pipeline {pipeline.name} is not valid: {_reason(error)}") from error
+        raise CommandError(
+            f"the query of the pipeline {pipeline.name} is not valid: {failures.message(error)}"
+        ) from error
     stateful = [name for line in plan.splitlines() for name in _STATEFUL if re.search(rf"\b{name}\b", line)]
     modes: tuple[Mode, ...] = ("realtime", "microbatch")
     return Explanation(plan, stateful, {mode: _rejection(spark, pipeline, mode) for mode in modes})
@@ -129,7 +131,7 @@ def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | Non
                 str(directory),
             )
         except PySparkException as error:
-            return f"rejected: {_reason(error)}"
+            return f"rejected: {failures.message(error)}"
         try:
             deadline_s = time.monotonic() + START_TIMEOUT_S
             while query.isActive and not _has_started(spark, query, mode):
@@ -140,7 +142,7 @@ def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | Non
         finally:
             with suppress(PySparkException):
                 query.stop()
-    return f"rejected: {_reason(failure)}" if failure else None
+    return f"rejected: {failures.message(failure)}" if failure else None
 
 
 def _has_started(spark: SparkSession, query: Any, mode: Mode) -> bool:
@@ -148,10 +150,3 @@ def _has_started(spark: SparkSession, query: Any, mode: Mode) -> bool:
     if mode == "realtime":
         return bool(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
     return not query.status["message"].startswith("Initializing")
-
-
-def _reason(error: BaseException) -> str:
-    """Return the message of Spark in one line, without the plan that follows it."""
-    message = str(error).split("\n\n")[0].split(";\n")[0]
-    found = re.search(r"\[[A-Z_.]+\] .*", message, re.DOTALL)
-    return " ".join((found[0] if found else message).split())[:MAX_REASON_CHARACTERS]

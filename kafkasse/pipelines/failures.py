@@ -7,7 +7,7 @@ import re
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Unavailable
 
-MAX_REASON_CHARACTERS = 300
+MAX_REASON_CHARACTERS, MAX_MESSAGE_CHARACTERS = 300, 500
 TOO_FEW_SLOTS = re.compile(r"CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT.* needs (\d+) ")
 CHANGED_STATE = (
     "SCHEMA_NOT_COMPATIBLE",
@@ -102,6 +102,13 @@ def first_line_of(error: Exception) -> str:
         return _first_line(str(error))
     except Exception:  # noqa: BLE001 - any error of the connection to the JVM
         return "its JVM has ended"
+
+
+def message(error: BaseException) -> str:
+    """Return the message of Spark in one line, without the plan that follows it."""
+    text = str(error).split("\n\n")[0].split(";\n")[0]
+    found = re.search(r"\[[A-Z_.]+\] .*", text, re.DOTALL)
+    return " ".join((found[0] if found else text).split())[:MAX_MESSAGE_CHARACTERS]
 
 
 def _first_line(reason: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
-from kafkasse.errors import CommandError
+from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.pipelines.json_records import Type
 
+TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 MAX_DEPTH = 32
 MAX_REASON_CHARACTERS = 200
 _SCALARS = {
@@ -38,13 +39,25 @@ def fields(schema: Mapping[str, Any]) -> dict[str, Type]:
     try:
         validator.check_schema(schema)
     except SchemaError as error:
-        raise CommandError(f"the schema is not a JSON Schema: {error.message[:MAX_REASON_CHARACTERS]}") from error
+        raise CommandError(f"the schema is not a JSON Schema: {_problem(error)[:MAX_REASON_CHARACTERS]}") from error
     resolved = _resolve(schema, schema)
     properties = resolved.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         raise CommandError("the schema has no properties; a record must be an object with known fields")
     required = resolved.get("required", [])
     return {str(name): _type(each, schema, name in required) for name, each in properties.items()}
+
+
+def _problem(error: SchemaError) -> str:
+    where, given = ".".join(str(each) for each in error.absolute_path), error.instance
+    if error.absolute_path and error.absolute_path[-1] == "type" and isinstance(given, str):
+        return f"{where} must be one of {', '.join(TYPES)}, not {given!r}{did_you_mean(given, TYPES)}"
+    if isinstance(given, str) and given in TYPES:
+        return f"{where} must be a mapping; write {{type: {given}}}"
+    for type_, name in (("object", "a mapping"), ("array", "a list")):
+        if error.validator == "type" and type_ in cast("Any", error.validator_value):
+            return f"{where} must be {name}, not {given!r}"
+    return f"{where}: {error.message}"
 
 
 def _type(schema: Any, root: Mapping[str, Any], required: bool) -> Type:

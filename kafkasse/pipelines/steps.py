@@ -9,18 +9,20 @@ row that stops matching is removed from the result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType
 
-from kafkasse.errors import CommandError
-from kafkasse.pipelines import avro_records, dead_letters, json_records, tables
+from kafkasse.errors import CommandError, did_you_mean
+from kafkasse.pipelines import avro_records, dead_letters, failures, json_records, tables
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.operators import ranked
@@ -34,6 +36,9 @@ METADATA = (KEY, PRESENT, PARTITION, OFFSET, TIMESTAMP)
 JSON_OPTIONS = {"ignoreNullFields": "false"}
 # The partitions of a second source get other numbers, so that a position does not mix the offsets of two topics.
 PARTITIONS_PER_SOURCE = 1_000_000
+
+
+FieldPath = tuple[str | int, ...]  # of a value in the YAML file
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,17 @@ class DeclaredQuery:
         queries: a query for each sink, as the YAML file defines it.
         sources: the sources by name.
         tables: the side tables by name.
+        paths: the path of each query in the YAML file.
+        error: returns the error for a path and a reason.
+        check_tables: checks the files of the side tables before Spark starts. It raises a CommandError.
     """
 
     queries: Mapping[str, Mapping[str, Any]]
     sources: Mapping[str, DeclaredSource]
     tables: Mapping[str, DeclaredTable]
+    paths: Mapping[str, FieldPath] = field(default_factory=dict, repr=False)
+    error: Callable[[FieldPath, str], CommandError] = field(default=lambda _, reason: CommandError(reason), repr=False)
+    check_tables: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -101,22 +112,39 @@ class DeclaredQuery:
     def __call__(self, **frames: DataFrame) -> dict[str, DataFrame]:
         """Return the rows of each sink."""
         checked: set[str] = set()
-        return {name: self._result(query, frames, checked) for name, query in self.queries.items()}
+        return {name: self._result(name, query, frames, checked) for name, query in self.queries.items()}
 
-    def _result(self, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]) -> DataFrame:
+    def _result(
+        self, name: str, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]
+    ) -> DataFrame:
         rows = self._parsed(query, frames, checked)
-        for each in query.get("enrich", []):
-            rows = _enriched(rows, each, self._table(each["table"], frames))
+        for number, each in enumerate(query.get("enrich", [])):
+            with self._at(name, "enrich", number):
+                rows = _enriched(rows, each, self._table(each["table"], frames))
         if "where" in query:
-            matches = F.coalesce(F.expr(query["where"]).cast("boolean"), F.lit(False))
-            rows = rows.withColumn(PRESENT, F.col(PRESENT) & matches)
+            with self._at(name, "where"):
+                matches = F.coalesce(F.expr(query["where"]).cast("boolean"), F.lit(False))
+                rows = rows.withColumn(PRESENT, F.col(PRESENT) & matches)
         if "select" in query:
-            rows = _selected(rows, query["select"])
+            with self._at(name, "select"):
+                rows = _selected(rows, query["select"])
         if "window" in query:
-            return (_window_of_latest if "latest" in query else _window)(rows, query["window"])
+            with self._at(name, "window"):
+                return (_window_of_latest if "latest" in query else _window)(rows, query["window"])
         if "top" in query:
-            return _top(rows, query["top"])
+            with self._at(name, "top"):
+                return _top(rows, query["top"])
         return _latest(rows) if "latest" in query else _records(rows)
+
+    @contextmanager
+    def _at(self, sink: str, *step: str | int) -> Iterator[None]:
+        """Add the path of a step to its errors."""
+        try:
+            yield
+        except CommandError as error:
+            raise self.error((*self.paths.get(sink, ()), *step), error.detail) from error
+        except AnalysisException as error:
+            raise self.error((*self.paths.get(sink, ()), *step), failures.message(error)) from error
 
     def _parsed(self, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]) -> DataFrame:
         """Combine the sources of a query: one column for each field, and METADATA.
@@ -335,4 +363,6 @@ def _require(columns: Sequence[str], names: Any, owner: str) -> None:
     for name in names:
         if name not in columns:
             known = ", ".join(each for each in columns if each not in METADATA)
-            raise CommandError(f"{owner} of the query have no column {name}; the columns are: {known}")
+            raise CommandError(
+                f"{owner} of the query have no column {name}{did_you_mean(name, columns)}; the columns are: {known}"
+            )

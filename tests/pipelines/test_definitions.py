@@ -156,20 +156,24 @@ INVALID = [
     (
         "where: amount > 100",
         "window: {size: 1 minute, aggregates: {n: count(*)}, results: final}",
-        "2: pipelines.large-orders: the pipeline large-orders: real-time mode requires output_mode='update'",
+        "7: pipelines.large-orders.query.window.results: final results need mode: microbatch or mode: once",
     ),
     (
         "{properties",
         "{file: order.json, properties",
-        "5: pipelines.large-orders.source.schema.properties: is not a setting",
+        "5: pipelines.large-orders.source.schema.properties: cannot be combined with file; remove one of them",
     ),
-    ("schema: {", "schema: {} #", "5: pipelines.large-orders.source.schema: needs properties"),
+    (
+        "schema: {",
+        "schema: {} #",
+        "5: pipelines.large-orders.source.schema: needs file, or registry with subject, or prop",
+    ),
     ("topic: orders", "topic: orders\n      topic: more", "5: not YAML: topic occurs twice"),
     ("topic: orders", "topic: [", "6: not YAML:"),
     (
         "topic: orders",
         "topic: orders\n      start: noon",
-        "3: pipelines.large-orders.source: Source: start is 'earliest'",
+        "5: pipelines.large-orders.source.start: must be 'earliest'",
     ),
 ]
 
