@@ -15,6 +15,7 @@ from pathlib import Path
 import gevent
 import pytest
 
+from tests.support.process_group import end_group
 from tests.support.server import ROOT, Server
 
 
@@ -30,9 +31,15 @@ def run(processes: None) -> Callable[..., str]:
 
     def run(*command: object, cwd: Path = ROOT) -> str:
         words = [str(word) for word in command]
-        done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        process = subprocess.Popen(
+            words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            output, problem = process.communicate()
+        finally:
+            end_group(process)
+        assert process.returncode == 0, output + problem
+        return output
 
     return run
 
@@ -65,9 +72,21 @@ class Deployed(Server):
 
     def __init__(self, words: list[str], cwd: Path, environment: dict[str, str]) -> None:
         self.log = ""
-        self._process = subprocess.Popen(words, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, bufsize=1)
-        self.port = int(self._wait_for_log(r"Listening at: \S+:(\d+)"))
+        self._process = subprocess.Popen(
+            words, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+        )
+        try:
+            self.port = int(self._wait_for_log(r"Listening at: \S+:(\d+)"))
+        except BaseException:
+            end_group(self._process)
+            raise
         self._reading = gevent.spawn(self._read)
+
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            end_group(self._process)
 
 
 @pytest.fixture(scope="module")

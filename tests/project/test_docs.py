@@ -9,11 +9,10 @@ import re
 import runpy
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -36,6 +35,7 @@ from kafkasse.web.registry import EndReason
 from tests.project.test_monitoring import alerts
 from tests.support.client import Client
 from tests.support.kafka import Cluster
+from tests.support.process_group import end_group
 from tests.support.server import ROOT, Server
 
 PAGES = [page.relative_to(ROOT).as_posix() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
@@ -369,8 +369,7 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tm
                 env={**os.environ, "PATH": path, "no_proxy": "*"},
                 start_new_session=True,
             )
-            stack.callback(process.wait)
-            stack.callback(_kill, process)
+            stack.callback(end_group, process)
 
         def silent() -> dict[str, bytes]:
             return {line: text for line, output in outputs.items() if b"France" not in (text := output.read_bytes())}
@@ -379,11 +378,6 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tm
             while silent():
                 gevent.sleep(0.1)
         assert {} == silent()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):  # `kafkasse cat --max` has ended
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("page", PAGES)

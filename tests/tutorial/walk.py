@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import gevent
 
+from tests.support.process_group import end_group
 from tests.support.server import ROOT
 from tests.support.waiting import POLL_S
 
@@ -60,10 +62,13 @@ class Program:
         assert code == 0, self.text
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, and wait until the program has stopped."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGINT)
-            self._process.wait(60)
+        """Press Ctrl-C, and wait until the program has stopped. No child of it remains."""
+        try:
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGINT)
+                self._process.wait(60)
+        finally:
+            end_group(self._process)
 
 
 class Walk:
@@ -123,8 +128,9 @@ class Walk:
 
     def stop(self) -> None:
         """Stop all programs, the newest first."""
-        while self._programs:
-            self._programs.pop().interrupt()
+        with ExitStack() as programs:
+            while self._programs:
+                programs.callback(self._programs.pop(0).interrupt)
 
     def _follow(self, step: Step) -> None:
         saved = re.search(r"(?:Save this as|Replace) `([^`]+)`", step.paragraph)
@@ -159,11 +165,9 @@ class Walk:
             program.wait_for(step.output, self._limit_s)
         if SERVER.search(step.code):
             return
-        self._programs.pop()
-        if FOLLOWS_A_STREAM.search(step.code):
-            program.interrupt()
-        else:
+        if not FOLLOWS_A_STREAM.search(step.code):
             program.wait(self._limit_s)
+        self._programs.pop().interrupt()
 
     def _export(self, line: str) -> None:
         shell = ["bash", "-c", f"{line}env -0"]
