@@ -74,6 +74,26 @@ def test_the_types_accept_correct_programs_only(tmp_path: Path) -> None:
     run("node", str(compiler), *options, "types.mts", cwd=tmp_path)
 
 
+@pytest.mark.timeout(900)  # may install the compiler
+def test_the_code_needs_nothing_newer_than_node_18(tmp_path: Path) -> None:
+    """The compiler accepts the modules with the library of ES2022, which Node 18 has. It rejects a function of ES2023."""
+    compiler = build(NODE) / "node_modules/typescript/bin/tsc"
+    for name in ("kafkasse.js", "node.js"):
+        shutil.copy(PACKAGE / name, tmp_path)
+    (tmp_path / "newer.js").write_text("export default [].toSorted();\n")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "node.d.ts").write_text('declare module "node:fs";\n')
+    options = ["--noEmit", "--allowJs", "--checkJs", "--target", "es2022", "--module", "nodenext"]
+
+    done = subprocess.run(
+        ["node", str(compiler), *options, "--lib", "es2022,dom,dom.iterable", *sorted(map(str, tmp_path.glob("*.?s")))],
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+    assert {"newer.js"} == {line.partition("(")[0].rpartition("/")[2] for line in done.stdout.splitlines()}
+    assert ">=18" == json.loads((PACKAGE / "package.json").read_text())["engines"]["node"]
+
+
 def test_the_example_for_node_resumes_after_a_restart(tmp_path: Path) -> None:
     """The second run of the program in docs/clients.md sends the position that the first run has stored."""
     (tmp_path / "node_modules").mkdir()
