@@ -1,0 +1,142 @@
+"""`kafkasse pipeline run --rebuild` is interrupted, and called again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from kafkasse.pipelines.checkpoint import PENDING, POINTER
+from kafkasse.pipelines.contract import GENERATION
+from tests.commands.test_pipeline import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.pipelines.countries import country, top
+from tests.pipelines.full import takes_minutes
+from tests.pipelines.topics import Topics
+from tests.support.waiting import POLL_S
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # it starts Spark several times
+
+# Only the code of the query contains the type and the number of countries. So only the state depends on the type.
+LARGEST = """
+from pyspark.sql import functions as F
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects
+from kafkasse.pipelines.operators import ranked
+
+def largest(records):
+    fields = {{"code": TEXT, "continent": TEXT, "size": WHOLE_NUMBER}}
+    size = F.col("size").cast("{type}").alias("size")
+    items = json_objects(records, fields, key="code").withColumn("item", F.struct("code", "continent", size))
+    rows = ranked(items, {n}, group="continent", rank="size")
+    value = F.to_json(F.struct(F.col("items").alias("nrs")))
+    return rows.select(F.col("group").alias("key"), value.alias("value"), "version", "position")
+
+largest_countries = Pipeline("largest", source="countries", query=largest, sink="largest", version={version})
+"""
+
+
+class Rebuilds:
+    """A pipeline whose file is edited, and its checkpoint."""
+
+    def __init__(self, topics: Topics, directory: Path) -> None:
+        self.topics, self._directory = topics, directory
+        self.checkpoint = directory / "checkpoint"
+
+    def edit(self, type_: str, n: int, version: int) -> None:
+        """Change the code of the query."""
+        (self._directory / "largest.py").write_text(LARGEST.format(type=type_, n=n, version=version))
+
+    def words(self, *more: str) -> list[str]:
+        """The arguments of the command."""
+        name = "largest:largest_countries"
+        return run_words(self.topics, "--checkpoint", str(self.checkpoint), *more, name=name)
+
+    def run_until(self, europe: list[str], *more: str) -> str:
+        """Run until the sink contains these countries, and stop. Returns the log."""
+        with pipeline(*self.words(*more)) as process:
+            assert "kafkasse pipeline: ready\n" == process.stdout.readline(), process.stderr.read()
+            self.topics.read(lambda latest: top(latest.get("Europe")) == europe)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=EXIT_TIMEOUT_S)
+            assert 0 == process.returncode
+            return err
+
+    def interrupt(self, number: int, is_reached: Callable[[], bool]) -> None:
+        """Rebuild, and send a signal as soon as the rebuild has reached a point."""
+        with pipeline(*self.words("--rebuild")) as process:
+            while not is_reached():
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(POLL_S)
+            process.send_signal(number)
+            process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+
+    def has_state(self) -> bool:
+        """Whether a rebuild that is not complete has state."""
+        return any(path.with_name("commits").exists() for path in self.checkpoint.glob(f"*/{PENDING}"))
+
+    def is_current(self) -> bool:
+        """Whether the checkpoint of a rebuild that is not complete has replaced the old one."""
+        return bool([*self.checkpoint.glob(f"*/{PENDING}")]) and bool([*self.checkpoint.glob(f"*/{POINTER}")])
+
+    def versions(self) -> dict[bytes, list[int]]:
+        """The versions of each key in the sink."""
+        consumer = KafkaConsumer(bootstrap_servers=self.topics.kafka["bootstrap.servers"])
+        partition = TopicPartition(self.topics.sink, 0)
+        found: dict[bytes, list[int]] = {}
+        with closing(consumer):
+            consumer.assign([partition])
+            consumer.seek_to_beginning()
+            [end] = consumer.end_offsets([partition]).values()
+            while consumer.position(partition) < end:
+                for record in consumer.poll(1000).get(partition, ()):
+                    found.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
+        return found
+
+
+@pytest.fixture
+def rebuilds(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rebuilds:
+    """A pipeline whose old version has written its results and has ended."""
+    monkeypatch.chdir(tmp_path)
+    found = Rebuilds(topics, tmp_path)
+    found.edit("bigint", n=2, version=1)
+    topics.send(country("FR", 5), country("DE", 4), country("IT", 3), country("CN", 9, "Asia"))
+    found.run_until(["FR", "DE"])
+    return found
+
+
+@takes_minutes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_other_types_start_an_interrupted_rebuild_again(rebuilds: Rebuilds, number: int) -> None:
+    """`--rebuild` says so in the log. Only the code of the query has changed, and no setting."""
+    rebuilds.edit("bigint", n=3, version=2)
+    rebuilds.interrupt(number, rebuilds.has_state)
+    rebuilds.edit("double", n=3, version=2)
+
+    err = rebuilds.run_until(["FR", "DE", "IT"], "--rebuild")
+
+    assert "rebuild: restarting from the beginning, because the pipeline has changed: state.1.fields.size was" in err
+    assert all(versions == sorted(versions) for versions in rebuilds.versions().values())
+
+
+@takes_minutes
+def test_a_killed_rebuild_continues(rebuilds: Rebuilds) -> None:
+    """It is killed at three points while countries arrive. The sink has the right answer, and no version goes back."""
+    topics = rebuilds.topics
+    rebuilds.edit("bigint", n=3, version=2)
+    rebuilds.interrupt(signal.SIGKILL, rebuilds.has_state)
+    topics.send(country("ES", 6))
+    rebuilds.interrupt(signal.SIGKILL, rebuilds.is_current)
+    topics.send(country("FR", 1))
+    rebuilds.interrupt(signal.SIGKILL, lambda: any(max(each) >= GENERATION for each in rebuilds.versions().values()))
+    topics.send(country("PT", 8))
+
+    rebuilds.run_until(["PT", "ES", "DE"], "--rebuild")
+
+    versions = rebuilds.versions()
+    assert {b"Europe", b"Asia"} == versions.keys()
+    assert all(each == sorted(each) for each in versions.values())
