@@ -71,11 +71,13 @@ def run(
     The command prints "kafkasse archive: ready" when Spark is running. It continues after the last offset in the archive, so
     a restart neither loses nor repeats a record. Do not archive a topic with two processes.
     """
-    from kafkasse.pipelines.archive import application
     from kafkasse.pipelines.supervisor import StopRequests
 
     stop = StopRequests()
-    stop.install()
+    stop.install()  # before PySpark is imported, which takes a second
+
+    from kafkasse.pipelines.archive import application
+
     options.log_to_stderr()
     properties = options.client_properties(kafka_config)
     given = application.Options(bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level)

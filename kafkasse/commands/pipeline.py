@@ -172,12 +172,14 @@ def run(
     NAME is a name that `kafkasse pipeline list` shows, package.module:attribute, or file.yaml:name. The command prints
     "kafkasse pipeline: ready" when the query is running.
     """
-    from kafkasse.commands import pipeline_topics
-    from kafkasse.pipelines import application, catalog
     from kafkasse.pipelines.supervisor import StopRequests
 
     stop = StopRequests()
-    stop.install()
+    stop.install()  # before PySpark is imported, which takes a second
+
+    from kafkasse.commands import pipeline_topics
+    from kafkasse.pipelines import application, catalog
+
     options.log_to_stderr()
     pipeline = _awaited(lambda: _pipeline(name, source, sink), name, stop)
     if pipeline is None:

@@ -38,7 +38,7 @@ from kafkasse.pipelines.lag import LagReader
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offsets, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, Stopped, StopRequests, log_state, supervise
 
 STATUS_INTERVAL_S = 5.0  # between two measurements of the lag, which also write the status topic
 # Real-time mode commits every 10 s. Until then, nobody knows which records it has processed since the last commit.
@@ -122,6 +122,8 @@ class _Application:
             raise Crashed(f"Spark failed: {failures.first_line_of(error)}") from error
 
     def _attempt(self) -> None:
+        if self.stop.wait(0.0):
+            return
         with self.sessions.use() as spark:
             self.stop.install()  # again, because PySpark has installed its own handler
             if self.stop.wait(0.0):
@@ -205,7 +207,7 @@ class _Application:
         try:
             with self.sessions.use() as spark:
                 return failing_record.find(spark, self.pipeline, self._kafka(spark), self._checkpoints(spark))
-        except (Interrupted, CommandError, PySparkException, Py4JError, OSError):
+        except (Interrupted, Stopped, CommandError, PySparkException, Py4JError, OSError):
             return "the position of the last commit"
 
     def _kafka(self, spark: SparkSession) -> dict[str, str]:

@@ -73,13 +73,17 @@ OPTIONS = (
 # As for the JVM itself. The archive contains verified classes, so the verification cannot be left out.
 DUMP_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 UNUSED_S = 30 * 86_400.0  # an archive of 200 MB that no JVM has used for so long belongs to an old version
-CLASSES = "classes"  # the file in the directory of a JVM that lists its classes
+# Files in the directory of a JVM: a list of its classes, its process ID, and a marker which means that it must not start.
+CLASSES, PID, ENDED = "classes", "pid", "ended"
 # Directories with the configuration of Hadoop. An archive allows only jars before them.
 CONFIGURATION_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 # A terminal sends signals to the whole process group. The JVM ignores them, because its parent stops the query first.
+# The script becomes the JVM, so both have the same process ID.
 SCRIPT = """#!/bin/sh
 trap '' INT TERM HUP
+echo $$ > {pid}
+[ -e {ended} ] && kill -KILL $$
 export SPARK_HOME={home}
 exec {java} @{options} org.apache.spark.deploy.SparkSubmit "$@"
 """
@@ -114,10 +118,17 @@ def write_launcher(directory: Path, heap: str, more_options: Iterable[str], more
     options = _write_options(directory / "options", [*OPTIONS, *MODULE_OPTIONS, sharing, *own, "-cp", path])
     script = directory / "bin" / "spark-submit"
     script.parent.mkdir()
-    script.write_text(
-        _filled(SCRIPT, home=Path(pyspark.__file__).parent, java=runtime.java_executable(), options=options)
-    )
+    home, java = Path(pyspark.__file__).parent, runtime.java_executable()
+    files = {"pid": directory / PID, "ended": directory / ENDED}
+    script.write_text(_filled(SCRIPT, home=home, java=java, options=options, **files))
     script.chmod(0o700)
+
+
+def end(directory: Path) -> None:
+    """End the JVM of this directory, or keep it from starting. A signal handler may call this at any time."""
+    (directory / ENDED).touch()  # before the process ID is read, because the script may be about to write it
+    with suppress(OSError, ValueError):
+        os.kill(int((directory / PID).read_text()), signal.SIGKILL)
 
 
 def _filled(script: str, **paths: Path) -> str:

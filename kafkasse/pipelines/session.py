@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from kafkasse.errors import CommandError
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm, private_spark, temporary
-from kafkasse.pipelines.supervisor import Crashed, Interrupted
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
 # occupies a slot all the time, but it is mostly idle.
@@ -93,10 +93,11 @@ def session(
     Raises:
         CommandError: Java is missing or does not start, or the heap is too small.
         Crashed: Spark did not start, or the JVM exited while the block ran.
+        Stopped: SIGINT or SIGTERM arrived while Spark was starting, and its handler raised no exception.
     """
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
-    with temporary.directory("kafkasse-spark-") as directory:
+    with _signals_sent_again(), temporary.directory("kafkasse-spark-") as directory:
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
         settings |= {"spark.master": master} if master else {}
         try:
@@ -107,7 +108,7 @@ def session(
             yield spark
             with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the JVM has ended
                 spark.stop()
-        except (CommandError, Interrupted):
+        except (CommandError, Interrupted, Stopped):
             raise
         except Exception as error:
             _check_jvm(error)
@@ -133,7 +134,7 @@ class Sessions:
         """Provide the session, and start it if necessary.
 
         Raises:
-            CommandError, Crashed: see session().
+            CommandError, Crashed, Stopped: see session().
         """
         if self._opened is None:
             stack = ExitStack()
@@ -223,7 +224,7 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     )
     # Spark's default for Python is `python3` on PATH.
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    with _environment({"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}), _delayed_signals():
+    with _environment({"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}), _ended_by_signals(directory):
         try:
             return _get_or_create(chosen)
         except PySparkRuntimeError as error:
@@ -261,23 +262,47 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _delayed_signals() -> Iterator[None]:
-    """Handle SIGINT and SIGTERM after the block. An exception while PySpark starts the JVM would leave the JVM running."""
+def _ended_by_signals(directory: Path) -> Iterator[None]:
+    """End the JVM of this directory at SIGINT or SIGTERM, so that the block fails.
+
+    The handler raises no exception, because an exception while PySpark starts the JVM would leave the JVM running.
+
+    Raises:
+        Stopped: a signal arrived.
+    """
     if threading.current_thread() is not threading.main_thread():  # Python calls handlers only in the main thread
         yield
         return
     received: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        jvm.end(directory)
+
+    handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except KeyboardInterrupt:  # from PySpark's own handler, which it installs near the end of the start
+        received.append(signal.SIGINT)
+    except Exception:
+        if not received:
+            raise
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for each in received:
-            signal.raise_signal(each)
+    if received:
+        raise Stopped(*received)
+
+
+@contextmanager
+def _signals_sent_again() -> Iterator[None]:
+    """Send the signals that have ended the start of Spark again, to the handlers of the command."""
+    try:
+        yield
+    except Stopped as stopped:
+        for number in stopped.args:
+            signal.raise_signal(number)
+        raise
 
 
 def _end_jvm() -> None:

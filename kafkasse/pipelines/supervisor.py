@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from queue import Empty, SimpleQueue
 
@@ -54,6 +55,10 @@ class Crashed(Interrupted):
     def __init__(self, reason: str, *, committed: bool = False) -> None:
         super().__init__(reason)
         self.committed = committed
+
+
+class Stopped(Exception):
+    """Signals ended Spark while Spark was starting. The arguments are their numbers."""
 
 
 class StopRequests:
@@ -123,7 +128,8 @@ def supervise(
     while True:
         report(State.STARTING, "")
         try:
-            attempt()
+            with suppress(Stopped):
+                attempt()
         except Unavailable as interruption:
             waits += 1
             state, reason, backoff_s = State.WAITING, str(interruption), _backoff_s(waits)

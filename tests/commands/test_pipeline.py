@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -40,9 +41,9 @@ from kafkasse.pipelines.queries.topn import topn
 top_3 = Pipeline("top-3", source="countries", query=topn, sink="top-3")
 """
 
-KILLED_JAVA = """#!/bin/sh
+FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.version = 17" >&2; exit;; esac
-kill -9 $$
+{start}
 """
 
 
@@ -69,11 +70,11 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def killed_java(home: Path) -> str:
-    """A Java home whose JVMs are killed while they start."""
+def fake_java(home: Path, start: str) -> str:
+    """A Java home whose JVMs run a command of the shell instead of starting."""
     java = home / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(KILLED_JAVA.format(home=home))
+    java.parent.mkdir(parents=True)
+    java.write_text(FAKE_JAVA.format(home=home, start=start))
     java.chmod(0o700)
     return str(home)
 
@@ -144,11 +145,28 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
     assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_does_not_wait_for_spark(topics: Topics, tmp_path: Path, number: int, code: int) -> None:
+    """It ends the JVM, which here never starts. No process and no file is left, and the log contains no error."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    java = fake_java(tmp_path / "java", "exec sleep 600")
+    with pipeline(*run_words(topics), TMPDIR=str(temporary), JAVA_HOME=java) as process:
+        while not list(temporary.glob("*/bin/spark-submit")):
+            time.sleep(0.05)
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+
+    assert (code, "", []) == (process.returncode, out, list(temporary.iterdir()))
+    assert ["starting", "stopped"] == re.findall(r"state=(\w+)", err)
+    assert 2 == len(err.splitlines())
+
+
 def test_a_missing_topic_is_reported_before_spark_starts(topics: Topics, tmp_path: Path) -> None:
     """Spark takes seconds to start. Here, it cannot start at all."""
     topics.cluster.delete(topics.sink)
 
-    code, out, err = output(*run_words(topics), JAVA_HOME=killed_java(tmp_path))
+    code, out, err = output(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$"))
 
     assert (1, "") == (code, out)
     assert f"the topic {topics.sink} does not exist; create it first" in err
@@ -156,7 +174,7 @@ def test_a_missing_topic_is_reported_before_spark_starts(topics: Topics, tmp_pat
 
 def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, tmp_path: Path) -> None:
     """The system may kill it, for example because there is too little memory. The pipeline backs off, and tries again."""
-    with pipeline(*run_words(topics), JAVA_HOME=killed_java(tmp_path)) as process:
+    with pipeline(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$")) as process:
         warnings = (line for line in iter(process.stderr.readline, "") if "WARNING" in line)
         restarts = [next(warnings), next(warnings)]
         process.terminate()
@@ -165,6 +183,26 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, t
     assert "Spark's JVM was killed by signal 9; restarting in 1 s" in restarts[0]
     assert "Spark's JVM was killed by signal 9; restarting in 2 s" in restarts[1]
     assert 0 == process.returncode
+
+
+@takes_minutes
+def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> None:
+    """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
+    with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
+        while not list(tmp_path.glob("*/blockmgr-*")):
+            time.sleep(0.05)
+        (jvm,) = children(process)
+        os.kill(jvm, signal.SIGKILL)
+        log = [next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)]
+        while not list(tmp_path.glob("*/blockmgr-*")):
+            time.sleep(0.05)
+        process.terminate()
+        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    assert "Spark's JVM was killed by signal 9; restarting in 1 s" in log[0]
+    assert ["starting", "stopped"] == re.findall(r"state=(\w+)", err)
+    assert 2 == len(err.splitlines())
+    assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
 
 
 @takes_minutes

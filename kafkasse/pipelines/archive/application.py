@@ -85,6 +85,8 @@ class _Application:
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
+        if self.stop.wait(0.0):
+            return
         with self.sessions.use() as spark:
             self.stop.install()  # again, because PySpark has installed its own handler
             spark.sparkContext.setLogLevel(self.options.log_level)
