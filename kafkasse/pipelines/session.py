@@ -38,6 +38,7 @@ TOO_SMALL = ("INVALID_DRIVER_MEMORY", "INVALID_EXECUTOR_MEMORY")
 # PySpark logs some of the exceptions that it raises, with the stack trace of the JVM. The commands report them in one line.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 OUT_OF_MEMORY = 3  # the JVM's exit code because of -XX:+ExitOnOutOfMemoryError
+NO_LOCAL_DIRECTORY = 53  # Spark's exit code if it cannot create a directory in any of spark.local.dir
 
 # Pipelines need these settings, both locally and on a cluster.
 SETTINGS = {
@@ -151,7 +152,8 @@ class Sessions:
     def archive_classes(self) -> None:
         """Start to create the archive from which the next JVMs load their classes, unless it exists."""
         if self._opened and not started_by_spark_submit() and self._archiving is None:
-            self._archiving = jvm.create_archive(Path(self._opened[0].conf.get("spark.local.dir") or ""))
+            directory = private_spark.java(self._opened[0]).java.lang.System.getProperty("java.io.tmpdir")
+            self._archiving = jvm.create_archive(Path(directory))
 
     def close(self) -> None:
         """Stop the session. Ignore errors of a JVM that has ended."""
@@ -192,6 +194,8 @@ def _check_jvm(error: Exception) -> None:
 def _explain_exit(code: int) -> str:
     if code == OUT_OF_MEMORY:
         return "Spark's JVM ran out of memory; give it a larger heap with --memory"
+    if code == NO_LOCAL_DIRECTORY:
+        return "Spark cannot create a directory in spark.local.dir; use another directory, or change its permissions"
     return f"Spark's JVM was killed by signal {-code}" if code < 0 else f"Spark's JVM exited with code {code}"
 
 
@@ -212,8 +216,8 @@ def _get_or_create(settings: Mapping[str, str]) -> SparkSession:
 
 def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     master = settings.get("spark.master", MASTER)
-    chosen = LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {}) | settings
-    chosen |= {"spark.master": master, "spark.local.dir": str(directory)}
+    chosen = {"spark.local.dir": str(directory)} | LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {})
+    chosen |= settings | {"spark.master": master}
     if not is_local(master):  # the executors load these jars from the driver
         chosen["spark.jars"] = ",".join([*map(str, jvm.connector_jars()), *filter(None, [chosen.get("spark.jars")])])
     jvm.write_launcher(

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
+from kafkasse.pipelines.jvm import connector_jars
 from tests.pipelines.countries import country, top
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
@@ -215,6 +216,52 @@ def test_ctrl_c_ends_a_check_while_spark_starts(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
 
     assert (130, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+
+
+def using(path: Path) -> list[int]:
+    """The processes whose arguments contain this path."""
+    found = []
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if str(path).encode() in arguments.read_bytes():
+                found.append(int(arguments.parent.name))
+    return found
+
+
+@takes_minutes
+def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path: Path) -> None:
+    """No process and no file is left. Spark uses the directory that the user has set for its files."""
+    cache, local, temporary = (tmp_path / name for name in ("cache", "local", "temporary"))
+    for directory in (cache, temporary):
+        directory.mkdir()
+    for jar in connector_jars():
+        (cache / jar.name).symlink_to(jar)
+    topics.send(country("FR", 5))
+    words = run_words(topics, "--conf", f"spark.local.dir={local}")
+    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_CACHE_DIR=str(cache)) as process:
+        while not (options := list(temporary.glob("*/archive-options"))) or not using(options[0]):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        files = list(local.iterdir())
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    assert 130 == process.returncode
+    assert [] == using(tmp_path)
+    assert files
+    assert [] == [*local.iterdir(), *temporary.iterdir(), *cache.glob("*.jsa"), *cache.glob("*.new")]
+
+
+@takes_minutes
+def test_a_local_directory_that_cannot_be_used_is_an_error(topics: Topics, tmp_path: Path) -> None:
+    """The reason names the setting."""
+    (tmp_path / "file").touch()
+    with pipeline(*run_words(topics, "--conf", f"spark.local.dir={tmp_path / 'file'}")) as process:
+        warning = next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)
+        process.terminate()
+        process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    assert "Spark cannot create a directory in spark.local.dir" in warning
 
 
 @takes_minutes
