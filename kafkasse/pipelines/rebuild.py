@@ -114,15 +114,23 @@ class _Rebuild:
         return new, generation
 
     def _fits(self, unfinished: str) -> bool:
-        """Return whether the pipeline can continue an interrupted rebuild. Its definition may have changed since then."""
+        """Return whether the pipeline can continue an interrupted rebuild.
+
+        Its definition may have changed since then, or its topics may have been deleted.
+        """
         if self.files.read(f"{unfinished}/{FILE}") is None:
             return False
         _, state = start.query_of(self.spark, self.pipeline, self.kafka)
-        changes = self._manifest(unfinished).changes(self.pipeline, state)
-        if changes:
-            reason = "; ".join(changes)
-            logger.warning("rebuild: restarting from the beginning, because the pipeline has changed: %s", reason)
-        return not changes
+        reasons = [
+            f"the pipeline has changed: {each}" for each in self._manifest(unfinished).changes(self.pipeline, state)
+        ]
+        suffix = unfinished.removeprefix(self.first)
+        with Admin(self.spark, self.kafka) as admin:
+            missing = {f"{sink}{suffix}" for sink in self.pipeline.sink_topics} - admin.names()
+        reasons += [f"the topic {topic} does not exist" for topic in sorted(missing)]
+        if reasons:
+            logger.warning("rebuild: restarting from the beginning, because %s", "; ".join(reasons))
+        return not reasons
 
     def _discard(self, unfinished: str) -> None:
         """Delete the checkpoint and the topics of a rebuild."""

@@ -103,6 +103,25 @@ def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, t
     assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
 
 
+@takes_minutes
+def test_starts_again_without_its_topics(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """A rebuild that was killed while it was discarded has no topics. To continue it would write tombstones for all keys."""
+    old, new = pipeline(topics, "old"), pipeline(topics, "new")
+    topics.send((b"a", b"1"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rebuild._Rebuild, "_copy", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+    [staging] = staging_topics(topics)
+    topics.cluster.delete(staging)
+
+    assert rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+
+    assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
+
+
 def largest(type_: str) -> Pipeline:
     """A pipeline whose state has a column of this type. Its settings do not depend on the type."""
 
