@@ -36,6 +36,7 @@ from kafkasse.pipelines import (
 from kafkasse.pipelines.checkpoint import Offsets
 from kafkasse.pipelines.lag import LagReader
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.skipped import MAX_SKIPPED
 from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offsets, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, Stopped, StopRequests, log_state, supervise
@@ -89,7 +90,7 @@ def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callabl
     status = Status.of(pipeline)
     with metrics.serving(options.metrics_bind, status), closing(sessions), ExitStack() as resources:
         application = _Application(pipeline, options, sessions, resources, stop, ready, status)
-        supervise(application.attempt, stop, application.report, application.position)
+        supervise(application.attempt, stop, application.report, application.position, application.skip)
 
 
 @dataclass
@@ -108,6 +109,7 @@ class _Application:
     lag_reader: LagReader | None = None
     processed: Position = field(default_factory=dict)
     measured_at_s: float = -math.inf
+    skipped: int = 0  # records
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
@@ -144,7 +146,7 @@ class _Application:
                 partial(self.started, spark, kafka),
                 partial(self.polled, spark, kafka),
             )
-            if self.options.rebuild and not self.is_rebuilt:
+            if self._is_rebuilding():
                 self.is_rebuilt = rebuild.run(spark, self.pipeline, kafka, directory, self.stop)
                 if not self.is_rebuilt:
                     return
@@ -209,6 +211,29 @@ class _Application:
                 return failing_record.find(spark, self.pipeline, self._kafka(spark), self._checkpoints(spark))
         except (Interrupted, Stopped, CommandError, PySparkException, Py4JError, OSError):
             return "the position of the last commit"
+
+    def skip(self, crash: Crashed) -> str:
+        """Turn the records that the query cannot process into dead letters, and skip them. Returns how many, or ""."""
+        if not crash.data_error:
+            return ""
+        try:
+            with self.sessions.use() as spark:
+                kafka, directory = self._kafka(spark), self._checkpoints(spark)
+                path = rebuild.unfinished(spark, self.pipeline, kafka, directory) if self._is_rebuilding() else None
+                path = path or runner.checkpoint_path(spark, self.pipeline, kafka, directory)
+                limit = MAX_SKIPPED - self.skipped
+                found = failing_record.skip(spark, self.pipeline, kafka, path, crash.data_error, limit)
+        except (Interrupted, CommandError, PySparkException, Py4JError, OSError) as error:
+            logger.warning("cannot skip the records that fail: %s", failures.first_line_of(error))
+            return ""
+        for each in found:
+            logger.warning("dead letters: the query fails for %s", each)
+        self.skipped += len(found)
+        self.status.rejected(len(found))
+        return f"{len(found)} records, which are dead letters now" if found else ""
+
+    def _is_rebuilding(self) -> bool:
+        return self.options.rebuild and not self.is_rebuilt
 
     def _kafka(self, spark: SparkSession) -> dict[str, str]:
         return topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)

@@ -11,10 +11,12 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import kafkasse
-from kafkasse.pipelines import written
+from kafkasse.pipelines import dead_letters, written
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import FILE, Manifest, State, plain_settings
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.skipped import FILE as SKIPPED
+from kafkasse.pipelines.skipped import Skipped
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
 PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild whose results are not in the sinks yet
@@ -98,6 +100,31 @@ def last_commit(spark: SparkSession, checkpoint: str) -> Offsets:
         if line.startswith("{"):
             offsets |= json.loads(line)
     return offsets
+
+
+def start_offsets(spark: SparkSession, checkpoint: str) -> Offsets:
+    """Return the offsets with which the query starts: those of the last commit, or those of its first start."""
+    if committed := last_commit(spark, checkpoint):
+        return committed
+    files = Files(spark)
+    offsets: Offsets = {}
+    for source in files.names(f"{checkpoint}/sources"):
+        text = files.read(f"{checkpoint}/sources/{source}/0") or ""
+        offsets |= json.loads(text[text.index("{") :]) if "{" in text else {}
+    return offsets
+
+
+def skipped(spark: SparkSession, checkpoint: str) -> Skipped:
+    """Return the skipped records that the queries of a pipeline have not passed. The others are removed from the file."""
+    files, path = Files(spark), f"{checkpoint}/{SKIPPED}"
+    listed = Skipped.parse(files.read(path))
+    letters = dead_letters.checkpoint_of(checkpoint)
+    found = listed.after(last_commit(spark, checkpoint))
+    if files.exists(letters):  # this query may be behind the other one
+        found = found.plus(listed.after(last_commit(spark, letters)).records)
+    if found != listed:
+        files.write(path, found.text())
+    return found
 
 
 def last_commit_ms(spark: SparkSession, checkpoint: str, manifest: Manifest) -> int:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import contract, result, topics
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.skipped import Skipped
 
 INTERVAL_S = 5.0
 POLL_INTERVAL_S = 1.0
@@ -88,7 +89,13 @@ def checkpoint_of(pipeline: str) -> str:
 
 @contextmanager
 def running(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, topic: str, max_bytes: int
+    spark: SparkSession,
+    pipeline: Pipeline,
+    kafka: dict[str, str],
+    checkpoint: str,
+    topic: str,
+    max_bytes: int,
+    skipped: Skipped,
 ) -> Iterator[None]:
     """Write the dead letters of the pipeline until the block ends. In mode `once`, wait until all are written.
 
@@ -97,8 +104,9 @@ def running(
         checkpoint: the checkpoint of the pipeline.
         topic: the topic for dead letters.
         max_bytes: the size of its largest record.
+        skipped: the records that are not read, because they are dead letters already.
     """
-    bad = bad_records(pipeline, topics.read_all(spark, kafka, pipeline))
+    bad = bad_records(pipeline, topics.read_all(spark, kafka, pipeline, skipped))
     if bad is None:
         yield
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 
 from kafkasse.errors import CommandError
@@ -21,6 +22,19 @@ NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableExcept
 REGISTRY = re.compile(  # the messages of SchemaRegistry.java
     r"^Caused by: java\.lang\.IllegalStateException: (the schema registry (rejects|does not respond).*)", re.M
 )
+# The condition of an exception of SQL's class 22 (data exceptions), or of Spark's raise_error().
+DATA_ERROR = re.compile(
+    r"\[(?!KAFKA_)([A-Z][\w.]+)\](?:(?!\n\tat |\nCaused by: ).)*? SQLSTATE: (?:22|P0001)", re.DOTALL
+)
+PYTHON_EXCEPTION, TRACEBACK = "[PYTHON_EXCEPTION]", "Traceback (most recent call last):"
+NO_DATA_ERRORS = (
+    KAFKA_ERRORS,
+    "java.lang.OutOfMemoryError",
+    "SparkOutOfMemoryError",
+    "ExecutorLostFailure",
+    "Python worker exited",
+)
+NO_DATA_ERRORS_OF_PYTHON = (OSError, MemoryError, ImportError, EOFError, SystemExit, KeyboardInterrupt)
 PERMANENT = {
     "OffsetOutOfRangeException": (
         "Kafka deleted records before the pipeline read them; use a new --checkpoint to start with the oldest record that "
@@ -60,7 +74,38 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
         return CommandError(registry[1]) if registry[2] == "rejects" else Unavailable(registry[1])
     if any(KAFKA_ERRORS + name in reason for name in NO_KAFKA):
         return Unavailable("Kafka does not respond")
-    return Crashed(f"Spark ended the query: {_first_line(reason)}", committed=committed)
+    return Crashed(f"Spark ended the query: {first_line(reason)}", committed=committed, data_error=data_error(reason))
+
+
+def data_error(reason: str) -> str:
+    """Return the kind of error that a query has raised for a record, such as `DIVIDE_BY_ZERO` or `ValueError`.
+
+    An error that may have another cause than the record gives "": for example, a lack of memory, a lost executor, Kafka, or
+    a service or a file that a Python function uses.
+
+    Args:
+        reason: the text of Spark's exception, with the exceptions that caused it.
+    """
+    if any(name in reason for name in NO_DATA_ERRORS):
+        return ""
+    if PYTHON_EXCEPTION in reason:
+        name = _python_error(reason).partition(":")[0]
+        is_other = name.endswith("MemoryError") or issubclass(_builtin_error(name), NO_DATA_ERRORS_OF_PYTHON)
+        return "" if is_other else name
+    found = DATA_ERROR.search(reason)
+    return found[1] if found else ""
+
+
+def _builtin_error(name: str) -> type[BaseException]:
+    """Return Python's class with this name, also for a class of a library such as `requests.exceptions.ConnectionError`."""
+    found = getattr(builtins, name.rpartition(".")[2], None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else Exception
+
+
+def _python_error(reason: str) -> str:
+    """Return the exception at the end of Python's traceback, such as `ValueError: not a number`."""
+    lines = reason.rpartition(TRACEBACK)[2].splitlines()[1:]
+    return next((line for line in lines if line and not line[0].isspace()), "an exception of Python")
 
 
 def missing_topic(topic: str) -> CommandError:
@@ -99,7 +144,7 @@ def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | Una
 def first_line_of(error: Exception) -> str:
     """Return the first line of an exception of Spark, whose text is in the JVM and may be lost with it."""
     try:
-        return _first_line(str(error))
+        return first_line(str(error))
     except Exception:  # noqa: BLE001 - any error of the connection to the JVM
         return "its JVM has ended"
 
@@ -111,7 +156,9 @@ def message(error: BaseException) -> str:
     return " ".join((found[0] if found else text).split())[:MAX_MESSAGE_CHARACTERS]
 
 
-def _first_line(reason: str) -> str:
-    """Return the innermost cause, which is closest to the problem, or else the first line."""
+def first_line(reason: str) -> str:
+    """Return the exception of Python, or the innermost cause, which is closest to the problem, or else the first line."""
+    if PYTHON_EXCEPTION in reason and TRACEBACK in reason:
+        return _python_error(reason)[:MAX_REASON_CHARACTERS]
     causes = [line.removeprefix("Caused by: ") for line in reason.splitlines() if line.startswith("Caused by: ")]
     return (causes or reason.splitlines() or ["no reason given"])[-1 if causes else 0][:MAX_REASON_CHARACTERS]

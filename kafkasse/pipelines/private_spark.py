@@ -79,6 +79,12 @@ def exception_text(spark: SparkSession, exception: Any) -> str:
     return str(java(spark).org.apache.spark.util.Utils.exceptionString(exception))
 
 
+def error_text(spark: SparkSession, error: Exception) -> str:
+    """Return an exception that PySpark or Py4J has raised as text, with all of the Java exceptions that caused it."""
+    java_exception = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    return exception_text(spark, java_exception) if java_exception is not None else str(error) or type(error).__name__
+
+
 def java_query(query: StreamingQuery) -> Any:
     """Return the Java object of a query."""
     return query._jsq

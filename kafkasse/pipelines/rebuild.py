@@ -57,6 +57,20 @@ def run(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], director
     return _Rebuild(spark, pipeline, kafka, first, files, stop).run()
 
 
+def unfinished(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], directory: str) -> str | None:
+    """Return the newest checkpoint of an unfinished rebuild, or None if there is none."""
+    files = Files(spark)
+    first = runner.first_checkpoint(spark, pipeline, kafka, directory)
+    found = [each for each in _of_pipeline(files, first) if files.exists(f"{each}/{checkpoints.PENDING}")]
+    return max(found, key=lambda each: files.changed_at_ms(each) or 0, default=None)
+
+
+def _of_pipeline(files: Files, first: str) -> list[str]:
+    """Return all checkpoints of a pipeline."""
+    directory, _, name = first.rpartition("/")
+    return [f"{directory}/{each}" for each in files.names(directory) if checkpoints.first_of(each) == name]
+
+
 @dataclass(frozen=True)
 class _Rebuild:
     spark: SparkSession
@@ -158,9 +172,7 @@ class _Rebuild:
 
     def _others(self, new: str) -> list[str]:
         """Return the other checkpoints of the pipeline."""
-        directory, _, name = self.first.rpartition("/")
-        paths = (f"{directory}/{each}" for each in self.files.names(directory) if checkpoints.first_of(each) == name)
-        return [path for path in paths if path != new]
+        return [path for path in _of_pipeline(self.files, self.first) if path != new]
 
     def _wait_for_end_of_others(self, new: str) -> bool:
         """Wait until the runs with other checkpoints have ended. They end by themselves: they have lost their lease."""

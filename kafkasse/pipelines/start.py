@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -18,6 +18,7 @@ from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import State
 from kafkasse.pipelines.operators import engines
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.skipped import Skipped
 from kafkasse.pipelines.supervisor import Unavailable
 
 MAX_REASON_CHARACTERS = 300
@@ -42,12 +43,13 @@ def started(
     """
     with lease.exclusive(Files(spark), checkpoint):
         try:
-            records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging)
+            skipped = checkpoints.skipped(spark, checkpoint)
+            records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging, skipped)
         except Py4JJavaError as error:
             reason = str(error.java_exception.getMessage()).splitlines()[0][:MAX_REASON_CHARACTERS]
             raise Unavailable(f"Kafka or the file system of the checkpoint does not respond: {reason}") from error
-        kafka = {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
-        with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters]):
+        kafka = with_request_size(kafka, max_bytes)
+        with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters], skipped):
             query = topics.write(records, kafka, pipeline, checkpoint)
             try:
                 with lease.held(spark, query, checkpoint) if not staging else nullcontext():
@@ -56,23 +58,25 @@ def started(
                 query.stop()
 
 
-def query_of(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[DataFrame, State]:
+def query_of(
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], skipped: Skipped = topics.NOTHING
+) -> tuple[DataFrame, State]:
     """Return the rows of the pipeline's query, and the fields in the state of its operators."""
     with engines.recording(pipeline.mode) as state:
-        return result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline)), state
+        return result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline, skipped)), state
 
 
 def _records(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str, skipped: Skipped
 ) -> tuple[DataFrame, str, dict[str, int]]:
     """Return the records to write, the topic for dead letters, and the largest record of each topic."""
-    rows, state = query_of(spark, pipeline, kafka)
+    rows, state = query_of(spark, pipeline, kafka, skipped)
     manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint, state)
     if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
         raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
     for each in (checkpoint, dead_letters.checkpoint_of(checkpoint)):
         checkpoints.remove_unfinished(spark, each)
-    letters, max_bytes = _prepare(spark, pipeline, kafka)
+    letters, max_bytes = prepare(spark, pipeline, kafka)
     if not is_new and "version" in rows.columns:
         since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
         found = written.since(spark, kafka, [f"{sink}{staging}" for sink in pipeline.sink_topics], since_ms)
@@ -84,7 +88,12 @@ def _records(
     return records, letters, max_bytes
 
 
-def _prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
+def with_request_size(kafka: dict[str, str], max_bytes: Mapping[str, int]) -> dict[str, str]:
+    """Return the settings of a producer whose requests can contain the largest record of each topic."""
+    return {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
+
+
+def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
     """Create the topic for dead letters if it does not exist. Returns its name, and the largest record of each topic."""
     letters = pipeline.dead_letters or f"{pipeline.sink_topics[0]}.dead-letters"
     with Admin(spark, kafka) as admin:

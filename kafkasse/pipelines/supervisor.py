@@ -50,11 +50,13 @@ class Crashed(Interrupted):
     Args:
         reason: one sentence.
         committed: whether the attempt committed a batch before it failed.
+        data_error: the kind of the error if a record may have caused it; see failures.data_error().
     """
 
-    def __init__(self, reason: str, *, committed: bool = False) -> None:
+    def __init__(self, reason: str, *, committed: bool = False, data_error: str = "") -> None:
         super().__init__(reason)
         self.committed = committed
+        self.data_error = data_error
 
 
 class Stopped(Exception):
@@ -112,6 +114,7 @@ def supervise(
     stop: StopRequests,
     report: Callable[[State, str], None],
     position: Callable[[], str],
+    skip: Callable[[Crashed], str] = lambda _: "",
 ) -> None:
     """Call `attempt` until it returns, with exponential backoff after failures.
 
@@ -120,9 +123,12 @@ def supervise(
         stop: a stop request ends the waiting between two attempts.
         report: receives each state and its reason.
         position: returns the position at which the pipeline fails, such as "countries, partition 0, offset 17".
+        skip: called after MAX_CRASHES crashes in a row. It makes the next attempt skip the records that cause them, and
+            returns which records it skips, or "" if it has found none.
 
     Raises:
-        CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, or `attempt` raised it.
+        CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, and `skip` has found no record, or
+            `attempt` raised it.
     """
     crashes = waits = 0
     while True:
@@ -136,6 +142,10 @@ def supervise(
         except Crashed as crash:
             waits = 0
             crashes = 1 if crash.committed else crashes + 1
+            if crashes == MAX_CRASHES and (skipped := skip(crash)):
+                crashes = 0
+                report(State.RESTARTING, f"{crash}; restarting without {skipped}")
+                continue
             if crashes == MAX_CRASHES:
                 reason = f"the pipeline failed {crashes} times in a row without progress at {position()}: {crash}"
                 report(State.FAILED, reason)

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark, tables
 from kafkasse.pipelines.pipeline import Pipeline, Source
+from kafkasse.pipelines.skipped import Skipped
 from kafkasse.pipelines.supervisor import Unavailable
 
 # Real-time mode processes a record as soon as it arrives, and commits at this interval. A longer interval means that more
@@ -26,6 +28,7 @@ BATCH_S = 10
 MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
 READ_COMMITTED = {"isolation.level": "read_committed"}
+NOTHING = Skipped()
 
 
 def check_reachable(bootstrap_servers: str) -> None:
@@ -65,17 +68,26 @@ def client_settings(spark: SparkSession, properties: str, bootstrap_servers: str
     }
 
 
-def read(spark: SparkSession, kafka: dict[str, str], source: Source) -> DataFrame:
-    """Read the topic from the source's start, or from the checkpoint. Records of aborted transactions are left out."""
+def read(spark: SparkSession, kafka: dict[str, str], source: Source, skipped: Skipped = NOTHING) -> DataFrame:
+    """Read the topic from the source's start, or from the checkpoint, without skipped records and aborted transactions."""
     if source.table:
         return tables.latest(read_now(spark, kafka, source.topic))
     options = _reader(kafka, source.topic) | _start(source) | _rate_limit(source)
-    return spark.readStream.format("kafka").options(**options).load()
+    return without(spark.readStream.format("kafka").options(**options).load(), source.topic, skipped)
 
 
-def read_all(spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline) -> dict[str, DataFrame]:
+def read_all(
+    spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline, skipped: Skipped = NOTHING
+) -> dict[str, DataFrame]:
     """Read all sources of the pipeline. Returns new rows of each source by its name."""
-    return {name: read(spark, kafka, source) for name, source in pipeline.sources.items()}
+    return {name: read(spark, kafka, source, skipped) for name, source in pipeline.sources.items()}
+
+
+def without(rows: DataFrame, topic: str, skipped: Skipped) -> DataFrame:
+    """Return the records of a topic that are not skipped."""
+    for partition, offsets in skipped.offsets(topic).items():
+        rows = rows.where((F.col("partition") != partition) | ~F.col("offset").isin(offsets))
+    return rows
 
 
 def read_now(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:

@@ -67,6 +67,24 @@ def test_a_crash_loop_ends_with_the_position() -> None:
         run(failing(*[Crashed("divided by zero")] * supervisor.MAX_CRASHES))
 
 
+def test_a_crash_loop_continues_without_the_records_that_cause_it() -> None:
+    """Each crash loop skips records, until there is nothing to skip."""
+    crashes = [Crashed("divided by zero", data_error="DIVIDE_BY_ZERO") for _ in range(2 * supervisor.MAX_CRASHES)]
+    skipped = iter(["1 records", ""])
+    reasons: list[str] = []
+    seen: list[Crashed] = []
+
+    def skip(crash: Crashed) -> str:
+        seen.append(crash)
+        return next(skipped)
+
+    with pytest.raises(CommandError, match="failed 5 times in a row"):
+        supervise(failing(*crashes), Waits(), lambda _, reason: reasons.append(reason), lambda: "t", skip)
+
+    assert [crashes[4], crashes[9]] == seen
+    assert "divided by zero; restarting without 1 records" in reasons
+
+
 def test_a_commit_between_two_crashes_is_progress() -> None:
     """A pipeline that commits between its crashes is restarted forever."""
     backoffs = Waits()

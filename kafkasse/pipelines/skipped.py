@@ -1,0 +1,62 @@
+"""The records that a query cannot process, and that a pipeline therefore leaves out. They are dead letters. No I/O.
+
+The list is a small file in the checkpoint, so that a restart skips the records too. A record is removed from the list when
+the queries have committed an offset after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+FILE = "kafkasse-skipped.json"  # in the directory of the checkpoint: {"orders": {"0": [17, 18]}}
+MAX_SKIPPED = 20  # in one run, and in the list. A query that fails for more records is broken, and not its data.
+
+Record: TypeAlias = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A set of records, by their positions."""
+
+    records: frozenset[Record] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str | None) -> Skipped:
+        """Parse the content of the file. None: the file does not exist."""
+        found = json.loads(text) if text else {}
+        return cls(
+            frozenset(
+                (topic, int(partition), offset)
+                for topic, partitions in found.items()
+                for partition, offsets in partitions.items()
+                for offset in offsets
+            )
+        )
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for topic, partition, offset in sorted(self.records):
+            found.setdefault(topic, {}).setdefault(str(partition), []).append(offset)
+        return json.dumps(found)
+
+    def offsets(self, topic: str) -> dict[int, list[int]]:
+        """Return the offsets of the skipped records of a topic, by partition."""
+        found: dict[int, list[int]] = {}
+        for _, partition, offset in sorted(each for each in self.records if each[0] == topic):
+            found.setdefault(partition, []).append(offset)
+        return found
+
+    def plus(self, records: Iterable[Record]) -> Skipped:
+        """Return these records and more."""
+        return Skipped(self.records.union(records))
+
+    def after(self, committed: Mapping[str, Mapping[str, int]]) -> Skipped:
+        """Return the records that a query with this commit (topic -> partition -> the next offset) has not passed."""
+        return Skipped(
+            frozenset(each for each in self.records if each[2] >= committed.get(each[0], {}).get(str(each[1]), 0))
+        )

@@ -1,0 +1,241 @@
+"""A record for which a query raises an exception becomes a dead letter, and the pipeline continues without it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafkasse.commands.pipeline import replay_dead_letters
+from kafkasse.pipelines import Pipeline, checkpoint, failing_record
+from kafkasse.pipelines.pipeline import Mode, Source
+from kafkasse.pipelines.runner import Attempt, checkpoint_path
+from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
+from kafkasse.pipelines.supervisor import Crashed, StopRequests
+from tests.commands.test_pipeline import EXIT_TIMEOUT_S, output, pipeline, run_words
+from tests.pipelines.full import takes_minutes
+from tests.pipelines.test_sink import read
+from tests.pipelines.topics import Topics
+
+DOUBLED = """
+from kafkasse.pipelines import Pipeline
+from pyspark.sql import functions as F
+
+
+@F.udf("string")
+def double(value):
+    return str(2 * int(value))
+
+
+def query(numbers):
+    return numbers.select("key", double("value").alias("value"))
+
+
+doubled = Pipeline("doubled", "numbers", query, "doubled")
+"""
+
+
+def doubled(numbers: DataFrame) -> DataFrame:
+    """A query of the user's own, whose Python function raises an exception for a value that is no number."""
+    double = F.udf(lambda value: str(2 * int(value)), "string")
+    return numbers.select("key", double("value").alias("value"))
+
+
+class Run:
+    """A pipeline with a single-record failure, run in the session of the test."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
+        self.spark, self.topics, self.directory = spark, topics, str(directory)
+
+    def pipeline(self, query: Callable[[DataFrame], DataFrame] = doubled, mode: Mode = "once") -> Pipeline:
+        return Pipeline("doubled", self.topics.source, query, self.topics.sink, mode=mode)
+
+    def run(self, pipeline: Pipeline) -> None:
+        Attempt(
+            pipeline, self.topics.kafka, self.directory, StopRequests(), lambda *_: None, lambda _: None, drains=False
+        ).run(self.spark)
+
+    def crash(self, pipeline: Pipeline) -> Crashed:
+        with pytest.raises(Crashed) as crashed:
+            self.run(pipeline)
+        return crashed.value
+
+    def checkpoint(self, pipeline: Pipeline) -> str:
+        return checkpoint_path(self.spark, pipeline, self.topics.kafka, self.directory)
+
+    def skip(self, pipeline: Pipeline, data_error: str, limit: int = MAX_SKIPPED) -> list[str]:
+        return failing_record.skip(
+            self.spark, pipeline, self.topics.kafka, self.checkpoint(pipeline), data_error, limit
+        )
+
+    def letters(self, count: int) -> list[Any]:
+        return read(self.topics, f"{self.topics.sink}.dead-letters", count)
+
+
+@pytest.fixture
+def run(spark: SparkSession, topics: Topics, tmp_path: Path) -> Run:
+    """A source, a sink and a checkpoint of the test's own."""
+    return Run(spark, topics, tmp_path)
+
+
+def own(letter: Any) -> dict[str, bytes]:
+    """The headers that the pipeline has added to a dead letter, by the end of their names."""
+    prefix = "kafkasse-dead-letter-"
+    return {name.removeprefix(prefix): value for name, value in letter.headers if name.startswith(prefix)}
+
+
+def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(run: Run) -> None:
+    """The dead letter has the record's bytes, position and reason. The good records arrive once, and it can be replayed."""
+    topics, pipeline = run.topics, run.pipeline()
+    topics.send((b"a", b"1"), (b"a", b"2"))
+    topics.cluster.send(topics.source, b"\xfftwo", key=b"\xfe", partition=1, headers=[("trace", b"\x00")])
+    topics.send((b"a", b"3"), (b"b", b"4"))
+    crash = run.crash(pipeline)
+
+    found = run.skip(pipeline, crash.data_error)
+    again = run.skip(pipeline, crash.data_error)
+    run.run(pipeline)
+
+    reason = "ValueError: invalid literal for int() with base 10: b'\\xfftwo'"
+    assert [f"{topics.source} partition 1 offset 2: {reason}"] == found
+    assert [] == again
+    expected = {("a", b"2"), ("a", b"4"), ("a", b"6"), ("b", b"8")}
+    results = topics.read(lambda latest: latest == {"a": b"6", "b": b"8"})
+    assert (len(expected), expected) == (len(results), set(results))
+    [letter] = run.letters(1)
+    assert (b"\xfe", b"\xfftwo", ("trace", b"\x00")) == (letter.key, letter.value, letter.headers[0])
+    headers = own(letter)
+    assert [topics.source.encode(), b"1", b"2", reason.encode()] == [
+        headers[name] for name in ("topic", "partition", "offset", "reason")
+    ]
+
+    words = [f"{topics.sink}.dead-letters", "--bootstrap-servers", topics.kafka["bootstrap.servers"]]
+    replayed = CliRunner().invoke(replay_dead_letters, words)
+
+    assert (0, f"1 records written to {topics.source}\n") == (replayed.exit_code, replayed.stdout)
+    assert (b"\xfe", b"\xfftwo", [("trace", b"\x00")]) == [
+        (each.key, each.value, list(each.headers)) for each in read(topics, topics.source, 6) if each.offset == 4
+    ][-1]
+
+
+def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the position is that of the first record that is not skipped. The list in the checkpoint has a limit too."""
+    pipeline = run.pipeline()
+    run.topics.send(*[(b"a", b"x%d" % number) for number in range(4)])
+    crash = run.crash(pipeline)
+
+    found = run.skip(pipeline, crash.data_error, 2)
+    monkeypatch.setattr(failing_record, "MAX_SKIPPED", 2)
+    more = run.skip(pipeline, crash.data_error, 2)
+
+    assert [0, 1] == [int(own(letter)["offset"]) for letter in run.letters(2)]
+    assert (2, []) == (len(found), more)
+    position = failing_record.find(run.spark, pipeline, run.topics.kafka, run.directory)
+    assert f"{run.topics.source}, partition 1, offset 2" == position
+
+
+def test_the_list_contains_only_records_that_are_not_committed(run: Run) -> None:
+    """So it stays small."""
+    pipeline = run.pipeline()
+    run.topics.send((b"a", b"x"), (b"a", b"1"))
+    path = Path(run.checkpoint(pipeline)) / FILE
+    run.skip(pipeline, run.crash(pipeline).data_error)
+    before = json.loads(path.read_text())
+    run.run(pipeline)
+
+    checkpoint.skipped(run.spark, run.checkpoint(pipeline))
+
+    assert ({run.topics.source: {"1": [0]}}, {}) == (before, json.loads(path.read_text()))
+
+
+def test_a_record_that_fails_for_another_reason_is_not_skipped(run: Run) -> None:
+    """Without the query's state, a record may fail that did not fail in the pipeline."""
+    pipeline = run.pipeline()
+    run.topics.send((b"a", b"x"))
+    run.crash(pipeline)
+
+    assert [] == run.skip(pipeline, "KeyError")
+    assert [] == run.skip(pipeline, "")
+
+
+def broken(numbers: DataFrame) -> DataFrame:
+    """A query that Spark can plan only for streams, so all of its records fail in a batch."""
+    number = F.raise_error(F.lit("never")) if numbers.isStreaming else F.col("no column")
+    return numbers.select("key", number.cast("string").alias("value"))
+
+
+def test_a_query_that_fails_without_records_skips_none(run: Run) -> None:
+    """Its failure says nothing about a record."""
+    pipeline = run.pipeline(broken)
+    run.topics.send((b"a", b"1"))
+
+    assert [] == run.skip(pipeline, run.crash(pipeline).data_error)
+
+
+def test_a_record_before_the_start_is_not_skipped(run: Run) -> None:
+    """The query does not read it."""
+    late = Pipeline(
+        "doubled", Source(run.topics.source, start={0: 0, 1: 1, 2: 0}), doubled, run.topics.sink, mode="once"
+    )
+    run.topics.send((b"a", b"x"), (b"a", b"y"))
+
+    found = run.skip(late, run.crash(late).data_error)
+
+    assert [f"{run.topics.source} partition 1 offset 1"] == [each.partition(":")[0] for each in found]
+
+
+@pytest.mark.processes
+@takes_minutes
+@pytest.mark.timeout(600)
+def test_the_pipeline_continues_after_records_that_fail(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In real-time mode, with records before, between and after them. A restart skips them too."""
+    (tmp_path / "numbers.py").write_text(DOUBLED)
+    monkeypatch.chdir(tmp_path)
+    words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="numbers:doubled")
+    topics.send((b"a", b"1"), (b"b", b"two"), (b"b", b"2"), (b"a", b"three"), (b"a", b"3"))
+
+    with pipeline(
+        *words, "--status-topic", topics.cluster.create(f"{topics.sink}-status"), KAFKASSE_LOG_FORMAT="json"
+    ) as process:
+        topics.read(lambda latest: latest == {"a": b"6", "b": b"4"})
+        letters = read(topics, f"{topics.sink}.dead-letters", 2)
+        topics.send((b"a", b"4"))
+        topics.read(lambda latest: latest == {"a": b"8"})
+        process.send_signal(signal.SIGKILL)
+    with pipeline(*words) as process:
+        topics.send((b"a", b"5"))
+        topics.read(lambda latest: latest.get("a") == b"10")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    assert {b"two", b"three"} == {letter.value for letter in letters}
+    statuses = [json.loads(each.value) for each in read(topics, f"{topics.sink}-status", 5)]
+    assert 2 == max(status["dead_letters"] for status in statuses)
+    assert "restarting" not in err
+
+
+@pytest.mark.processes
+@takes_minutes
+@pytest.mark.timeout(600)
+def test_a_query_that_fails_for_all_records_ends_with_the_position(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all records of a topic become dead letters because the query is broken."""
+    (tmp_path / "numbers.py").write_text(DOUBLED)
+    monkeypatch.chdir(tmp_path)
+    topics.send(*[(b"a", b"x")] * (MAX_SKIPPED + 2))
+
+    code, _, err = output(*run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="numbers:doubled"))
+
+    assert 1 == code
+    assert f"at {topics.source}, partition 1, offset {MAX_SKIPPED}: " in err
+    assert MAX_SKIPPED == len(read(topics, f"{topics.sink}.dead-letters", MAX_SKIPPED))
