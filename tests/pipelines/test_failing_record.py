@@ -198,9 +198,9 @@ def test_the_pipeline_continues_after_records_that_fail(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In real-time mode, with records before, between and after them. A restart skips them too."""
-    (tmp_path / "numbers.py").write_text(DOUBLED)
+    (tmp_path / "doubling.py").write_text(DOUBLED)
     monkeypatch.chdir(tmp_path)
-    words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="numbers:doubled")
+    words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled")
     topics.send((b"a", b"1"), (b"b", b"two"), (b"b", b"2"), (b"a", b"three"), (b"a", b"3"))
 
     with pipeline(
@@ -230,11 +230,11 @@ def test_a_query_that_fails_for_all_records_ends_with_the_position(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not all records of a topic become dead letters because the query is broken."""
-    (tmp_path / "numbers.py").write_text(DOUBLED)
+    (tmp_path / "doubling.py").write_text(DOUBLED)
     monkeypatch.chdir(tmp_path)
     topics.send(*[(b"a", b"x")] * (MAX_SKIPPED + 2))
 
-    code, _, err = output(*run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="numbers:doubled"))
+    code, _, err = output(*run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled"))
 
     assert 1 == code
     assert f"at {topics.source}, partition 1, offset {MAX_SKIPPED}: " in err
