@@ -1,6 +1,7 @@
 """The latency of a Top 3 with a large state, and how long the pipeline takes to resume.
 
-    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 600] [--state-partitions 2] [--one-group]
+    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 600] [--state-partitions 2]
+        [--commit-interval 10] [--one-group]
 
 Runs an embedded broker and `kafkasse pipeline run`, and writes KEYS records with 1,000 keys for each group, or with a single
 group. Then 20 updates per second each make a random key the largest of its group. Their latency is the time from when the
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 SOURCE, SINK, PARTITIONS = "members", "tops", 3
 KEYS_PER_GROUP = 1000
 WARM_UP = 2  # times as many updates as are measured: the first commits are slow, whatever the size of the state
+MAX_WARM_UP = 1_200
+LONG_INTERVAL_S = 60
+LONG = 4  # times as many updates, so that there is more than one commit
 UPDATES_PER_S = 20.0
 RESULT_TIMEOUT_S = 200.0
 BURST = 20_000
@@ -70,6 +74,7 @@ pipeline = Pipeline(
     top_3,
     SINK,
     state_partitions=int(os.environ.get("STATE_PARTITIONS", "2")),
+    commit_interval_s=int(os.environ.get("COMMIT_INTERVAL_S", "10")),
     spark={"spark.driver.memory": os.environ.get("HEAP", "1g")},
 )
 
@@ -274,6 +279,9 @@ def measure(testbed: Testbed) -> Figures:
     smallest, *_, largest = testbed.scale.state_keys
     small, large = (state(keys, testbed.scale.state_updates, one_group=False) for keys in (smallest, largest))
     single = state(largest, testbed.scale.state_updates, one_group=True)
+    os.environ["COMMIT_INTERVAL_S"] = str(LONG_INTERVAL_S)
+    seldom = state(largest, LONG * testbed.scale.state_updates, one_group=False)
+    del os.environ["COMMIT_INTERVAL_S"]
     for name, unit, goal in FIGURES:
         key = f"pipeline_state.{name.replace(', ', '.').replace(' ', '_')}"
         rows += [
@@ -289,6 +297,9 @@ def measure(testbed: Testbed) -> Figures:
             ),
             Row(f"{key}.group", f"{name}, a group of {largest:,} keys", single[name], unit),
         ]
+        if name.startswith("update"):
+            label = f"{name}, {largest:,} keys, a commit every {LONG_INTERVAL_S} s"
+            rows.append(Row(f"{key}.{largest}.long", label, seldom[name], unit))
     return Figures(rows)
 
 
@@ -303,7 +314,8 @@ def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
             topics.load(keys)
             figures = {"load": keys / (time.perf_counter() - began_s)}
             print(f"{keys:,} keys: loaded", file=sys.stderr, flush=True)
-            figures |= _percentiles("update", topics.promotions(keys, (WARM_UP + 1) * updates)[-updates:])
+            warm_up = min(MAX_WARM_UP, WARM_UP * updates)
+            figures |= _percentiles("update", topics.promotions(keys, warm_up + updates)[-updates:])
             if one_group:
                 figures |= _percentiles("removal of the largest", list(topics.removals(keys, updates)))
             cpu_s, at_s = running.cpu_s(), time.perf_counter()
@@ -333,10 +345,15 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--updates", type=int, default=600)
     parser.add_argument("--state-partitions", type=int, default=2)
+    parser.add_argument("--commit-interval", type=int, default=10)
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--one-group", action="store_true", help="put all keys into a single group")
     args = parser.parse_args()
-    os.environ |= {"STATE_PARTITIONS": str(args.state_partitions), "HEAP": args.heap}
+    os.environ |= {
+        "STATE_PARTITIONS": str(args.state_partitions),
+        "HEAP": args.heap,
+        "COMMIT_INTERVAL_S": str(args.commit_interval),
+    }
     archive_classes()
     load = os.getloadavg()[0]
     columns = {keys: state(keys, args.updates, args.one_group) for keys in args.keys}

@@ -42,8 +42,8 @@ from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, Stopped, StopRequests, log_state, supervise
 
 STATUS_INTERVAL_S = 5.0  # between two measurements of the lag, which also write the status topic
-# Real-time mode commits every 10 s. Until then, nobody knows which records it has processed since the last commit.
-OVERDUE_S = 3 * topics.BATCH_S
+# Real-time mode commits at an interval. Until then, nobody knows which records it has processed since the last commit.
+OVERDUE_INTERVALS = 3
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -184,7 +184,7 @@ class _Application:
 
     def polled(self, spark: SparkSession, kafka: dict[str, str]) -> None:
         """Measure the lag if no batch has been committed for a long time."""
-        if time.monotonic() - self.measured_at_s >= OVERDUE_S:
+        if time.monotonic() - self.measured_at_s >= OVERDUE_INTERVALS * topics.commit_interval_s(self.pipeline):
             self._measure_lag(spark, kafka, now_ms())
 
     def _measure_lag(self, spark: SparkSession, kafka: dict[str, str], at_ms: int) -> None:

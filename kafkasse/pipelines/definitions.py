@@ -220,6 +220,7 @@ class _Definition:
             "mode",
             "checkpoint",
             "state_partitions",
+            "commit_interval_s",
             "refresh_tables_s",
             "spark",
             "version",

@@ -36,7 +36,9 @@ METRICS = {
     "dead_letters": PipelineMetric("Records that became dead letters.", "dead_letters", True),
     "lag_records": PipelineMetric("Records in the sources that the pipeline has not processed.", "lag_records"),
     "lag_seconds": PipelineMetric("Age of the oldest record that the pipeline has not processed.", "lag_s"),
-    "batch_seconds": PipelineMetric("Duration of the last batch; in real-time mode always about 10 s.", "batch_s"),
+    "batch_seconds": PipelineMetric(
+        "Duration of the last batch; in real-time mode always about `commit_interval_s`.", "batch_s"
+    ),
     "commit_seconds": PipelineMetric("Duration of the last commit.", "commit_s"),
     "state_rows": PipelineMetric("Rows of the state.", "state_rows"),
     "state_bytes": PipelineMetric("Memory that the state uses.", "state_bytes"),

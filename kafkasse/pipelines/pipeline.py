@@ -25,6 +25,8 @@ Mode = Literal["realtime", "microbatch", "once"]
 OutputMode = Literal["update", "append"]
 
 MAX_STATE_PARTITIONS = 10_000
+MIN_COMMIT_INTERVAL_S = 5  # of Spark
+MAX_COMMIT_INTERVAL_S = 3600
 MAX_REFRESH_S = 31 * 86_400
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
@@ -108,6 +110,9 @@ class Pipeline:
         checkpoint: the default of the option --checkpoint: a directory for the state and the positions.
         state_partitions: how many parallel tasks each stateful stage of the query has. It cannot change while a
             checkpoint is in use.
+        commit_interval_s: how often real-time mode commits, 10 by default. Records that arrive during a commit wait for it,
+            so a longer interval delays fewer records. But after a crash, all records since the last commit are processed
+            again, and a stop and the metrics wait for the next commit.
         refresh_tables_s: how often the query starts again from its checkpoint, so that it reads its side tables again. None:
             only when the pipeline starts.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
@@ -130,6 +135,7 @@ class Pipeline:
     key: str | None = field(default=None, kw_only=True)
     checkpoint: str | None = field(default=None, kw_only=True)
     state_partitions: int | None = field(default=None, kw_only=True)
+    commit_interval_s: int | None = field(default=None, kw_only=True)
     refresh_tables_s: int | None = field(default=None, kw_only=True)
     spark: Mapping[str, object] = field(default_factory=dict, kw_only=True)
     version: int = field(default=1, kw_only=True)
@@ -212,6 +218,12 @@ class _Checks:
         self._check_number("version", pipeline.version, 2**31 - 1)
         if pipeline.state_partitions is not None:
             self._check_number("state_partitions", pipeline.state_partitions, MAX_STATE_PARTITIONS)
+        if pipeline.commit_interval_s is not None:
+            self._check_number(
+                "commit_interval_s", pipeline.commit_interval_s, MAX_COMMIT_INTERVAL_S, MIN_COMMIT_INTERVAL_S
+            )
+            if pipeline.mode != "realtime":
+                raise self._error("commit_interval_s requires mode='realtime'; the other modes commit after each batch")
         if pipeline.refresh_tables_s is not None:
             self._check_number("refresh_tables_s", pipeline.refresh_tables_s, MAX_REFRESH_S)
             if pipeline.mode == "once":
@@ -263,9 +275,9 @@ class _Checks:
             if value is not None and (not isinstance(value, str) or not value):
                 raise self._error(f"{name} must be text, not {value!r}")
 
-    def _check_number(self, name: str, value: object, maximum: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
-            raise self._error(f"{name} must be a whole number from 1 to {maximum}, not {value!r}")
+    def _check_number(self, name: str, value: object, maximum: int, minimum: int = 1) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self._error(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}")
 
     def _check_spark(self) -> None:
         for name in self._pipeline.spark:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint, failures, private_spark, start
+from kafkasse.pipelines import checkpoint, failures, private_spark, start, topics
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.listener import Listener, listening
@@ -28,7 +28,7 @@ START_POLL_INTERVAL_S = 0.05
 SLOTS_TIMEOUT_S = 10.0  # a cluster replaces a lost executor within seconds
 POLL_INTERVAL_S = 1.0
 DRAIN_POLL_INTERVAL_S = 0.1
-DRAIN_TIMEOUT_S = 30.0  # a batch of real-time mode takes 10 s and its commit up to 2 s
+DRAIN_TIMEOUT_S = 20.0  # after the end of the batch, for the commit, which takes up to 2 s
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -120,7 +120,8 @@ class Attempt:
             if end is _End.TABLES or (end is _End.STOP and self.drains):
                 self.report(State.DRAINING, end.value)
                 # While the query ends for its tables, the first signal must not end it without a commit.
-                drain(spark, query, self.stop if end is _End.STOP else StopRequests())
+                stop = self.stop if end is _End.STOP else StopRequests()
+                drain(spark, query, stop, topics.commit_interval_s(self.pipeline) + DRAIN_TIMEOUT_S)
                 self._handle(listener.take_last())
         return end is _End.TABLES and not self.stop.wait(0)
 
@@ -206,16 +207,16 @@ class _Slots:
         return slots >= needed
 
 
-def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests) -> None:
+def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests, timeout_s: float) -> None:
     """Wait until the current batch has ended and is committed, so that the next run repeats no record.
 
-    After another signal, or if the batch takes longer than DRAIN_TIMEOUT_S, the query ends without the commit.
+    After another signal, or after `timeout_s`, the query ends without the commit.
     """
     # Spark's public stop() interrupts the batch. Between two batches, Spark reads the state that stop() sets.
     execution = private_spark.java_query(query).streamingQuery()
     states = private_spark.java(spark).org.apache.spark.sql.execution.streaming.runtime
     execution.state().set(getattr(getattr(states, "TERMINATED$"), "MODULE$"))
-    deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+    deadline_s = time.monotonic() + timeout_s
     while execution.queryExecutionThread().isAlive():
         if time.monotonic() > deadline_s or stop.wait_for_next(DRAIN_POLL_INTERVAL_S):
             break

@@ -20,10 +20,7 @@ from kafkasse.pipelines.pipeline import Pipeline, Source
 from kafkasse.pipelines.skipped import Skipped
 from kafkasse.pipelines.supervisor import Unavailable
 
-# Real-time mode processes a record as soon as it arrives, and commits at this interval. A longer interval means that more
-# records are processed again after a restart, and that bad records are reported later. A shorter one means that more
-# records are delayed by a commit, which takes 0.2 s.
-BATCH_S = 10
+COMMIT_INTERVAL_S = 10  # of real-time mode, without commit_interval_s
 # The interval of micro-batches if a source has a rate limit. Without a limit, each batch starts when the last one has ended.
 MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
@@ -133,10 +130,15 @@ def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpo
     return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline)).start()
 
 
+def commit_interval_s(pipeline: Pipeline) -> int:
+    """Return the interval between the commits of a pipeline in real-time mode."""
+    return pipeline.commit_interval_s or COMMIT_INTERVAL_S
+
+
 def _trigger(pipeline: Pipeline) -> dict[str, Any]:  # PySpark's type annotations lack the argument realTime
     match pipeline.mode:
         case "realtime":
-            return {"realTime": f"{BATCH_S} seconds"}
+            return {"realTime": f"{commit_interval_s(pipeline)} seconds"}
         case "microbatch":
             return {"processingTime": f"{_interval_s(pipeline.sources.values()) * 1000:.0f} milliseconds"}
         case "once":

@@ -87,6 +87,15 @@ def test_all_options_reach_the_pipeline(file: Path) -> None:
     assert Source("orders", {0: 5, 1: 6}, 10) == found.sources["source"]
 
 
+def test_the_interval_of_commits_reaches_the_pipeline(file: Path) -> None:
+    """Only real-time mode has it."""
+    definition = yaml.safe_load(ORDERS)
+    definition["pipelines"]["large-orders"]["commit_interval_s"] = 60
+    file.write_text(yaml.safe_dump(definition))
+
+    assert 60 == find(str(file)).commit_interval_s
+
+
 INVALID = [
     ("source:", "sauce:", "3: pipelines.large-orders.sauce: is not a setting (did you mean source?)"),
     ("where:", "were:", "7: pipelines.large-orders.query.were: is not a setting (did you mean where?)"),

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source, checkpoint, failing_record, private_spark, runner
 from kafkasse.pipelines.catalog import TOPN
-from kafkasse.pipelines.pipeline import Mode
+from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S, Mode
 from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query, wait_until_running
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
 from kafkasse.pipelines.topics import read, write
@@ -26,7 +26,6 @@ from tests.pipelines.topics import PARTITIONS, Record, Topics
 from tests.support.waiting import wait_until
 
 COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
-SHORT_BATCH_S = 5  # the shortest interval that Spark accepts for real-time mode
 
 
 @pytest.fixture
@@ -68,17 +67,18 @@ def test_keeps_the_top_3_of_the_world(spark: SparkSession, topics: Topics, pipel
         topics.read(lambda latest: changed == {continent: top(value) for continent, value in latest.items()})
 
 
-def test_resumes_from_its_checkpoint(
-    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A restarted query knows all countries and does not repeat committed results."""
-    monkeypatch.setattr("kafkasse.pipelines.topics.BATCH_S", SHORT_BATCH_S)
+def test_resumes_from_its_checkpoint(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
+    """A restarted query knows all countries and repeats no committed result. Its commits have an interval."""
+    pipeline = replace(pipeline, commit_interval_s=MIN_COMMIT_INTERVAL_S)
     records = [country("FR", 5), country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia")]
     topics.send(*records)
     with running_query(spark, pipeline, topics.kafka, str(tmp_path)) as query:
         topics.read(lambda latest: {"Europe", "Asia"} == latest.keys() and top(latest["Europe"]) == ["FR", "DE", "IT"])
         while sum(progress.numInputRows for progress in query.recentProgress) < len(records):
             query.awaitTermination(1)
+        assert (
+            1000 * MIN_COMMIT_INTERVAL_S == private_spark.java_query(query).streamingQuery().trigger().batchDurationMs()
+        )
     topics.send(country("FR", 1))
 
     with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
@@ -256,10 +256,10 @@ class StopAfterOutput(StopRequests):
 
 
 def test_a_stop_request_waits_for_the_commit(
-    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     """A planned restart repeats no record: the last commit contains the offsets of all records that were read."""
-    monkeypatch.setattr("kafkasse.pipelines.topics.BATCH_S", SHORT_BATCH_S)
+    pipeline = replace(pipeline, commit_interval_s=MIN_COMMIT_INTERVAL_S)
     topics.send(country("FR", 5))
     stop = StopAfterOutput(topics)
 
