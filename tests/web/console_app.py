@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64decode
+from math import inf
 from typing import Any
 
 import gevent
@@ -15,7 +17,9 @@ from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 
 TOKEN = "let-me-in"  # noqa: S105 - of a test
-SHORT_TOKEN = "let-me-in-once"  # noqa: S105 - a test lets it expire
+SHORT_TOKEN = "let-me-in-once"  # noqa: S105 - expires LIFETIME_S after it has opened a stream
+LIFETIME_S = 1.0
+TIMESTAMP_MS = 1_790_000_000_000
 KEPT = 20_000  # records during a long test
 MARKUP = "<img src=x onerror=\"document.title='caught'\">"
 ROUTES: dict[str, Any] = {
@@ -27,6 +31,8 @@ ROUTES: dict[str, Any] = {
         "client_filters": ["key", "header.*", "field.n", "filter"],
     },
     "values": {"path": "/values", "topics": ["orders"], "access": "public", "format": "value", "start": "earliest"},
+    "envelopes": {"path": "/envelopes", "topics": ["orders"], "access": "public", "format": "envelope"},
+    "cloudevents": {"path": "/cloudevents", "topics": ["orders"], "access": "public", "format": "cloudevents"},
     "pipelines": {"path": "/pipelines", "topics": ["_pipelines"], "access": ["staff"], "start": "snapshot"},
     "mine": {
         "path": "/mine/{customer}",
@@ -39,12 +45,15 @@ ROUTES: dict[str, Any] = {
 }
 
 
-_accepted = {TOKEN, SHORT_TOKEN}
+_expires_at: dict[str, float] = {}
 
 
 def _staff(request: Any) -> Visitor | None:
     token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return Visitor("ann", {"sub": "ann"}) if token in _accepted else None
+    if token == SHORT_TOKEN and request.path.startswith("/mine/"):
+        _expires_at.setdefault(token, time.time() + LIFETIME_S)
+    is_known = token in (TOKEN, SHORT_TOKEN)
+    return Visitor("staff", "ann", {"sub": "ann"}, _expires_at.get(token, inf)) if is_known else None
 
 
 def create() -> Flask:
@@ -84,8 +93,9 @@ def create() -> Flask:
                 log.append("orders", argument.encode(), key=b"k", headers=[("type", b"paid")])
             elif name == "keyed":
                 log.append("orders", argument[1].encode(), key=argument[0].encode())
-            elif name == "expire":
-                _accepted.discard(argument)
+            elif name == "record":
+                value, key, header = (None if each is None else b64decode(each) for each in argument)
+                log.append("orders", value, key=key, timestamp=TIMESTAMP_MS, headers=[("<i>", header)])
             elif name == "append_to":
                 partition, numbers = argument
                 for n in numbers:
@@ -103,6 +113,7 @@ def create() -> Flask:
                     log.delete("orders")
                 log.create("orders", int(argument))
                 app.extensions["kafkasse"]["kafkasse"]._feeds.clear()  # they know the old topic
+                _expires_at.clear()
         return Response(status=204)
 
     app.add_url_rule("/test", view_func=change, methods=["POST"])

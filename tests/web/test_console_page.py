@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -22,13 +23,14 @@ from kafkasse.broker import EmbeddedBroker
 from tests.chaos.network import Network
 from tests.history import checker
 from tests.history.cluster import Witness, Writer
+from tests.history.payloads import StoredRecord, expected_event, expected_line
 from tests.support.client import Client, fetch
 from tests.support.firefox import Firefox
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
-from tests.web.console_app import MARKUP, SHORT_TOKEN, TOKEN
+from tests.web.console_app import MARKUP, ROUTES, SHORT_TOKEN, TIMESTAMP_MS, TOKEN
 
 MAX_EVENTS = 10_000  # of kafkasse/web/console/assets/store.js
 MAX_NODES = 3_000
@@ -40,6 +42,26 @@ ALWAYS_IN_FIREFOX = (
     "test_shows_and_ends_streams",
 )
 IN_MAKE_CONSOLE = pytest.mark.skipif("CONSOLE_SECONDS" not in os.environ, reason="run by make console")
+KEY = b"\xff\x00"
+BINARY_RECORDS = [
+    StoredRecord("orders", 0, offset, TIMESTAMP_MS, key, value, [("<i>", header)])
+    for offset, (key, value, header) in enumerate(
+        [
+            (KEY, b'{"n": 1}', b"paid"),
+            (b"k", b64decode("null"), b"\xfe<i>"),
+            (b"<b>\xff", b64decode("12e4"), None),
+            (KEY, None, b"\xfe"),
+            (MARKUP.encode(), json.dumps({"html": MARKUP}).encode(), MARKUP.encode()),
+            (None, b"<b>\xff</b>", b""),
+        ]
+    )
+]
+BINARY_VALUES = {1, 2, 5}
+# The keys in the list. The format `value` contains only the keys of deletes, as does `cloudevents`, which has subjects.
+KEYS = {stream: {3: "base64 /wA="} for stream in ("values", "cloudevents")} | {
+    "orders": {0: "base64 /wA=", 3: "base64 /wA=", 4: MARKUP},
+    "envelopes": {0: "base64 /wA=", 1: "k", 2: "base64 PGI+/w==", 3: "base64 /wA=", 4: MARKUP},
+}
 # Keeps what the page saves as a file.
 SPY = (
     "window.blobs = []; const create = URL.createObjectURL;"
@@ -193,8 +215,9 @@ class TestSignIn:
         The page never shows a rejected token as signed in.
         """
         paths = "return [...document.querySelectorAll('.card h2')].map((e) => e.textContent)"
+        public = ["/orders", "/values", "/envelopes", "/cloudevents"]
         console.open()
-        assert ["/orders", "/values"] == console.run(paths)
+        assert public == console.run(paths)
         assert MARKUP in console.text("#stream-orders")
 
         console.run(
@@ -209,7 +232,7 @@ class TestSignIn:
         console.wait_for("#session-state", "Signed in")
         assert ["Signed in"] == console.run("return shown")
 
-        assert ["/orders", "/values", "/pipelines", "/mine/{customer}"] == console.run(paths)
+        assert [*public, "/pipelines", "/mine/{customer}"] == console.run(paths)
         assert "guarded: staff" in console.text("#stream-mine")
         console.click("#stream-mine details:last-child summary")
         assert "curl" in console.text("#stream-mine details")
@@ -219,7 +242,7 @@ class TestSignIn:
         )
         assert TOKEN not in kept
         console.open()
-        assert ["/orders", "/values"] == console.run(paths)
+        assert public == console.run(paths)
 
     @pytest.mark.parametrize("with_ticket", [False, True])
     def test_reads_a_guarded_stream(self, console: Console, with_ticket: bool) -> None:
@@ -253,29 +276,49 @@ class TestSignIn:
         assert "Bearer $TOKEN" in console.text("#code")
         assert TOKEN not in console.text("#code")
 
-    def test_resumes_after_a_new_sign_in(self, console: Console) -> None:
-        """If the token expires while the list is paused, the user enters another one, and loses no event."""
+    @pytest.mark.parametrize("format", ["sse", "ndjson"])
+    @pytest.mark.parametrize("is_paused", [False, True])
+    def test_resumes_after_a_new_sign_in(self, console: Console, format: str, is_paused: bool) -> None:
+        """A token expires while the page reads. The page asks for another one, and loses and repeats no event."""
         console.open("explore")
         console.sign_in(SHORT_TOKEN)
         console.wait_for("#session-state", "Signed in")
-        console.type("#stream", "mine")
-        console.type("[data-name=customer]", "k1")
-        console.change(append=[0, 6])
-        console.read()
-        console.wait_for_number("#messages", 2)
-        console.click("#pause")
+        console.run("location.hash = arguments[0]", f"#/explore?stream=mine&p.customer=k1&format={format}")
+        wait_until(lambda: "mine" == console.run("return document.querySelector('#stream').value"))
+        console.change(append_slowly=[0, 600, 200])
+        console.click("#read")
+        if is_paused:
+            console.click("#pause")
 
-        console.change(expire=SHORT_TOKEN)
-        end_streams(console.server)
         console.wait_for("#state", "Stopped")
-        console.change(append=[6, 6])
-        console.sign_in(TOKEN)
-        console.wait_for("#state", "Live")
-        console.wait_for_number("#messages", 4)
-        console.click("#pause")
+        console.wait_for("#reason", "expired")
+        console.sign_in("wrong")
+        console.wait_for("#sign-in-problem", "does not accept this token")
+        console.type("#token", TOKEN)
+        console.click("#sign-in-form [type=submit]")
 
-        console.wait_for_number("#kept", 4)
-        assert [f"orders 0:{n}" for n in (1, 4, 7, 10)] == [row[2] for row in console.rows()]
+        console.wait_for_number("#messages", 200)
+        if is_paused:
+            console.click("#pause")
+        console.run(SPY)
+        console.wait_for_number("#kept", 200)
+        console.click("#export")
+        numbers = re.findall(r'"n": (\d+)', console.run("return blobs[0].text()"))
+        assert [str(n) for n in range(1, 600, 3)] == numbers
+
+    def test_signs_out_without_a_network(self, console: Console) -> None:
+        """The page forgets the token, and shows that, although the server cannot be reached."""
+        with closing(Network(console.server.port)) as network:
+            console.port = network.port
+            console.open()
+            console.sign_in(TOKEN)
+            console.wait_for("#session-state", "Signed in")
+            network.refuse()
+
+            console.click("#sign-out")
+
+            console.wait_for("#streams-problem", "The server cannot be reached.")
+            assert ("", "Sign in") == (console.text("#session-state"), console.text("#sign-in"))
 
     def test_finds_a_stream_among_many(self, chromium: Console) -> None:
         """The page shows a part of a long catalog. A search finds all streams with a name, path, topic or description."""
@@ -411,10 +454,14 @@ class TestExplorer:
         assert ["orders 0:7", "orders 0:8"] == [row[2] for row in console.rows()]
         assert "start=id" in console.run("return location.hash")
 
-    def test_resumes_json_lines_at_their_offsets(self, console: Console) -> None:
-        """JSON lines have no IDs, so the page writes an ID from the offsets. It loses and repeats nothing."""
-        console.explore("stream=orders&start=earliest&format=ndjson")
-        console.change(append=[0, 5])
+    @pytest.mark.parametrize("stream", ["orders", "envelopes", "cloudevents"])
+    def test_resumes_json_lines_at_their_offsets(self, console: Console, stream: str) -> None:
+        """JSON lines have no IDs, so the page writes an ID from the offsets. It loses and repeats nothing.
+
+        The last record before the break has a member `event`, so the server wraps it.
+        """
+        console.explore(f"stream={stream}&start=earliest&format=ndjson")
+        console.change(append=[0, 4], value='{"event": "message"}')
         console.wait_for_number("#messages", 5)
 
         end_streams(console.server)
@@ -469,6 +516,39 @@ class TestExplorer:
         console.click("#export")
         assert len(console.run("return blobs[0].text()")) > 2**21
         assert "caught" not in console.run("return document.title")
+
+    @pytest.mark.parametrize("stream", ["orders", "values", "envelopes", "cloudevents"])
+    def test_binary_records_are_base64_that_says_so(self, console: Console, stream: str) -> None:
+        """The list says which keys and values are base64. The file contains each record as docs/wire.md promises.
+
+        Base64 that looks like a number or like null is a string. Markup in keys, values and headers stays text.
+        """
+        for record in BINARY_RECORDS:
+            given = [record.value, record.key, record.headers[0][1]]
+            console.change(record=[None if each is None else b64encode(each).decode() for each in given])
+        format = ROUTES[stream].get("format", "kafkasse")
+        for wire, expect in [("sse", expected_event), ("ndjson", expected_line)]:
+            found = [(each, expected) for each in BINARY_RECORDS if (expected := expect(each, format))]
+            console.explore(f"stream={stream}&start=earliest&format={wire}")
+            console.run(SPY)
+            console.wait_for_number("#kept", len(found))
+
+            console.click("#export")
+            lines = console.run("return blobs[0].text()").splitlines()
+            console.run("document.querySelector('.row').click()")
+
+            for (_, expected), line in zip(found, lines, strict=True):
+                assert wire == "ndjson" or expected.event == json.loads(line)["event"]
+                assert expected.matches(line if wire == "ndjson" else data_in(line)), line
+            for (record, _), (_, kind, _, key, preview) in zip(found, console.rows(), strict=True):
+                assert KEYS[stream].get(record.offset, "") == key
+                assert record.offset not in BINARY_VALUES or "base64" in f"{kind} {preview}"
+                assert record.offset > 0 or preview.startswith('{"n": 1')
+            assert "\ufffd" not in console.run("return document.body.innerText")
+            assert "caught" not in console.run("return document.title")
+            assert 0 == console.run(
+                "return document.querySelectorAll('#list :is(i, b, img), #details :is(i, b, img)').length"
+            )
 
     @pytest.mark.parametrize(
         ("query", "offsets"),
@@ -667,19 +747,25 @@ class TestCode:
     """The programs that a user can copy."""
 
     @pytest.mark.parametrize("language", PROGRAMS)
-    def test_each_program_resumes_exactly(self, chromium: Console, tmp_path: Path, language: str) -> None:
-        """The program receives each event of the query once, although its stream ends and the test kills it."""
-        chromium.open("explore")
-        chromium.sign_in(TOKEN)
-        chromium.wait_for("#session-state", "Signed in")
-        chromium.run("location.hash = arguments[0]", "#/explore?stream=mine&p.customer=k0&f.filter=value.n >= 1")
-        wait_until(lambda: "mine" == chromium.run("return document.querySelector('#stream').value"))
-        chromium.click("#code-open")
-        chromium.click(f"#tab-{language}")
-        code = chromium.run("return document.querySelector('#code').textContent")
-        if language == "javascript":
-            client = fetch(chromium.server.port, "/-/console/kafkasse.js").body
-            (tmp_path / "kafkasse.mjs").write_bytes(client)
+    def test_each_program_resumes_exactly(self, console: Console, tmp_path: Path, language: str) -> None:
+        """The program receives each event of the query once, although its stream ends and the test kills it.
+
+        The stream is guarded. The user copies the program, does what its comment and the page say, and starts it.
+        """
+        console.open("explore")
+        console.sign_in(TOKEN)
+        console.wait_for("#session-state", "Signed in")
+        console.run("location.hash = arguments[0]", "#/explore?stream=mine&p.customer=k0&f.filter=value.n >= 1")
+        wait_until(lambda: "mine" == console.run("return document.querySelector('#stream').value"))
+        console.click("#code-open")
+        console.click(f"#tab-{language}")
+        assert "It reads your token from the environment variable TOKEN." == console.text("#code-note")
+        console.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+        console.click("#code-copy")
+        console.wait_for("#code-note", "Copied.")
+        code = console.run("return copied")
+        if preparation := re.search(r"Before you start it: (curl .*)", code):
+            subprocess.run(preparation[1], shell=True, check=True, cwd=tmp_path)  # noqa: S602 - the page wrote it
         output = tmp_path / "output"
         position = tmp_path / re.search(r"\S+\.position", code)[0]  # type: ignore[index]
         selected = [3, 6, 9, 12]
@@ -687,14 +773,14 @@ class TestCode:
         def received() -> list[int]:
             return [int(n) for n in re.findall(r'^message .*"n": (\d+)', output.read_text(), re.MULTILINE)]
 
-        chromium.change(append=[0, 4])
+        console.change(append=[0, 4])
         with running_program(PROGRAMS[language], code, output):
             wait_until(lambda: received() == [n for n in selected if n < 4])
-            end_streams(chromium.server)
-            chromium.change(append=[4, 6])
+            end_streams(console.server)
+            console.change(append=[4, 6])
             wait_until(lambda: received() == [n for n in selected if n < 10])
             wait_until(lambda: '"offset":10' in position.read_text())
-        chromium.change(append=[10, 3])
+        console.change(append=[10, 3])
         with running_program(PROGRAMS[language], code, output):
             wait_until(lambda: len(received()) >= len(selected))
 
@@ -898,7 +984,9 @@ def test_receives_each_event_once_while_workers_are_killed(
         console = Console(any_browser, server)
         console.explore(f"stream=topics&p.topics={topic}&start=earliest&format={format}")
         console.run(SPY)
-        writing = gevent.spawn(write_numbers, writer, topic)
+        write_numbers(writer, topic, 0, 3)  # JSON lines resume only in partitions of which the page has a record
+        console.wait_for_number("#messages", 3)
+        writing = gevent.spawn(write_numbers, writer, topic, 3, MAX_EVENTS)
         for is_last in (False, False, False, True):
             received = console.number("#messages")
             wait_until(lambda before=received: console.number("#messages") > before)
@@ -917,19 +1005,20 @@ def test_receives_each_event_once_while_workers_are_killed(
         body = body_of(console.run("return blobs[0].text()"), format)
         any_browser.get("about:blank")
 
-    start = json.dumps([{"topic": topic, "partition": partition, "offset": 0} for partition in range(3)])
+    start = json.dumps([topic, *({"topic": topic, "partition": partition, "offset": 0} for partition in range(3))])
     wire = "sse" if format == "sse" else "lines"
     history = checker.History("the page", [topic], [checker.Connection(start, 200, body)], wire=wire)
     assert [] == checker.violations([history], witness.stored, acknowledged=writer.acknowledged, reached=reached)
 
 
-def write_numbers(writer: Writer, topic: str) -> None:
-    """Write numbered records to three partitions, at most as many as the explorer keeps."""
-    for n in range(MAX_EVENTS):
+def write_numbers(writer: Writer, topic: str, first: int, end: int) -> None:
+    """Write the records `[first, end)` to three partitions."""
+    for n in range(first, end):
         writer.send(topic, n % 3, json.dumps({"n": n}).encode())
         if n % 10 == 0:
             writer.flush()
             gevent.sleep(0.05)
+    writer.flush()
 
 
 def worker_with_stream(server: Server) -> int:
@@ -947,9 +1036,11 @@ def body_of(export: str, format: str) -> bytes:
     """Return the body of a response that contains the exported events."""
     if format == "ndjson":
         return export.encode()
-    body = ""
-    for line in export.splitlines():
-        head, _, data = line.partition(',"data":')
-        event = json.loads(f"{head}}}")
-        body += f"event: {event['event']}\ndata: {data[:-1]}\nid: {event['id']}\n\n"
-    return body.encode()
+    events = [(json.loads(line), data_in(line)) for line in export.splitlines()]
+    return "".join(f"event: {each['event']}\ndata: {data}\nid: {each['id']}\n\n" for each, data in events).encode()
+
+
+def data_in(line: str) -> str:
+    """Return the data of an event in an exported line. JSON is as the server sent it; all other data is a string."""
+    data = line.partition(',"data":')[2][:-1]
+    return json.loads(data) if data.startswith('"') else data

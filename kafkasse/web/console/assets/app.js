@@ -59,12 +59,12 @@ async function reload() {
   const problem = element("streams-problem");
   try {
     await load();
-    showSession();
     setText(problem, "");
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     problem.replaceChildren(error.message, " ", create("button", { type: "button", textContent: "Retry", onclick: reload }));
   }
+  showSession();
 }
 
 function connectSignIn() {

@@ -60,10 +60,10 @@ function previewOf(event) {
   return `${to - from} ${to - from === 1 ? "offset is" : "offsets are"} missing${reason ? `: ${reason}` : ""}`;
 }
 
-/** Return the start of the value in the formats envelope and cloudevents, and all other data as it is. */
+/** Return the value and its encoding in the formats envelope and cloudevents, and all other data as it is. */
 function valueIn(data) {
-  const start = /^\{"(?:topic|specversion)":/.test(data) ? data.search(/"(?:value|data|data_base64)":/) : -1;
-  return start < 0 ? data : data.slice(data.indexOf(":", start) + 1, -1);
+  const value = /^\{(?:"topic":.*?\],"value":|"specversion":.*?(?:"data":|(?="data_base64":)))(.*)\}$/s.exec(data);
+  return value === null ? data : value[1];
 }
 
 function typeOfLine(line) {
@@ -78,21 +78,32 @@ function factsOf(event) {
   } catch {
     return {};
   }
+  if (event.isJsonLines && record?.event === "message") record = record.data; // a message that has a member `event` itself
   const found = record?._kafka ?? record ?? {};
-  if (found.specversion) return { timestamp: Date.parse(found.time), key: found.key ?? found.partitionkey };
-  if (typeof found.topic !== "string") return typeof found.key === "string" && event.type === "delete" ? { key: found.key } : {};
-  const { topic, partition, offset, timestamp, key, headers, from, to, reason } = found;
+  if (found.specversion) {
+    return { ...placeOf(found), timestamp: Date.parse(found.time), key: textOf(found.key, found.keyencoding) ?? found.partitionkey };
+  }
+  const key = textOf(found.key, found.key_encoding);
+  if (typeof found.topic !== "string") return event.type === "delete" ? { key } : {};
+  const { topic, partition, offset, timestamp, headers, from, to, reason } = found;
   return event.type === "gap" ? { topic, partition, from, to, reason } : { topic, partition, offset, timestamp, key, headers };
+}
+
+/** Return a key as text. A key that is not text is base64, and says so. */
+function textOf(key, encoding) {
+  return encoding === "base64" ? `base64 ${key}` : key;
+}
+
+/** Return the topic, partition and offset in the ID of a CloudEvent, unless a header of the record has replaced the ID. */
+function placeOf({ id, source }) {
+  const [, topic, partition, offset] = /^(.+)\/(\d+)\/(\d+)$/.exec(id) ?? [];
+  return source === `/kafka/${topic}/${partition}` ? { topic, partition: Number(partition), offset: Number(offset) } : {};
 }
 
 /** Indent JSON without parsing it, so that 9007199254740993 and 25.00 stay as they are. */
 export function pretty(text) {
   if (text.length > MAX_INDENTED_CHARS) return text;
-  try {
-    JSON.parse(text);
-  } catch {
-    return text;
-  }
+  if (!isJson(text)) return text;
   let depth = 0;
   let result = "";
   const line = () => `\n${"  ".repeat(depth)}`;
@@ -109,15 +120,20 @@ export function pretty(text) {
   return result;
 }
 
-/** Return an event as a line of JSON for a file. JSON data is not rewritten. */
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Return an event as a line of JSON for a file. JSON data is not rewritten. Base64 is a string, also if it looks like a number. */
 export function exported(event) {
   if (event.isJsonLines) return event.frame;
-  let data = event.data.replaceAll("\n", " ");
-  try {
-    JSON.parse(data);
-  } catch {
-    data = JSON.stringify(event.data);
-  }
+  const line = event.data.replaceAll("\n", " ");
+  const data = event.type !== "base64" && isJson(line) ? line : JSON.stringify(event.data);
   const id = event.id ? `"id":${JSON.stringify(event.id)},` : "";
   return `{"event":${JSON.stringify(event.type)},${id}"data":${data}}`;
 }
