@@ -81,7 +81,8 @@ function factsOf(event) {
   if (event.isJsonLines && record?.event === "message") record = record.data; // a message that has a member `event` itself
   const found = record?._kafka ?? record ?? {};
   if (found.specversion) {
-    return { ...placeOf(found), timestamp: Date.parse(found.time), key: textOf(found.key, found.keyencoding) ?? found.partitionkey };
+    const key = textOf(found.key, found.keyencoding) ?? found.partitionkey;
+    return { ...placeOf(found), timestamp: Date.parse(found.time), key };
   }
   const key = textOf(found.key, found.key_encoding);
   if (typeof found.topic !== "string") return event.type === "delete" ? { key } : {};
@@ -129,7 +130,7 @@ function isJson(text) {
   }
 }
 
-/** Return an event as a line of JSON for a file. JSON data is not rewritten. Base64 is a string, also if it looks like a number. */
+/** Return an event as a line of JSON for a file. JSON data is not rewritten. Base64 is a string, even if it is valid JSON. */
 export function exported(event) {
   if (event.isJsonLines) return event.frame;
   const line = event.data.replaceAll("\n", " ");
