@@ -148,10 +148,10 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_does_not_wait_for_spark(topics: Topics, tmp_path: Path, number: int, code: int) -> None:
-    """It ends the JVM, which here never starts. No process and no file is left, and the log contains no error."""
+    """It ends the JVM, which here never connects. No process and no file is left, and the log contains no error."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    java = fake_java(tmp_path / "java", "exec sleep 600")
+    java = fake_java(tmp_path / "java", "exec cat")
     with pipeline(*run_words(topics), TMPDIR=str(temporary), JAVA_HOME=java) as process:
         while not list(temporary.glob("*/bin/spark-submit")):
             time.sleep(0.05)
