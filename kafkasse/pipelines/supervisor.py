@@ -144,7 +144,7 @@ def supervise(
             crashes = 1 if crash.committed else crashes + 1
             if crashes == MAX_CRASHES and (skipped := skip(crash)):
                 crashes = 0
-                report(State.RESTARTING, f"{crash}; restarting without {skipped}")
+                report(State.RESTARTING, f"restarting without {skipped}: {crash}")
                 continue
             if crashes == MAX_CRASHES:
                 reason = f"the pipeline failed {crashes} times in a row without progress at {position()}: {crash}"

@@ -82,7 +82,7 @@ def test_a_crash_loop_continues_without_the_records_that_cause_it() -> None:
         supervise(failing(*crashes), Waits(), lambda _, reason: reasons.append(reason), lambda: "t", skip)
 
     assert [crashes[4], crashes[9]] == seen
-    assert "divided by zero; restarting without 1 records" in reasons
+    assert "restarting without 1 records: divided by zero" in reasons
 
 
 def test_a_commit_between_two_crashes_is_progress() -> None:
