@@ -405,11 +405,11 @@ class _Definition:
         return found, None
 
     def _registered(self, given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
-        ca_file = str(self._file.directory / given["ca_file"]) if "ca_file" in given else None
-        return _registered(given, ca_file)
+        named = (name for name in ("password_file", "ca_file") if name in given)
+        return _registered({**given, **{name: str(self._file.directory / given[name]) for name in named}})
 
 
-def _registered(given: Mapping[str, Any], ca_file: str | None) -> tuple[dict[str, Type], AvroSource | None]:
+def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
     """Read a JSON Schema or an Avro schema from the schema registry. Returns what _fields() returns."""
     try:
         from kafkasse.config.settings import SchemaRegistrySettings
@@ -418,10 +418,8 @@ def _registered(given: Mapping[str, Any], ca_file: str | None) -> tuple[dict[str
     except ImportError as error:
         raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
 
-    username, password_file = given.get("username"), given.get("password_file")
-    settings = SchemaRegistrySettings(
-        url=given["registry"], username=username, password_file=password_file, ca_file=ca_file
-    )
+    login: dict[str, Any] = {name: given.get(name) for name in ("username", "password_file", "ca_file")}
+    settings = SchemaRegistrySettings(url=given["registry"], **login)
     subject, version = given["subject"], given.get("version", "latest")
     try:
         found = RegistryClient(settings).version(subject, version)
@@ -444,5 +442,5 @@ def _registered(given: Mapping[str, Any], ca_file: str | None) -> tuple[dict[str
         described = AvroSchema(found, {}).json_schema()
     except Exception as error:  # fastavro raises many types
         raise CommandError(f"the schema of {subject} is not valid: {error}") from error
-    source = AvroSource(found.text, given["registry"], username, password_file, ca_file)
+    source = AvroSource(found.text, given["registry"], **login)
     return fields(avro_records.numbers(described)), source

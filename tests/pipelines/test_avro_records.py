@@ -290,12 +290,11 @@ def test_a_file_without_certificates_is_an_error(spark: SparkSession, tmp_path: 
 def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(
     spark: SparkSession, registry: Registry, file: Path
 ) -> None:
-    """The password is read from its file when the pipeline starts."""
+    """The password is read from its file, which is relative to the YAML file, when the pipeline starts."""
     schema_id = registry.register(SUBJECT, NEWER)
-    password = file.parent / "password"
-    password.write_text("hunter2\n")
+    (file.parent / "login").write_text("hunter2\n")
     registry.login = ("me", "hunter2")
-    pipeline = defined(file, registry, username="me", password_file=str(password))
+    pipeline = defined(file, registry, username="me", password_file="login")  # noqa: S106 - a file
 
     explanation = explain(spark, pipeline)
     value = framed(schema_id, encoded(NEWER, {"id": "a", "amount": 1}))
