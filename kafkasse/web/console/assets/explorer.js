@@ -140,7 +140,6 @@ export class Explorer {
     const { path, search, usesTicket, accept, isJsonLines, shared } = this.#query;
     const open = async (id, signal) => {
       const own = new URLSearchParams(search);
-      for (const name of id ? ["timestamp", "since"] : []) own.delete(name);
       const options = { signal, cache: "no-store", headers: { Accept: accept, ...(id ? { "Last-Event-ID": id } : {}) } };
       if (!usesTicket) Object.assign(options.headers, credentials());
       else {
