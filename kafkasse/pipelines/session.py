@@ -92,7 +92,7 @@ def session(
         user_settings: Spark settings that override SETTINGS and LOCAL_SETTINGS. Settings of spark-submit override them.
 
     Raises:
-        CommandError: Java is missing or does not start, or the heap is too small.
+        CommandError: Java is missing or does not start, the heap is too small, or spark.local.dir cannot be used.
         Crashed: Spark did not start, or the JVM exited while the block ran.
         Stopped: SIGINT or SIGTERM arrived while Spark was starting, and its handler raised no exception.
     """
@@ -183,20 +183,21 @@ def _check_jvm(error: Exception) -> None:
     process = private_spark.process() or private_spark.starting_process(error)
     try:
         if process:
-            raise Crashed(
-                _explain_exit(process.wait(JVM_EXIT_TIMEOUT_S if is_disconnected else EXIT_DELAY_S))
-            ) from error
+            raise _exit_error(process.wait(JVM_EXIT_TIMEOUT_S if is_disconnected else EXIT_DELAY_S)) from error
     except subprocess.TimeoutExpired:
         if is_disconnected:
             raise Crashed("Spark's JVM does not respond") from error
 
 
-def _explain_exit(code: int) -> str:
-    if code == OUT_OF_MEMORY:
-        return "Spark's JVM ran out of memory; give it a larger heap with --memory"
+def _exit_error(code: int) -> CommandError | Crashed:
+    """Return the error for a JVM that has exited with this code."""
     if code == NO_LOCAL_DIRECTORY:
-        return "Spark cannot create a directory in spark.local.dir; use another directory, or change its permissions"
-    return f"Spark's JVM was killed by signal {-code}" if code < 0 else f"Spark's JVM exited with code {code}"
+        return CommandError(
+            "Spark cannot create a directory in spark.local.dir; use another directory, or change its permissions"
+        )
+    if code == OUT_OF_MEMORY:
+        return Crashed("Spark's JVM ran out of memory; give it a larger heap with --memory")
+    return Crashed(f"Spark's JVM was killed by signal {-code}" if code < 0 else f"Spark's JVM exited with code {code}")
 
 
 def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[str, str]:

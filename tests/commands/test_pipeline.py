@@ -254,14 +254,14 @@ def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path:
 
 @takes_minutes
 def test_a_local_directory_that_cannot_be_used_is_an_error(topics: Topics, tmp_path: Path) -> None:
-    """The reason names the setting."""
+    """The error names the setting. It is permanent, so the pipeline exits without a retry."""
     (tmp_path / "file").touch()
-    with pipeline(*run_words(topics, "--conf", f"spark.local.dir={tmp_path / 'file'}")) as process:
-        warning = next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)
-        process.terminate()
-        process.communicate(timeout=EXIT_TIMEOUT_S)
 
-    assert "Spark cannot create a directory in spark.local.dir" in warning
+    code, out, err = output(*run_words(topics, "--conf", f"spark.local.dir={tmp_path / 'file'}"))
+
+    assert (1, "") == (code, out)
+    assert "kafkasse pipeline: Spark cannot create a directory in spark.local.dir" in err
+    assert "restarting" not in err
 
 
 @takes_minutes
