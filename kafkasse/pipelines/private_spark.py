@@ -7,13 +7,13 @@ checks that no other module of the pipelines uses private names of PySpark.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from traceback import walk_tb
 from typing import Any
 
-from pyspark import SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -65,7 +65,27 @@ def starting_process(error: BaseException) -> subprocess.Popen[bytes] | None:
     At that time, only a local variable of PySpark contains the process.
     """
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
-    return next((each.f_locals.get("proc") for each in frames if each.f_code is launch_gateway.__code__), None)
+    return next(
+        (each.f_locals.get("proc") for each in frames if each.f_code is java_gateway.launch_gateway.__code__), None
+    )
+
+
+class _Launched(subprocess.Popen[bytes]):
+    """A process for PySpark's loop `while not process.poll()`, which takes the exit code 0 for a running process."""
+
+    def poll(self) -> int | None:
+        code = super().poll()
+        return 1 if code == 0 else code
+
+
+@contextmanager
+def noticing_exits() -> Iterator[None]:
+    """While PySpark starts a JVM in the block, it notices if the JVM exits with code 0. Otherwise it would wait forever."""
+    vars(java_gateway)["Popen"] = _Launched
+    try:
+        yield
+    finally:
+        vars(java_gateway)["Popen"] = subprocess.Popen
 
 
 def forget() -> None:

@@ -229,15 +229,17 @@ def _start(settings: dict[str, str], directory: Path) -> SparkSession:
     )
     # Spark's default for Python is `python3` on PATH.
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    with _environment({"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}), _ended_by_signals(directory):
+    variables = {"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}
+    with _environment(variables), _ended_by_signals(directory), private_spark.noticing_exits():
         try:
             return _get_or_create(chosen)
         except PySparkRuntimeError as error:
             process = private_spark.starting_process(error)
-            if process and (process.returncode or 0) < 0:
-                raise  # it was killed
+            if process is None or process.returncode < 0:
+                raise  # the JVM runs, or it was killed
             raise CommandError(
-                f"Spark's JVM ({runtime.java_executable()}) did not start; its output above gives the reason"
+                f"Spark's JVM ({runtime.java_executable()}) did not start: it exited with code "
+                f"{process.returncode}; see its output above"
             ) from error
         except Py4JJavaError as error:  # read its text now, because the JVM is about to exit
             reason = str(error.java_exception.toString()).splitlines()[0]

@@ -186,6 +186,15 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, t
     assert 0 == process.returncode
 
 
+def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics: Topics, tmp_path: Path) -> None:
+    """Its exit code is 0. For example, the user has set spark.driver.extraJavaOptions to -version."""
+    code, out, err = output(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "exit 0"))
+
+    assert (1, "") == (code, out)
+    assert f"Spark's JVM ({tmp_path}/bin/java) did not start: it exited with code 0" in err
+    assert "restarting" not in err
+
+
 @takes_minutes
 def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> None:
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
