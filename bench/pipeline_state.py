@@ -4,9 +4,9 @@
         [--commit-interval 10] [--one-group]
 
 Runs an embedded broker and `kafkasse pipeline run`, and writes KEYS records with 1,000 keys for each group, or with a single
-group. Then 20 updates per second each make a random key the largest of its group. Their latency is the time from when the
-update is due until the sink contains the result, so a stall counts for all updates that are due during it. With --one-group,
-a second series removes the largest key each time, one after the other.
+group. Then it sends 20 updates per second. Each update makes a random key the largest of its group. The latency of an update
+is the time from when it is due until the sink contains the result, so a stall counts for all updates that are due during the
+stall. With --one-group, each update of a second series removes the largest key, after the result of the previous update.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Topics:
         return latencies_ms
 
     def _shown(self, waiting: dict[bytes, float], timeout_s: float) -> list[float]:
-        """Read a result, and remove the updates that it contains. Returns their latencies in milliseconds."""
+        """Read a result, and remove its updates from `waiting`. Returns their latencies in milliseconds."""
         value = self.read(timeout_s)
         shown = [mark for mark in waiting if mark in value]
         return [(time.perf_counter() - waiting.pop(mark)) * 1000 for mark in shown]

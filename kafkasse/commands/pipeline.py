@@ -272,7 +272,7 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
 
 
 def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pipeline | None:
-    """Find the pipeline. While its schema registry does not respond, wait. Returns None after a stop request."""
+    """Find the pipeline. While its schema registry is not available, wait. Returns None after a stop request."""
     from kafkasse.pipelines.definitions import RegistryUnavailable
     from kafkasse.pipelines.supervisor import State, Unavailable, log_state, supervise
 

@@ -42,7 +42,7 @@ from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, Stopped, StopRequests, log_state, supervise
 
 STATUS_INTERVAL_S = 5.0  # between two measurements of the lag, which also write the status topic
-# Real-time mode commits at an interval. Until then, nobody knows which records it has processed since the last commit.
+# Real-time mode commits at an interval. Between two commits, Spark does not report which records it has processed.
 OVERDUE_INTERVALS = 3
 
 logger = logging.getLogger("kafkasse.pipeline")

@@ -115,12 +115,12 @@ def start_offsets(spark: SparkSession, checkpoint: str) -> Offsets:
 
 
 def skipped(spark: SparkSession, checkpoint: str) -> Skipped:
-    """Return the skipped records that the queries of a pipeline have not passed. The others are removed from the file."""
+    """Return the skipped records that the queries of a pipeline have not passed, and remove the others from the file."""
     files, path = Files(spark), f"{checkpoint}/{SKIPPED}"
     listed = Skipped.parse(files.read(path))
     letters = dead_letters.checkpoint_of(checkpoint)
     found = listed.after(last_commit(spark, checkpoint))
-    if files.exists(letters):  # this query may be behind the other one
+    if files.exists(letters):  # the query for dead letters may be behind the pipeline's query
         found = found.plus(listed.after(last_commit(spark, letters)).records)
     if found != listed:
         files.write(path, found.text())

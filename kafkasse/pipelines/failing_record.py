@@ -5,7 +5,7 @@ of the records after the last commit, and halves the part that fails. It does no
 with the query's state, or in the sink; then find() returns the position of the last commit.
 
 A record is skipped only if the query fails for it alone, with the same kind of error as in the pipeline, and does not fail
-without any record. It becomes a dead letter first.
+without records. Before the record is skipped, it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Search:
         self._deadline_s = time.monotonic() + SEARCH_TIMEOUT_S
 
     def records(self, data_error: str, limit: int) -> list[Failing]:
-        """Return the first records for which the query alone fails with this kind of error."""
+        """Return the first records for which the query fails with this kind of error, without its sink and its state."""
         found: list[Failing] = []
         if self._error(0, 0, 0):
             return found

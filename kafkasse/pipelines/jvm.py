@@ -73,7 +73,7 @@ OPTIONS = (
 # As for the JVM itself. The archive contains verified classes, so the verification cannot be left out.
 DUMP_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 UNUSED_S = 30 * 86_400.0  # an archive of 200 MB that no JVM has used for so long belongs to an old version
-# Files in the directory of a JVM: a list of its classes, its process ID, and a marker which means that it must not start.
+# Files in the directory of a JVM: a list of its classes, its process ID, and a marker that keeps it from starting.
 CLASSES, PID, ENDED = "classes", "pid", "ended"
 # Directories with the configuration of Hadoop. An archive allows only jars before them.
 CONFIGURATION_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
@@ -149,7 +149,7 @@ def archive_path() -> Path:
     """Return the archive for this Java, these jars and these options, whether it exists or not."""
     release = runtime.java_home() / "release"
     version = release.read_text() if release.exists() else str(release)
-    own = hashlib.sha256(JAR.read_bytes()).hexdigest()  # its name contains no version
+    own = hashlib.sha256(JAR.read_bytes()).hexdigest()  # the name of kafkasse's jar contains no version
     content = "\n".join([version, pyspark.__version__, classpath(), own, *OPTIONS, *MODULE_OPTIONS])
     return jars.cache_directory() / f"spark-{hashlib.sha256(content.encode()).hexdigest()[:16]}.jsa"
 

@@ -25,7 +25,7 @@ Mode = Literal["realtime", "microbatch", "once"]
 OutputMode = Literal["update", "append"]
 
 MAX_STATE_PARTITIONS = 10_000
-MIN_COMMIT_INTERVAL_S = 5  # of Spark
+MIN_COMMIT_INTERVAL_S = 5  # Spark's minimum
 MAX_COMMIT_INTERVAL_S = 3600
 MAX_REFRESH_S = 31 * 86_400
 MAX_PARTITION = 2**31 - 1
@@ -110,9 +110,10 @@ class Pipeline:
         checkpoint: the default of the option --checkpoint: a directory for the state and the positions.
         state_partitions: how many parallel tasks each stateful stage of the query has. It cannot change while a
             checkpoint is in use.
-        commit_interval_s: how often real-time mode commits, 10 by default. Records that arrive during a commit wait for it,
-            so a longer interval delays fewer records. But after a crash, all records since the last commit are processed
-            again, and a stop and the metrics wait for the next commit.
+        commit_interval_s: the interval, in seconds, at which real-time mode commits. The default is 10. A record that
+            arrives during a commit waits for the commit to end, so a longer interval delays fewer records. But after a
+            crash, all records since the last commit are processed again, and a stop and the metrics wait for the next
+            commit.
         refresh_tables_s: how often the query starts again from its checkpoint, so that it reads its side tables again. None:
             only when the pipeline starts.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of

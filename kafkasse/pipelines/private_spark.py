@@ -100,7 +100,7 @@ def exception_text(spark: SparkSession, exception: Any) -> str:
 
 
 def error_text(spark: SparkSession, error: Exception) -> str:
-    """Return an exception that PySpark or Py4J has raised as text, with all of the Java exceptions that caused it."""
+    """Return the text of an exception of PySpark or Py4J, with all Java exceptions that caused it."""
     java_exception = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     return exception_text(spark, java_exception) if java_exception is not None else str(error) or type(error).__name__
 

@@ -130,7 +130,7 @@ class _Rebuild:
     def _fits(self, unfinished: str) -> bool:
         """Return whether the pipeline can continue an interrupted rebuild.
 
-        Its definition may have changed since then, or its topics may have been deleted.
+        The pipeline may have changed since then, or the topics of the rebuild may have been deleted.
         """
         if self.files.read(f"{unfinished}/{FILE}") is None:
             return False

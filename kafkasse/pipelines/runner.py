@@ -28,7 +28,7 @@ START_POLL_INTERVAL_S = 0.05
 SLOTS_TIMEOUT_S = 10.0  # a cluster replaces a lost executor within seconds
 POLL_INTERVAL_S = 1.0
 DRAIN_POLL_INTERVAL_S = 0.1
-DRAIN_TIMEOUT_S = 20.0  # after the end of the batch, for the commit, which takes up to 2 s
+DRAIN_TIMEOUT_S = 20.0  # for the commit after the end of the batch; it takes up to 2 s
 
 logger = logging.getLogger("kafkasse.pipeline")
 

@@ -65,8 +65,8 @@ LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
 }
-# Hadoop's own classes start a process for each new file and for each renamed file, dozens for a commit. The executors of a
-# cluster do not have kafkasse's jar when they open their first file.
+# Hadoop's own classes start a process for each new file and for each renamed file, so a commit starts dozens of processes.
+# The executors of a cluster cannot use kafkasse's classes, because they open their first file before they have its jar.
 SINGLE_JVM_SETTINGS = {
     "spark.hadoop.fs.file.impl": "kafkasse.files.LocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "kafkasse.files.LocalFs",
@@ -94,7 +94,7 @@ def session(
     Raises:
         CommandError: Java is missing or does not start, the heap is too small, or spark.local.dir cannot be used.
         Crashed: Spark did not start, or the JVM exited while the block ran.
-        Stopped: SIGINT or SIGTERM arrived while Spark was starting, and its handler raised no exception.
+        Stopped: SIGINT or SIGTERM arrived while Spark was starting, and the command's handler raised no exception.
     """
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
@@ -303,7 +303,7 @@ def _ended_by_signals(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _signals_sent_again() -> Iterator[None]:
-    """Send the signals that have ended the start of Spark again, to the handlers of the command."""
+    """Pass the signals that have ended Spark's start on to the handlers of the command."""
     try:
         yield
     except Stopped as stopped:

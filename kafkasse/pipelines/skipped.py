@@ -1,4 +1,4 @@
-"""The records that a query cannot process, and that a pipeline therefore leaves out. They are dead letters. No I/O.
+"""The records that a pipeline skips because its query cannot process them. They are dead letters. No I/O.
 
 The list is a small file in the checkpoint, so that a restart skips the records too. A record is removed from the list when
 the queries have committed an offset after it.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 FILE = "kafkasse-skipped.json"  # in the directory of the checkpoint: {"orders": {"0": [17, 18]}}
-MAX_SKIPPED = 20  # in one run, and in the list. A query that fails for more records is broken, and not its data.
+MAX_SKIPPED = 20  # in one run, and in the list. If a query fails for more records, the query is wrong, not the data.
 
 Record: TypeAlias = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -52,7 +52,7 @@ class Skipped:
         return found
 
     def plus(self, records: Iterable[Record]) -> Skipped:
-        """Return these records and more."""
+        """Return these records and the given ones."""
         return Skipped(self.records.union(records))
 
     def after(self, committed: Mapping[str, Mapping[str, int]]) -> Skipped:

@@ -83,7 +83,7 @@ class DeclaredQuery:
         tables: the side tables by name.
         paths: the path of each query in the YAML file.
         error: returns the error for a path and a reason.
-        check_tables: checks the files of the side tables before Spark starts. It raises a CommandError.
+        check_tables: checks the files of the side tables. It raises a CommandError if a file is not usable.
     """
 
     queries: Mapping[str, Mapping[str, Any]]

@@ -60,7 +60,7 @@ class Crashed(Interrupted):
 
 
 class Stopped(Exception):
-    """Signals ended Spark while Spark was starting. The arguments are their numbers."""
+    """Signals ended Spark while it was starting. The arguments are the numbers of the signals."""
 
 
 class StopRequests:
@@ -123,12 +123,12 @@ def supervise(
         stop: a stop request ends the waiting between two attempts.
         report: receives each state and its reason.
         position: returns the position at which the pipeline fails, such as "countries, partition 0, offset 17".
-        skip: called after MAX_CRASHES crashes in a row. It makes the next attempt skip the records that cause them, and
-            returns which records it skips, or "" if it has found none.
+        skip: called after MAX_CRASHES crashes in a row. It makes the next attempt skip the records that cause the
+            crashes. Returns text such as "2 records", or "" if it has found no such record.
 
     Raises:
         CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, and `skip` has found no record, or
-            `attempt` raised it.
+            `attempt` raised this error.
     """
     crashes = waits = 0
     while True:

@@ -20,7 +20,7 @@ from kafkasse.pipelines.pipeline import Pipeline, Source
 from kafkasse.pipelines.skipped import Skipped
 from kafkasse.pipelines.supervisor import Unavailable
 
-COMMIT_INTERVAL_S = 10  # of real-time mode, without commit_interval_s
+COMMIT_INTERVAL_S = 10  # the default of commit_interval_s
 # The interval of micro-batches if a source has a rate limit. Without a limit, each batch starts when the last one has ended.
 MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0

@@ -1,7 +1,7 @@
 """Lists and ends the open streams of all workers, through a Unix socket of each worker in the private directory.
 
 A client sends one line, `list` or `end ID`, and receives lines of JSON. An empty line ends the list, so that the client
-notices a list that was cut off. `kafkasse streams` and /-/streams use it.
+notices a list that was cut off. `kafkasse streams` and /-/streams use these sockets.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_lists_open_streams_and_ends_one(server: Server, capsys: pytest.CaptureF
 
 
 def test_names_a_worker_that_does_not_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """The list contains the streams of the other worker, stderr the process ID of the silent one. The exit code is 1."""
+    """The list contains the other worker's streams. stderr names the process ID of the silent one. The exit code is 1."""
     clients = [Client(server.port, "/t").ready() for _ in range(8)]
     wait_until(lambda: len(server.workers()) == 2)
     assert 0 == main(["streams", "--json"])

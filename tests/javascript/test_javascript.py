@@ -175,7 +175,7 @@ FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + 
     ],
 )
 def test_the_examples_with_eventsource(part: str, page: str, setup: str, printed: str) -> None:
-    """They run in Node, with the EventSource of the npm package, and print the events."""
+    """The examples run in Node, with the EventSource of the npm package, and print the events."""
     with closing(ScriptedServer([Sends(START + message(1) + EVENTS + failure(410), "ends")])) as server:
         program = EVENT_SOURCE + setup + docs_example(part, page)
         command = ["node", "--input-type=module", "-e", program, server.url]

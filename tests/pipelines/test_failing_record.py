@@ -83,13 +83,13 @@ def run(spark: SparkSession, topics: Topics, tmp_path: Path) -> Run:
 
 
 def own(letter: Any) -> dict[str, bytes]:
-    """The headers that the pipeline has added to a dead letter, by the end of their names."""
+    """The headers that the pipeline has added to a dead letter. The names are without their prefix."""
     prefix = "kafkasse-dead-letter-"
     return {name.removeprefix(prefix): value for name, value in letter.headers if name.startswith(prefix)}
 
 
 def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(run: Run) -> None:
-    """The dead letter has the record's bytes, position and reason. The good records arrive once, and it can be replayed."""
+    """The dead letter has the record's bytes, position and reason, and can be replayed. The good records arrive once."""
     topics, pipeline = run.topics, run.pipeline()
     topics.send((b"a", b"1"), (b"a", b"2"))
     topics.cluster.send(topics.source, b"\xfftwo", key=b"\xfe", partition=1, headers=[("trace", b"\x00")])
@@ -123,7 +123,7 @@ def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(run: Run) -> N
 
 
 def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the position is that of the first record that is not skipped. The list in the checkpoint has a limit too."""
+    """The error then names the first record that is not skipped. The list in the checkpoint has a limit too."""
     pipeline = run.pipeline()
     run.topics.send(*[(b"a", b"x%d" % number) for number in range(4)])
     crash = run.crash(pipeline)
@@ -139,7 +139,7 @@ def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytes
 
 
 def test_the_list_contains_only_records_that_are_not_committed(run: Run) -> None:
-    """So it stays small."""
+    """The list stays small."""
     pipeline = run.pipeline()
     run.topics.send((b"a", b"x"), (b"a", b"1"))
     path = Path(run.checkpoint(pipeline)) / FILE
@@ -153,7 +153,7 @@ def test_the_list_contains_only_records_that_are_not_committed(run: Run) -> None
 
 
 def test_a_record_that_fails_for_another_reason_is_not_skipped(run: Run) -> None:
-    """Without the query's state, a record may fail that did not fail in the pipeline."""
+    """Without its state, the query may fail for a record that the pipeline can process."""
     pipeline = run.pipeline()
     run.topics.send((b"a", b"x"))
     run.crash(pipeline)
@@ -163,7 +163,7 @@ def test_a_record_that_fails_for_another_reason_is_not_skipped(run: Run) -> None
 
 
 def broken(numbers: DataFrame) -> DataFrame:
-    """A query that Spark can plan only for streams, so all of its records fail in a batch."""
+    """A query that Spark can plan only for streams, so the query fails for each batch, even without records."""
     number = F.raise_error(F.lit("never")) if numbers.isStreaming else F.col("no column")
     return numbers.select("key", number.cast("string").alias("value"))
 
@@ -194,7 +194,7 @@ def test_a_record_before_the_start_is_not_skipped(run: Run) -> None:
 def test_the_pipeline_continues_after_records_that_fail(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In real-time mode, with records before, between and after them. A restart skips them too."""
+    """In real-time mode, all good records are processed. A restart skips the same bad records."""
     (tmp_path / "doubling.py").write_text(DOUBLED)
     monkeypatch.chdir(tmp_path)
     words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled")
@@ -225,7 +225,7 @@ def test_the_pipeline_continues_after_records_that_fail(
 def test_a_query_that_fails_for_all_records_ends_with_the_position(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not all records of a topic become dead letters because the query is broken."""
+    """A broken query does not turn all records of a topic into dead letters."""
     (tmp_path / "doubling.py").write_text(DOUBLED)
     monkeypatch.chdir(tmp_path)
     topics.send(*[(b"a", b"x")] * (MAX_SKIPPED + 2))

@@ -110,10 +110,10 @@ def test_an_error_that_the_query_raises_may_be_caused_by_a_record(reason: str, k
     ],
 )
 def test_an_error_with_another_cause_is_not_caused_by_a_record(reason: str) -> None:
-    """Memory, executors, Kafka and services may fail for any record, so no record may become a dead letter."""
+    """A lack of memory, a lost executor, Kafka or a service may cause the error, so no record may become a dead letter."""
     assert "" == failures.data_error(reason)
 
 
 def test_a_reason_names_the_exception_of_python() -> None:
-    """Not Spark's exception around it, whose first line only says that there is a traceback."""
+    """The first line of Spark's own exception only says that there is a traceback."""
     assert "ValueError: not a number" == failures.first_line(PYTHON.format(error="ValueError: not a number"))

@@ -1,4 +1,4 @@
-"""`kafkasse pipeline run --rebuild` is interrupted, and called again."""
+"""`kafkasse pipeline run --rebuild` is interrupted, and then started again."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
 from tests.support.waiting import POLL_S
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # it starts Spark several times
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # each test starts Spark several times
 
-# Only the code of the query contains the type and the number of countries. So only the state depends on the type.
+# The type and the number of countries are in the code of the query, not in settings. So only the state shows the type.
 LARGEST = """
 from pyspark.sql import functions as F
 from kafkasse.pipelines import Pipeline
@@ -67,7 +67,7 @@ class Rebuilds:
             return err
 
     def interrupt(self, number: int, is_reached: Callable[[], bool]) -> None:
-        """Rebuild, and send a signal as soon as the rebuild has reached a point."""
+        """Rebuild, and send a signal as soon as `is_reached` returns true."""
         with pipeline(*self.words("--rebuild")) as process:
             while not is_reached():
                 assert process.poll() is None, process.stderr.read()
@@ -112,7 +112,7 @@ def rebuilds(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @takes_minutes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_other_types_start_an_interrupted_rebuild_again(rebuilds: Rebuilds, number: int) -> None:
-    """`--rebuild` says so in the log. Only the code of the query has changed, and no setting."""
+    """The log names the reason. Only the code of the query has changed, and no setting."""
     rebuilds.edit("bigint", n=3, version=2)
     rebuilds.interrupt(number, rebuilds.has_state)
     rebuilds.edit("double", n=3, version=2)
@@ -125,7 +125,7 @@ def test_other_types_start_an_interrupted_rebuild_again(rebuilds: Rebuilds, numb
 
 @takes_minutes
 def test_a_killed_rebuild_continues(rebuilds: Rebuilds) -> None:
-    """It is killed at three points while countries arrive. The sink has the right answer, and no version goes back."""
+    """Each run is killed at another point, and countries arrive. The results are correct. No key's version decreases."""
     topics = rebuilds.topics
     rebuilds.edit("bigint", n=3, version=2)
     rebuilds.interrupt(signal.SIGKILL, rebuilds.has_state)

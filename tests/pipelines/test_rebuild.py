@@ -105,7 +105,7 @@ def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, t
 
 @takes_minutes
 def test_starts_again_without_its_topics(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """A rebuild that was killed while it was discarded has no topics. To continue it would write tombstones for all keys."""
+    """A discarded rebuild may have a checkpoint but no topics. To continue it would write tombstones for all keys."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new")
     topics.send((b"a", b"1"))
     with running_query(spark, old, topics.kafka, str(tmp_path)):

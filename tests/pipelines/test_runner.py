@@ -68,7 +68,7 @@ def test_keeps_the_top_3_of_the_world(spark: SparkSession, topics: Topics, pipel
 
 
 def test_resumes_from_its_checkpoint(spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path) -> None:
-    """A restarted query knows all countries and repeats no committed result. Its commits have an interval."""
+    """A restarted query knows all countries and repeats no committed result. Spark uses the commit interval."""
     pipeline = replace(pipeline, commit_interval_s=MIN_COMMIT_INTERVAL_S)
     records = [country("FR", 5), country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia")]
     topics.send(*records)

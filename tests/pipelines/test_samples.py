@@ -24,7 +24,7 @@ def query(name: str) -> Any:
 
 
 def test_the_query_that_rejects_records(spark: SparkSession) -> None:
-    """A value that is not an amount becomes a dead letter, and the others are results."""
+    """A value that is not an amount becomes a dead letter. The other record becomes a result."""
     rows = kafka_rows(spark, ("1", "9.50"), ("2", "much"))
     pipeline = Pipeline("paid", source="orders", query=query("paid"), sink="paid")
 
@@ -36,7 +36,7 @@ def test_the_query_that_rejects_records(spark: SparkSession) -> None:
 
 
 def test_the_query_with_an_operator(spark: SparkSession) -> None:
-    """The largest orders of each shop, in order."""
+    """The result contains the largest orders of each shop, in order."""
     rows = kafka_rows(spark, ("1", '{"shop": "a", "amount": 5}'), ("2", '{"shop": "a", "amount": 7}'))
 
     *_, last = query("largest_orders")(rows).sort("version").collect()

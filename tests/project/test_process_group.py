@@ -29,7 +29,7 @@ def test_a_server_that_does_not_start_leaves_no_child(alive: int, tmp_path: Path
 
 
 def test_a_command_of_a_tutorial_leaves_no_child(alive: int, tmp_path: Path) -> None:
-    """The same for a reader who follows a tutorial."""
+    """The test that follows a tutorial ends each program with its children."""
     program = Program("sleep 600 3>pipe & echo", tmp_path, dict(os.environ), tmp_path / "output")
     program.wait(60)
 

@@ -1,4 +1,4 @@
-"""Each code block in the docs is run or checked by a test that TABLE names. The other blocks are at least parsed."""
+"""TABLE names the test that runs or checks each code block in the docs. Blocks that no test can run are parsed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OUTPUT = "the output of a program"
 INSTALLS = "installs packages of an index"
 OTHER_PROGRAM = "needs another program"
 
-# Page -> text in the block (its fence counts) -> the test that runs or checks the block, or why no test can run it.
+# Page -> text in the block, including its fences -> the test that runs or checks the block, or why no test can run it.
 # A text may select several blocks if the test reads all of them.
 TABLE = {
     "README.md": {
@@ -182,7 +182,7 @@ TABLE = {
 
 
 class Block(NamedTuple):
-    """A fenced code block: its page, its language and code, the block with its fences, and who checks it (see TABLE)."""
+    """A fenced code block: its page, its language and code, the block with its fences, and its entries in TABLE."""
 
     page: str
     language: str
@@ -225,7 +225,7 @@ def test_the_tests_in_the_table_exist() -> None:
 
 @pytest.mark.processes
 def test_blocks_that_no_test_runs_are_valid() -> None:
-    """The parser of its language accepts each block that the table gives only a reason for."""
+    """If the table gives only a reason for a block, the parser of its language accepts the block."""
     for block in BLOCKS:
         if not any("::" in check for check in block.checks):
             PARSERS[block.language](block.code)

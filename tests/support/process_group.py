@@ -10,7 +10,7 @@ from typing import Any
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """Kill a program that was started with `start_new_session=True`, and its children, even if it has exited itself."""
+    """Kill a program that was started with `start_new_session=True`, and its children, also after the program's own exit."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

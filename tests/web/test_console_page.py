@@ -57,7 +57,7 @@ BINARY_RECORDS = [
     )
 ]
 BINARY_VALUES = {1, 2, 5}
-# The keys in the list. The format `value` contains only the keys of deletes, as does `cloudevents`, which has subjects.
+# The keys in the list. In the formats `value` and `cloudevents`, only deletes have a key; `cloudevents` has a subject.
 KEYS = {stream: {3: "base64 /wA="} for stream in ("values", "cloudevents")} | {
     "orders": {0: "base64 /wA=", 3: "base64 /wA=", 4: MARKUP},
     "envelopes": {0: "base64 /wA=", 1: "k", 2: "base64 PGI+/w==", 3: "base64 /wA=", 4: MARKUP},
@@ -212,7 +212,7 @@ class TestSignIn:
     def test_shows_guarded_streams_after_the_sign_in(self, console: Console) -> None:
         """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text.
 
-        The page never shows a rejected token as signed in.
+        The page does not show "Signed in" if the server rejects the token.
         """
         paths = "return [...document.querySelectorAll('.card h2')].map((e) => e.textContent)"
         public = ["/orders", "/values", "/envelopes", "/cloudevents"]
@@ -279,7 +279,7 @@ class TestSignIn:
     @pytest.mark.parametrize("format", ["sse", "ndjson"])
     @pytest.mark.parametrize("is_paused", [False, True])
     def test_resumes_after_a_new_sign_in(self, console: Console, format: str, is_paused: bool) -> None:
-        """A token expires while the page reads. The page asks for another one, and loses and repeats no event."""
+        """A token expires while the page reads. The user signs in with another token. No event is lost or repeated."""
         console.open("explore")
         console.sign_in(SHORT_TOKEN)
         console.wait_for("#session-state", "Signed in")
@@ -307,7 +307,7 @@ class TestSignIn:
         assert [str(n) for n in range(1, 600, 3)] == numbers
 
     def test_signs_out_without_a_network(self, console: Console) -> None:
-        """The page forgets the token, and shows that, although the server cannot be reached."""
+        """If the server cannot be reached, the page still forgets the token, and shows that the user has signed out."""
         with closing(Network(console.server.port)) as network:
             console.port = network.port
             console.open()
@@ -456,7 +456,7 @@ class TestExplorer:
 
     @pytest.mark.parametrize("stream", ["orders", "envelopes", "cloudevents"])
     def test_resumes_json_lines_at_their_offsets(self, console: Console, stream: str) -> None:
-        """JSON lines have no IDs, so the page writes an ID from the offsets. It loses and repeats nothing.
+        """JSON lines have no IDs, so the page builds an ID from the offsets. No event is lost or repeated.
 
         The last record before the break has a member `event`, so the server wraps it.
         """
@@ -518,7 +518,7 @@ class TestExplorer:
         assert "caught" not in console.run("return document.title")
 
     @pytest.mark.parametrize("stream", ["orders", "values", "envelopes", "cloudevents"])
-    def test_binary_records_are_base64_that_says_so(self, console: Console, stream: str) -> None:
+    def test_binary_keys_and_values_are_marked_as_base64(self, console: Console, stream: str) -> None:
         """The list says which keys and values are base64. The file contains each record as docs/wire.md promises.
 
         Base64 that looks like a number or like null is a string. Markup in keys, values and headers stays text.

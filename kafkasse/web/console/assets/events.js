@@ -60,7 +60,7 @@ function previewOf(event) {
   return `${to - from} ${to - from === 1 ? "offset is" : "offsets are"} missing${reason ? `: ${reason}` : ""}`;
 }
 
-/** Return the value and its encoding in the formats envelope and cloudevents, and all other data as it is. */
+/** In the formats envelope and cloudevents, return the value and the members after it. In other formats, return all data. */
 function valueIn(data) {
   const value = /^\{(?:"topic":.*?\],"value":|"specversion":.*?(?:"data":|(?="data_base64":)))(.*)\}$/s.exec(data);
   return value === null ? data : value[1];
@@ -78,7 +78,7 @@ function factsOf(event) {
   } catch {
     return {};
   }
-  if (event.isJsonLines && record?.event === "message") record = record.data; // a message that has a member `event` itself
+  if (event.isJsonLines && record?.event === "message") record = record.data; // wrapped because it has a member `event`
   const found = record?._kafka ?? record ?? {};
   if (found.specversion) {
     const key = textOf(found.key, found.keyencoding) ?? found.partitionkey;
@@ -90,7 +90,7 @@ function factsOf(event) {
   return event.type === "gap" ? { topic, partition, from, to, reason } : { topic, partition, offset, timestamp, key, headers };
 }
 
-/** Return a key as text. A key that is not text is base64, and says so. */
+/** Return a key as text. A key that is not text is in base64, after the word `base64`. */
 function textOf(key, encoding) {
   return encoding === "base64" ? `base64 ${key}` : key;
 }
