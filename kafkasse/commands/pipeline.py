@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,8 @@ def check(name: str) -> None:
     Spark plans the query and says whether real-time mode and micro-batches accept it. Kafka is not used. The exit code is 1
     if the pipeline's mode does not accept the query.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, end the JVM and remove its files
+
     from kafkasse.pipelines import catalog
     from kafkasse.pipelines.explain import explain, text
     from kafkasse.pipelines.session import session
@@ -243,6 +246,8 @@ def state(name: str, checkpoint: str | None, key: str | None) -> None:
 
     The command reads only the checkpoint, not Kafka. The pipeline may be running.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, end the JVM and remove its files
+
     from kafkasse.pipelines import catalog
     from kafkasse.pipelines import state as states
     from kafkasse.pipelines.session import session

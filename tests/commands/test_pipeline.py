@@ -41,6 +41,17 @@ from kafkasse.pipelines.queries.topn import topn
 
 top_3 = Pipeline("top-3", source="countries", query=topn, sink="top-3")
 """
+ENDLESS = """
+import time
+from pathlib import Path
+from kafkasse.pipelines import Pipeline
+
+def query(rows):
+    Path("called").touch()
+    time.sleep(600)
+
+endless = Pipeline("endless", source="a", query=query, sink="b")
+"""
 
 FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.version = 17" >&2; exit;; esac
@@ -213,6 +224,38 @@ def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> 
     assert ["starting", "stopped"] == re.findall(r"state=(\w+)", err)
     assert 2 == len(err.splitlines())
     assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize("words", [("check", "topn"), ("state", "topn", "--checkpoint", ".")])
+def test_sigterm_ends_a_check_and_a_reading_of_the_state(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Spark is still starting. The exit code is that of Ctrl-C, because the command has no result. Nothing is left."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    java = fake_java(tmp_path / "java", "exec cat")
+    with pipeline(*words, TMPDIR=str(temporary), JAVA_HOME=java) as process:
+        while not list(temporary.glob("*/bin/spark-submit")):
+            time.sleep(0.05)
+        process.terminate()
+        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+
+    assert (130, "", "\n", []) == (process.returncode, out, err, list(temporary.iterdir()))
+
+
+@takes_minutes
+def test_sigterm_ends_a_check_after_spark_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, Spark waits for the query of the user. No process and no file is left."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    monkeypatch.chdir(tmp_path)
+    with pipeline("check", "endless:endless", TMPDIR=str(temporary)) as process:
+        while not (tmp_path / "called").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        process.terminate()
+        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+
+    assert (130, "", "\n", []) == (process.returncode, out, err, list(temporary.iterdir()))
 
 
 @takes_minutes
