@@ -89,13 +89,13 @@ def _in_use(checkpoint: str) -> CommandError:
 
 
 @contextmanager
-def held(spark: SparkSession, query: StreamingQuery, checkpoint: str) -> Iterator[None]:
-    """Renew the lease until the block ends. If another checkpoint has replaced this one, stop the query.
+def held(spark: SparkSession, checkpoint: str, query: StreamingQuery | None = None) -> Iterator[None]:
+    """Renew the lease until the block ends. If another checkpoint has replaced that of the query, stop the query.
 
     Raises:
-        CommandError: another checkpoint has replaced this one.
+        CommandError: another checkpoint has replaced that of the query.
     """
-    lease = _Lease(Files(spark), query, checkpoint)
+    lease = _Lease(Files(spark), checkpoint, query)
     thread = Thread(target=lease.run, name="lease", daemon=True)
     thread.start()
     try:
@@ -119,12 +119,12 @@ class _Lease:
         ended: set by the caller when the run ends.
     """
 
-    def __init__(self, files: Files, query: StreamingQuery, checkpoint: str) -> None:
+    def __init__(self, files: Files, checkpoint: str, query: StreamingQuery | None) -> None:
         self.is_lost = False
         self.ended = Event()
         self._files = files
-        self._query = query
         self._checkpoint = checkpoint
+        self._query = query
 
     def run(self) -> None:
         marker = f"{self._checkpoint}/{MARKER}"
@@ -132,7 +132,8 @@ class _Lease:
             while not (self.ended.is_set() or self.is_lost):
                 self._renew(marker)
                 self.ended.wait(INTERVAL_S)
-            self._query.stop()
+            if self._query:
+                self._query.stop()
             self._files.delete(marker)
         except Exception as error:  # noqa: BLE001 - the session may have ended
             logger.debug("the lease of %s was not released: %s", self._checkpoint, type(error).__name__)
@@ -140,7 +141,8 @@ class _Lease:
     def _renew(self, marker: str) -> None:
         try:
             self._files.write(marker, f"{_PROCESS} {time.time_ns()}")
-            first = checkpoints.first_of(self._checkpoint)
-            self.is_lost = checkpoints.current(self._files, first) != self._checkpoint
+            if self._query:
+                first = checkpoints.first_of(self._checkpoint)
+                self.is_lost = checkpoints.current(self._files, first) != self._checkpoint
         except Exception as error:  # noqa: BLE001 - the file system may be unavailable for a while
             logger.warning("the checkpoint %s cannot be accessed: %s", self._checkpoint, type(error).__name__)

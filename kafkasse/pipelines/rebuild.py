@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, failures, lease, runner, start, topics, written
 from kafkasse.pipelines.admin import COMPACTED, Admin
@@ -90,6 +91,17 @@ class _Rebuild:
 
     def _run(self, *, continues: bool = True) -> bool:
         new, generation = self._begin(checkpoints.current(self.files, self.first), continues=continues)
+        with lease.exclusive(self.files, new), lease.held(self.spark, new):
+            if not self.files.exists(f"{new}/{checkpoints.PENDING}"):
+                raise CommandError(f"another run has just rebuilt the pipeline {self.pipeline.name}")
+            if not self._write_results(new, generation):
+                return False
+            self._clean_up(new)
+        logger.info("rebuild: complete; the checkpoint is %s", new)
+        return True
+
+    def _write_results(self, new: str, generation: int) -> bool:
+        """Compute the results, and write them to the sinks. Returns False at a stop request."""
         suffix = checkpoints.rebuild_suffix(generation)
         sinks = self.pipeline.sink_topics
         with Admin(self.spark, self.kafka) as admin:
@@ -104,14 +116,15 @@ class _Rebuild:
                 return False
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
+        return True
+
+    def _clean_up(self, new: str) -> None:
+        """Delete the topics of the rebuild, and earlier rebuilds that were interrupted."""
         self.files.delete(f"{new}/{checkpoints.PENDING}")
-        with Admin(self.spark, self.kafka) as admin:
-            admin.delete(f"{sink}{suffix}" for sink in sinks)
+        self._delete_topics(new)
         for other in self._others(new):
             if self.files.exists(f"{other}/{checkpoints.PENDING}"):
                 self._discard(other)
-        logger.info("rebuild: complete; the checkpoint is %s", new)
-        return True
 
     def _begin(self, old: str, *, continues: bool) -> tuple[str, int]:
         """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
@@ -148,10 +161,14 @@ class _Rebuild:
 
     def _discard(self, unfinished: str) -> None:
         """Delete the checkpoint and the topics of a rebuild."""
-        suffix = unfinished.removeprefix(self.first)
-        with lease.exclusive(self.files, unfinished), Admin(self.spark, self.kafka) as admin:
-            admin.delete(f"{sink}{suffix}" for sink in self.pipeline.sink_topics)
+        with lease.exclusive(self.files, unfinished):
+            self._delete_topics(unfinished)
             self.files.delete(unfinished)
+
+    def _delete_topics(self, checkpoint: str) -> None:
+        suffix = checkpoint.removeprefix(self.first)
+        with Admin(self.spark, self.kafka) as admin:
+            admin.delete(f"{sink}{suffix}" for sink in self.pipeline.sink_topics)
 
     def _manifest(self, checkpoint: str) -> Manifest:
         return Manifest.parse(self.files.read(f"{checkpoint}/{FILE}") or "", checkpoint)

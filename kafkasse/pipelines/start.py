@@ -34,14 +34,15 @@ def started(
     Args:
         spark, pipeline, kafka: see runner.running_query().
         checkpoint: the checkpoint of the pipeline.
-        staging: during a rebuild, the end of the names of the topics that are written instead of the sinks.
+        staging: during a rebuild, the end of the names of the topics that are written instead of the sinks. The rebuild
+            holds the lease.
 
     Raises:
         CommandError: the pipeline cannot continue with the checkpoint, another run uses it, or the topic for dead letters
             cannot be created.
         Unavailable: Kafka or the file system of the checkpoint does not respond.
     """
-    with lease.exclusive(Files(spark), checkpoint):
+    with nullcontext() if staging else lease.exclusive(Files(spark), checkpoint):
         try:
             skipped = checkpoints.skipped(spark, checkpoint)
             records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging, skipped)
@@ -52,7 +53,7 @@ def started(
         with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters], skipped):
             query = topics.write(records, kafka, pipeline, checkpoint)
             try:
-                with lease.held(spark, query, checkpoint) if not staging else nullcontext():
+                with nullcontext() if staging else lease.held(spark, checkpoint, query):
                     yield query
             finally:
                 query.stop()

@@ -18,6 +18,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.contract import GENERATION
+from kafkasse.pipelines.lease import MARKER
 from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.runner import running_query
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
@@ -101,6 +102,31 @@ def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, t
     rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
 
     assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
+
+
+@takes_minutes
+def test_a_second_rebuild_cannot_copy_at_the_same_time(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one holds the lease, also on a file system that has no locks: its marker exists."""
+    old, new = pipeline(topics, "old"), pipeline(topics, "new")
+    topics.send((b"a", b"1"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    copy = rebuild._Rebuild._copy
+
+    def copy_beside_another(*arguments: Any) -> None:
+        monkeypatch.undo()
+        with pytest.raises(CommandError, match=r"another run of the pipeline uses the checkpoint .+rebuild-1"):
+            rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+        wait_until(lambda: list(tmp_path.glob(f"*.rebuild-1/{MARKER}")))
+        copy(*arguments)
+
+    monkeypatch.setattr(rebuild._Rebuild, "_copy", copy_beside_another)
+    assert rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+
+    assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
+    assert [] == list(tmp_path.glob(f"*/{MARKER}"))
 
 
 @takes_minutes
