@@ -19,7 +19,7 @@ from kafkasse.pipelines.skipped import FILE as SKIPPED
 from kafkasse.pipelines.skipped import Skipped
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
-PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild whose results are not in the sinks yet
+PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild that is not complete
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
 """Topic -> partition -> the next offset to read, as in Spark's checkpoints."""

@@ -33,6 +33,7 @@ from kafkasse.pipelines.status import next_offsets
 from kafkasse.pipelines.supervisor import StopRequests
 
 POLL_INTERVAL_S = 0.5
+COPIED = "copied"  # the content of the file PENDING when the sinks contain all results, but the topics still exist
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -92,9 +93,10 @@ class _Rebuild:
     def _run(self, *, continues: bool = True) -> bool:
         new, generation = self._begin(checkpoints.current(self.files, self.first), continues=continues)
         with lease.exclusive(self.files, new), lease.held(self.spark, new):
-            if not self.files.exists(f"{new}/{checkpoints.PENDING}"):
+            step = self.files.read(f"{new}/{checkpoints.PENDING}")
+            if step is None:
                 raise CommandError(f"another run has just rebuilt the pipeline {self.pipeline.name}")
-            if not self._write_results(new, generation):
+            if step != COPIED and not self._write_results(new, generation):
                 return False
             self._clean_up(new)
         logger.info("rebuild: complete; the checkpoint is %s", new)
@@ -116,15 +118,16 @@ class _Rebuild:
                 return False
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
+        self.files.write(f"{new}/{checkpoints.PENDING}", COPIED)
         return True
 
     def _clean_up(self, new: str) -> None:
-        """Delete the topics of the rebuild, and earlier rebuilds that were interrupted."""
-        self.files.delete(f"{new}/{checkpoints.PENDING}")
+        """Delete the topics of the rebuild, earlier interrupted rebuilds and, at last, the marker of the rebuild."""
         self._delete_topics(new)
         for other in self._others(new):
             if self.files.exists(f"{other}/{checkpoints.PENDING}"):
                 self._discard(other)
+        self.files.delete(f"{new}/{checkpoints.PENDING}")
 
     def _begin(self, old: str, *, continues: bool) -> tuple[str, int]:
         """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
@@ -151,10 +154,11 @@ class _Rebuild:
         reasons = [
             f"the pipeline has changed: {each}" for each in self._manifest(unfinished).changes(self.pipeline, state)
         ]
-        suffix = unfinished.removeprefix(self.first)
-        with Admin(self.spark, self.kafka) as admin:
-            missing = {f"{sink}{suffix}" for sink in self.pipeline.sink_topics} - admin.names()
-        reasons += [f"the topic {topic} does not exist" for topic in sorted(missing)]
+        if self.files.read(f"{unfinished}/{checkpoints.PENDING}") != COPIED:
+            suffix = unfinished.removeprefix(self.first)
+            with Admin(self.spark, self.kafka) as admin:
+                missing = {f"{sink}{suffix}" for sink in self.pipeline.sink_topics} - admin.names()
+            reasons += [f"the topic {topic} does not exist" for topic in sorted(missing)]
         if reasons:
             logger.warning("rebuild: restarting from the beginning, because %s", "; ".join(reasons))
         return not reasons

@@ -16,8 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, rebuild
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.contract import GENERATION
+from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
 from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.runner import running_query
@@ -127,6 +129,36 @@ def test_a_second_rebuild_cannot_copy_at_the_same_time(
 
     assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
     assert [] == list(tmp_path.glob(f"*/{MARKER}"))
+
+
+@takes_minutes
+@pytest.mark.parametrize("owner", [Admin, Files])
+def test_an_interrupted_cleanup_is_completed(
+    spark: SparkSession, topics: Topics, tmp_path: Path, owner: type[Admin | Files]
+) -> None:
+    """It deletes the topics of the rebuild, and then the marker in its checkpoint. The results are not written again."""
+    old, new = pipeline(topics, "old"), pipeline(topics, "new")
+    topics.send((b"a", b"1"))
+    with running_query(spark, old, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    copy = rebuild._Rebuild._copy
+    with pytest.MonkeyPatch.context() as patched:
+
+        def copy_and_break(*arguments: Any) -> None:
+            copy(*arguments)
+            patched.setattr(owner, "delete", lambda *_: 1 / 0)
+
+        patched.setattr(rebuild._Rebuild, "_copy", copy_and_break)
+        with pytest.raises(ZeroDivisionError):
+            rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+
+    assert rebuild.run(spark, new, topics.kafka, str(tmp_path), StopRequests())
+
+    assert [] == staging_topics(topics)
+    topics.send((b"a", b"2"))
+    with running_query(spark, new, topics.kafka, str(tmp_path)):
+        records = read(topics, topics.sink, 3)
+    assert [b"1 old", b"1 new", b"2 new"] == [record.value for record in records]
 
 
 @takes_minutes
