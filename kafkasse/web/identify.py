@@ -79,7 +79,13 @@ class Identifier:
             is_known |= visitor is not None
         if is_known:
             raise Forbidden("You may not read this stream.", challenges(guards, "insufficient_scope"))
+        if not failures and self._has_credentials(request):
+            failures.append(InvalidToken("No guard of this stream accepts these credentials."))
         raise _failure(failures, guards)
+
+    def _has_credentials(self, request: Request) -> bool:
+        """Return whether a request has a token in its header or in the cookie of any guard. Does not check the token."""
+        return bool(_bearer_header(request)) or any(map(request.cookies.get, self._guards.cookies.values()))
 
     def _check_url(self, request: Request) -> None:
         is_token = _LOOKS_LIKE_A_TOKEN.match(request.args.get(TICKET, ""))
@@ -125,12 +131,17 @@ def _failure(failures: Sequence[InvalidToken | AccessUnavailable], guards: Seque
 
 def _bearer(request: Request) -> str | None:
     """Return the token in the Authorization header, or None if there is none."""
-    header = request.headers.get("Authorization", "").strip()
-    if not header.lower().startswith("bearer"):
-        return None  # a proxy may add a login of its own
+    if not (header := _bearer_header(request)):
+        return None
     if (match := _BEARER.fullmatch(header)) is None:  # the server joins repeated headers with a comma
         raise BadRequest("Send one Authorization header, with the word Bearer, a space and the token.")
     return match[1]
+
+
+def _bearer_header(request: Request) -> str:
+    """Return the Authorization header, or "" if it has another scheme: a proxy may add a login of its own."""
+    header = request.headers.get("Authorization", "").strip()
+    return header if header.lower().startswith("bearer") else ""
 
 
 def _cookie(request: Request, name: str | None, cors: CorsPolicy) -> str | None:

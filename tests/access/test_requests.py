@@ -393,6 +393,29 @@ def test_a_guard_of_the_app_may_abort(client_of: ClientOf) -> None:
     assert [418, 500] == [status(client, "/t"), status(client, "/t", X_Fail="1")]
 
 
+def test_credentials_that_no_guard_of_the_stream_accepts(client_of: ClientOf, guards: dict[str, Any]) -> None:
+    """The 401 says so. It is the same for valid and invalid credentials, and does not repeat them."""
+    key, line = create_key("a")
+    Path(guards["partners"]["api_keys"]["file"]).write_text(line)
+    client = client_of(
+        guards={**guards, "session": lambda _: None},
+        access=["session"],
+        allowed_topics=["t"],
+        routes={"keys": {**ROUTE, "path": "/keys", "access": ["partners"]}},
+    )
+    sent = [bearer(key), bearer("kafkasse_x"), {"Cookie": f"{COOKIE}={token()}"}, {"Cookie": f"{COOKIE}=x"}]
+
+    responses = [client.get("/streams/t", headers=each) for each in sent]
+    of_keys = client.get("/streams/keys", headers=sent[2])
+    without = client.get("/streams/t", headers={"Cookie": "other=x", "Authorization": "Basic eDp5"})
+
+    detail = "No guard of this stream accepts these credentials."
+    assert {(401, detail)} == {(each.status_code, each.json["detail"]) for each in [*responses, of_keys]}
+    assert 1 == len({each.headers["WWW-Authenticate"] for each in responses})
+    assert f'Bearer realm="session", error="invalid_token", error_description="{detail}"' in str(responses[0].headers)
+    assert "This stream needs a token or a login." == without.json["detail"]
+
+
 def test_the_hosts_error_handlers_do_not_see_401_and_403(client_of: ClientOf, guards: dict[str, Any]) -> None:
     """In a host app, these errors are problem objects too."""
     app = Flask("host")
