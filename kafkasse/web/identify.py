@@ -109,6 +109,9 @@ class Identifier:
         """Return the visitor that a guard identifies, or None if the request has no token for this guard."""
         if (login := self._guards.logins.get(guard)) is not None:
             visitor = login(request)
+            if not isinstance(visitor, Visitor | None):
+                returned = type(visitor).__name__
+                raise TypeError(f"The guard {guard} must return a kafkasse.Visitor or None, not {returned}")
             return None if visitor is None else replace(visitor, guard=guard)
         token = _bearer(request) or _cookie(request, self._guards.cookies.get(guard), cors)
         return None if token is None else self._guards.tokens[guard].identify(token)
