@@ -45,6 +45,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 
 def _blueprint(config: Config, log: Log | None, name: str, *, catalog: bool, console: bool) -> Blueprint:
     config.check_servable()
+    for warning in config.warnings():
+        config.hooks.logger.warning("%s", warning)
     if log is None:
         check_version()
     if log is None and is_module_patched("socket"):

@@ -26,6 +26,20 @@ class Grant:
         claims = tuple((name, values) for name, values in self.claims if not any(map(_is_parameter, values)))
         return Grant(self.guard, claims)
 
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The names of the path parameters to which the claims refer."""
+        return frozenset(each[1:-1] for _, values in self.claims for each in values if _is_parameter(each))
+
+    def includes(self, other: Grant) -> bool:
+        """Return whether this grant admits all visitors of another grant, on paths without parameters."""
+        needed = dict(other.claims)
+        return (
+            self.guard == other.guard
+            and not self.parameters
+            and all(name in needed and {*needed[name]} <= {*accepted} for name, accepted in self.claims)
+        )
+
     def admits(self, claims: Mapping[str, Any], parameters: Mapping[str, str]) -> bool:
         """Return whether a visitor with these claims may read the stream with these path parameters."""
         return all(

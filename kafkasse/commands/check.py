@@ -39,7 +39,7 @@ def command(file: Path | None) -> None:
     from kafkasse.app import blueprint
 
     config = Config.load(os.environ, file)
-    blueprint(config)  # fails if a file or a package is missing, as the server does
+    blueprint(config)  # fails if a file or a package is missing, and logs warnings to stderr, as the server does
     problems: list[str] = []
     for cluster in ("", *config.kafka.clusters):
         routes = [route for route in config.routes if route.cluster == cluster and (route.topics or route.allowed)]

@@ -9,6 +9,7 @@ file, and the file overrides the defaults. Importing this package reads no confi
     settings  typed objects, one for each package that reads them
     routes    creates the routes
     hooks     the functions of the application that kafkasse calls
+    whole_topics  finds personal routes whose visitors can read the whole topic on another route
 """
 
 from __future__ import annotations
@@ -120,6 +121,12 @@ class Config:
         from kafkasse.config.routes import routes
 
         return routes(self.route)
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for each setting that is valid, but probably a mistake."""
+        from kafkasse.config import whole_topics  # imported here for the same reason as in routes()
+
+        yield from whole_topics.warnings(self.routes)
 
     def archive(self, cluster: str = "") -> str:
         """Return the directory of the archive of a cluster, or "" if there is none."""

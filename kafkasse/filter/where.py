@@ -23,7 +23,7 @@ from kafkasse.filter.selection import EVERYTHING, Selection
 
 MAX_SELECTED_VALUES = 100  # of one client, or combinations of values if there are several dimensions
 
-_CLAIMS = "claims."
+CLAIMS = "claims."  # the start of a reference to a claim
 
 
 class Template(NamedTuple):
@@ -70,8 +70,8 @@ class Template(NamedTuple):
         """
         if not self.reference:
             yield self.before
-        elif self.reference.startswith(_CLAIMS):
-            for value in _claim(claims, self.reference.removeprefix(_CLAIMS)):
+        elif self.reference.startswith(CLAIMS):
+            for value in _claim(claims, self.reference.removeprefix(CLAIMS)):
                 yield f"{self.before}{value}{self.after}"
         else:
             yield f"{self.before}{parameters[self.reference]}{self.after}"
@@ -92,6 +92,11 @@ class Where:
     headers: tuple[tuple[str, tuple[str, ...]], ...] = ()
     fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
     expression: Expression | None = None
+
+    @property
+    def references(self) -> frozenset[str]:
+        """The path parameters and claims to which the conditions refer, such as `currency` and `claims.sub`."""
+        return frozenset(each.reference for _, templates in self.conditions for each in templates) - {""}
 
     @classmethod
     def parse(cls, setting: Mapping[str, Any]) -> Where:
@@ -196,7 +201,7 @@ def _problem(text: str, parameters: list[str], has_guards: bool) -> str:
         reference = Template.parse(text).reference
     except ValueError as error:
         return f"{error}."
-    if reference.startswith(_CLAIMS):
+    if reference.startswith(CLAIMS):
         return "" if has_guards else f"refers to {{{reference}}}, but the route has no guard that provides claims."
     if reference and reference not in parameters:
         known = ", ".join(f"{{{each}}}" for each in (*parameters, "claims.NAME"))

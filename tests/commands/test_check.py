@@ -48,6 +48,23 @@ def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_na
     assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
 
 
+def test_warns_about_a_personal_route_whose_topic_everyone_can_read(
+    check: Check, cluster: Cluster, fresh_name: str
+) -> None:
+    """The warning is on stderr. The configuration is valid nevertheless."""
+    cluster.create(fresh_name)
+    keys = {"jwt": {"jwks_url": "https://id.example/", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}}
+    mine = {"path": "/mine", "topics": [fresh_name], "access": ["keys"], "where": {"key": "{claims.sub}"}}
+
+    done = check(allowed_topics=["*"], guards={"keys": keys}, routes={"mine": mine})
+
+    assert 0 == done.returncode
+    assert (
+        f"their own records of the topic {fresh_name}, but the same visitors can read the whole topic at /{{topics}}"
+        in (done.stderr)
+    )
+
+
 def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
     """A cluster that does not answer is a problem. The topics of the other clusters are listed anyway."""
     cluster.create(fresh_name)

@@ -1,0 +1,90 @@
+"""The warning about a personal route whose visitors can read its whole topic at another path."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kafkasse import Config, MemoryLog, blueprint
+
+GUARDS = {"login": lambda _: None, "staff": lambda _: None}
+MINE = {"path": "/me/orders", "topics": ["orders"], "access": ["login"], "where": {"key": "{claims.sub}"}}
+OF_URL = {
+    "path": "/customers/{id}",
+    "topics": ["orders"],
+    "access": [{"guard": "login", "claims": {"customer": ["{id}"]}}],
+    "where": {"key": "{id}"},
+}
+ADMINS = {"guard": "login", "claims": {"role": ["admin"]}}
+
+
+def warnings(mine: dict[str, Any] = MINE, **settings: Any) -> list[str]:
+    routes = {"mine": mine, **settings.pop("routes", {})}
+    return list(Config(guards=GUARDS, routes=routes, **settings).warnings())
+
+
+def test_the_warning_names_the_topic_the_routes_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    """The blueprint logs it when it is created."""
+    config = Config(guards=GUARDS, access=["login"], allowed_topics=["orders"], routes={"mine": MINE})
+
+    blueprint(config, MemoryLog())
+
+    warning = (
+        "The route mine (/me/orders) sends each visitor only their own records of the topic orders, but the same visitors"
+        " can read the whole topic at /{topics}. Remove orders from allowed_topics, or give /{topics} a stricter guard"
+        " (access)."
+    )
+    assert ("kafkasse", logging.WARNING, warning) in caplog.record_tuples
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"public": True},
+        {"access": ["staff", "login"]},
+        {"access": ["login"], "allowed_topics": ["ord*"]},
+        {"access": ["login"], "mine": OF_URL},
+        {"access": ["login"], "mine": {**MINE, "topics": ["orders*"]}},
+        {"access": ["login"], "mine": {**MINE, "where": {"fields": {"customer": ["{claims.sub}", "all"]}}}},
+        {"access": [ADMINS], "mine": {**MINE, "access": [ADMINS]}},
+    ],
+)
+def test_warns_if_the_same_visitors_can_read_the_whole_topic(settings: dict[str, Any]) -> None:
+    """Also if allowed_topics or the route has a pattern, and if a path parameter selects the visitor's records."""
+    (warning,) = warnings(**{"allowed_topics": ["orders"], **settings})
+
+    assert "at /{topics}" in warning
+
+
+def test_warns_about_a_named_route() -> None:
+    """The remedy names the settings of this route."""
+    (warning,) = warnings(routes={"all": {"path": "/orders", "topics": ["orders"], "access": "public"}})
+
+    assert "at /orders. Remove orders from routes.all.topics, or give /orders a stricter guard (access)." in warning
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"access": ["staff"]},
+        {"access": [ADMINS]},
+        {"access": [{"guard": "login", "claims": {"customer": ["{id}"]}}], "mine": OF_URL},
+        {"access": ["login"], "allowed_topics": ["prices"]},
+        {"access": ["login"], "mine": {**MINE, "where": {"key": "news"}}},
+        {"access": ["login"], "mine": {**OF_URL, "access": ["login"]}},
+        {"access": ["login"], "clusters": {"eu": {"bootstrap_servers": "eu:9092"}}, "mine": {**MINE, "cluster": "eu"}},
+    ],
+)
+def test_does_not_warn_if_nobody_sees_more_than_intended(settings: dict[str, Any]) -> None:
+    """Another guard, other claims, another topic or cluster, and routes that send all visitors the same records."""
+    assert [] == warnings(**{"allowed_topics": ["orders"], **settings})
+
+
+@pytest.mark.parametrize("settings", [{"where": {"key": "news"}}, {"fields": ["total"]}, {"redact": ["customer"]}])
+def test_does_not_warn_about_a_route_that_sends_a_part_of_the_topic(settings: dict[str, Any]) -> None:
+    """The operator has chosen what everyone may see."""
+    part = {"path": "/part", "topics": ["orders"], "access": "public", **settings}
+
+    assert [] == warnings(routes={"part": part})
