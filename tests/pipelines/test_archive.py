@@ -308,6 +308,7 @@ def test_an_error_is_a_crash_unless_the_jvm_has_ended(
     monkeypatch.setattr(application, "topics", MagicMock())
     monkeypatch.setattr(application._Application, "_archive_all", MagicMock(side_effect=error))
     options = application.Options("localhost:9092", tmp_path, ["t"], 60)
+    stop = MagicMock(**{"wait.return_value": False})
 
     with pytest.raises(type(expected), match=str(expected)):
-        application._Application(options, MagicMock(), MagicMock(), print).attempt()
+        application._Application(options, MagicMock(), stop, print).attempt()
