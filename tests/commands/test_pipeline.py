@@ -30,8 +30,10 @@ EXIT_TIMEOUT_S = 120
 LARGE_ORDERS = """
 from kafkasse.pipelines import Pipeline
 
+LARGE = "try_cast(get_json_object(value, '$.amount') AS DOUBLE) > 100"
+
 def large(orders):  # rows of Spark's Kafka source -> rows of key and value
-    return orders.selectExpr("key", "CAST(value AS STRING) AS value").where("get_json_object(value, '$.amount') > 100")
+    return orders.selectExpr("key", "CAST(value AS STRING) AS value").where(LARGE)
 
 large_orders = Pipeline("large-orders", source="orders", query=large, sink="large-orders")
 """
@@ -414,7 +416,7 @@ def test_runs_the_pipeline_in_the_docs(topics: Topics, tmp_path: Path, monkeypat
 
     with pipeline(*run_words(topics, name="shop.pipelines:large_orders")) as process:
         ready = process.stdout.readline()
-        topics.send((b"1", b'{"amount": 100}'), (b"2", b'{"amount": 101}'))
+        topics.send((b"1", b'{"amount": 100}'), (b"3", b'{"amount": "lots"}'), (b"2", b'{"amount": 101}'))
         orders = topics.read(bool)
 
     assert ("kafkasse pipeline: ready\n", [("2", b'{"amount": 101}')]) == (ready, orders)

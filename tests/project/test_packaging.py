@@ -330,6 +330,14 @@ def test_the_docs_list_the_packages_of_each_extra(root: Path) -> None:
     assert documented == dict(rows)
 
 
+def test_the_docs_name_the_wheel(root: Path) -> None:
+    """Its name in requirements.txt contains the version in pyproject.toml."""
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    files = ("docs/install.md", "docs/tutorial.md", "examples/tutorial/requirements.txt")
+
+    assert [[version]] * 3 == [re.findall(r"/kafkasse-([^-]+)-py3", (root / file).read_text()) for file in files]
+
+
 def _listed(requirements: Iterable[Requirement]) -> str:
     """Return `pandas 2.2, pyarrow 18` for `pandas>=2.2,<3` and `pyarrow>=18`."""
     return ", ".join(
