@@ -133,7 +133,8 @@ class Attempt:
         while query.isActive:
             self._handle(listener.take())
             self.polled()
-            slots.check(1 if spark.sparkContext.statusTracker().getActiveJobsIds() else 0)
+            is_active = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
+            slots.check(_progress(spark, query, self.pipeline.mode)[1] if is_active else 0)
             if self.stop.wait(POLL_INTERVAL_S):
                 return _End.STOP
             if time.monotonic() >= refresh_at_s:
@@ -177,9 +178,9 @@ def _progress(spark: SparkSession, query: StreamingQuery, mode: Mode) -> tuple[b
         return not query.status["message"].startswith("Initializing"), 1
     # Spark collects the small side of each broadcast join in a job of its own, before the job of the query.
     tracker = spark.sparkContext.statusTracker()
-    ids = [job for job in tracker.getJobIdsForGroup(str(query.runId)) if not private_spark.is_broadcast(spark, job)]
-    jobs = [tracker.getJobInfo(job) for job in ids]
-    stages = [tracker.getStageInfo(each) for job in jobs if job and job.status == "RUNNING" for each in job.stageIds]
+    active = {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(str(query.runId))}
+    jobs = [tracker.getJobInfo(job) for job in active if not private_spark.is_broadcast(spark, job)]
+    stages = [tracker.getStageInfo(each) for job in jobs if job for each in job.stageIds]
     tasks = sum(stage.numTasks for stage in stages if stage)
     is_running = bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
     others = len(spark.streams.active) - 1  # the query for dead letters, whose jobs have one task

@@ -242,6 +242,41 @@ def test_the_query_for_dead_letters_needs_one_slot(
     assert [1] == [stage.numTasks for stage in stages if stage]
 
 
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(
+    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """A cluster has lost an executor on which no task ran. Micro-batches share their slots with the dead letters."""
+    slots = PARTITIONS + 2 if mode == "realtime" else 1  # topn has two stages with one task each after the source
+    stop, polls = StopRequests(), iter(range(5))
+
+    def lose_slots(state: State, _: str) -> None:
+        if state is State.RUNNING:
+            wait_until(lambda: len(spark.streams.active) == 2)
+            monkeypatch.setattr(private_spark, "slots", lambda _: slots)
+            monkeypatch.setattr(runner, "SLOTS_TIMEOUT_S", 0)
+
+    def stop_after_polls() -> None:
+        if next(polls, None) is None:
+            stop.signals.put(15)
+
+    attempt = Attempt(
+        replace(pipeline, mode=mode),
+        topics.kafka,
+        str(tmp_path),
+        stop,
+        lose_slots,
+        print,
+        drains=False,
+        polled=stop_after_polls,
+    )
+    if mode == "microbatch":
+        attempt.run(spark)
+    else:
+        with pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 1}"):
+            attempt.run(spark)
+
+
 class StopAfterOutput(StopRequests):
     """A stop request that arrives when the sink contains results."""
 
