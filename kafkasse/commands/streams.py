@@ -1,4 +1,4 @@
-"""`kafkasse streams`: list the open streams of a running server, or end one.
+"""`kafkasse streams`: list the open streams of the running servers, or end one.
 
 It asks each worker through its Unix socket, so it needs neither a port nor a login, only the same user on the same machine.
 """
@@ -32,25 +32,35 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per stream, with all members.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the open streams of all workers of a running server.
+    """List the open streams of all workers of all running servers of this user.
 
-    The server must run on this machine, as the same user, and with gunicorn.conf.py, as kafkasse serve does. If it has
-    another KAFKASSE_RUNTIME_DIR or XDG_RUNTIME_DIR, set the same one here.
+    A server must run on this machine, as the same user, and with gunicorn.conf.py, as kafkasse serve does. If it has
+    another KAFKASSE_RUNTIME_DIR or XDG_RUNTIME_DIR, set the same one here. stderr names the servers that were found.
 
     If a worker does not answer within 5 seconds, the command prints the streams of the others, names the worker on stderr,
     and exits with code 1.
     """
     if ctx.invoked_subcommand is not None:
         return
+    servers = _servers()
+    streams: list[dict[str, Any]] = []
+    silent: list[Path] = []
     with waiting(WAITING):
-        streams, silent = control.list_streams(_sockets())
+        for name, sockets in servers:
+            of_server, silent_there = control.list_streams(sockets)
+            streams += [each | {"server": name} for each in of_server]
+            silent += silent_there
+    streams.sort(key=lambda stream: float(stream["opened_at"]))
     if as_json:
         for stream in streams:
             click.echo(json.dumps(stream))
-    elif streams:
-        _print_table([[_cell(stream[column]) for column in COLUMNS] for stream in streams])
-    elif not silent:
-        click.echo("There are no open streams.")
+    else:
+        for name, _ in servers:
+            click.echo(f"Server: {name}", err=True)
+        if streams:
+            _print_table([*COLUMNS, "server"] if len(servers) > 1 else [*COLUMNS], streams)
+        elif not silent:
+            click.echo("There are no open streams.")
     if silent:
         raise CommandError(f"{_silent(silent)}; the list does not contain the streams of a silent worker")
 
@@ -65,7 +75,7 @@ def end(stream_id: str) -> None:
       kafkasse streams end 12345-67
     """
     with waiting(WAITING):
-        is_found, silent = control.end_stream(_sockets(), stream_id)
+        is_found, silent = control.end_stream([socket for _, sockets in _servers() for socket in sockets], stream_id)
     if not is_found and silent:
         raise CommandError(f"{_silent(silent)}; no other worker has an open stream {stream_id}")
     if not is_found:
@@ -73,15 +83,16 @@ def end(stream_id: str) -> None:
     click.echo(f"The stream {stream_id} ends.")
 
 
-def _sockets() -> list[Path]:
-    sockets = [socket for folder in runtime.folders() for socket in runtime.sockets(folder)]
-    if not sockets:
+def _servers() -> list[tuple[str, list[Path]]]:
+    """Return the name of each server of this user, and the sockets of its workers."""
+    servers = [(runtime.name(folder), sockets) for folder in runtime.folders() if (sockets := runtime.sockets(folder))]
+    if not servers:
         raise CommandError(
             f"found no server of this user in {runtime.base()}; start the server with kafkasse's gunicorn settings"
             " (gunicorn -c python:kafkasse.server.gunicorn_conf MODULE:APP). If the server has another directory,"
             f" set {runtime.BASE_VARIABLE} to that directory"
         )
-    return sockets
+    return servers
 
 
 def _silent(sockets: list[Path]) -> str:
@@ -93,8 +104,8 @@ def _cell(value: Any) -> str:
     return one_line(str(value), MAX_CELL_CHARS) or "-"  # a visitor's name comes from a token
 
 
-def _print_table(rows: list[list[str]]) -> None:
-    table = [list(COLUMNS), *rows]
-    widths = [max(len(row[index]) for row in table) for index in range(len(COLUMNS))]
+def _print_table(columns: list[str], streams: list[dict[str, Any]]) -> None:
+    table = [columns, *([_cell(stream[column]) for column in columns] for stream in streams)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -5,6 +5,7 @@
         metrics/              prometheus_client's files
         worker-<pid>.sock     see control.py
         ready                 exists since a worker has reached Kafka
+        name                  the process ID and addresses of the server, for operators
 
 gunicorn.conf.py calls start(), worker_exited() and stop() in the master. A later start() removes the directory of a
 killed master.
@@ -27,6 +28,7 @@ from kafkasse.errors import ConfigurationError
 BASE_VARIABLE = "KAFKASSE_RUNTIME_DIR"
 FOLDER_VARIABLE = "_KAFKASSE_SERVER_DIR"  # set by start() for the workers
 READY = "ready"
+NAME = "name"
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _lock: Any = None  # the open file that start() has locked
 
@@ -102,6 +104,20 @@ def is_ready() -> bool:
     """Return whether a worker of this gunicorn has reached Kafka."""
     path = folder()
     return path is not None and (path / READY).exists()
+
+
+def set_name(name: str) -> None:
+    """Record the name of this server for operators. Each worker does so, because a reload may change the addresses."""
+    if (path := folder()) is not None:
+        (path / NAME).write_text(name)
+
+
+def name(path: Path) -> str:
+    """Return the name of the server with this directory, or the directory if there is no name."""
+    try:
+        return (path / NAME).read_text() or str(path)
+    except OSError:  # some systems remove old files in the temporary directory
+        return str(path)
 
 
 def stop() -> None:

@@ -230,6 +230,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def _serve_control(self, folder: Path) -> None:
         try:
             self._control = control.serve(runtime.socket_path(folder, os.getpid()), self.streams)
+            addresses = ", ".join(_address(each.getsockname()) for each in self.sockets)
+            runtime.set_name(f"process {self.ppid} at {addresses}")
         except OSError as error:  # for example because the path is too long for a Unix socket
             self.log.warning("Operators cannot list the streams of this worker: %s", error)
 
@@ -319,6 +321,14 @@ class Worker(GeventWorker):  # type: ignore[misc]
             util.write_nonblock(client, response.encode("latin-1"))
         except OSError:
             self.log.debug("The client left before it received its error response.")
+
+
+def _address(name: Any) -> str:
+    """Return the name of a socket as users write it: HOST:PORT, or unix:PATH."""
+    if not isinstance(name, tuple):
+        return f"unix:{os.fsdecode(name)}"
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _has_access_log(log: Any, cfg: Any) -> bool:

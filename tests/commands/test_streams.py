@@ -44,6 +44,41 @@ def test_lists_open_streams_and_ends_one(server: Server, capsys: pytest.CaptureF
         client.close()
 
 
+def test_names_the_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The user may have other servers, so stderr has the address and the process ID. stdout has only the table."""
+    assert 0 == main(["streams"])
+    empty = capsys.readouterr()
+    client = Client(server.port, "/t").ready()
+    assert 0 == main(["streams"])
+    listed = capsys.readouterr()
+
+    name = f"process {server.pid} at 127.0.0.1:{server.port}"
+    assert (f"Server: {name}\n", "There are no open streams.\n") == (empty.err, empty.out)
+    assert f"Server: {name}\n" == listed.err
+    assert "server" not in listed.out
+    client.close()
+
+
+def test_names_the_server_of_each_stream(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With several servers, the table has a column for the server. The JSON objects always have it."""
+    with Server("tests.support.apps:in_memory()", KAFKASSE_RUNTIME_DIR=str(tmp_path)) as other:
+        fetch(other.port, "/-/health")
+        clients = [Client(each.port, "/t", **{"X-Request-ID": f"r{each.port}"}).ready() for each in (server, other)]
+        codes = [main(["streams"]), main(["streams", "--json"])]
+
+        names = [f"process {each.pid} at 127.0.0.1:{each.port}" for each in (server, other)]
+        printed = capsys.readouterr()
+        header, *rows = printed.out.splitlines()[:3]
+        streams = [json.loads(line) for line in printed.out.splitlines()[3:]]
+        assert [0, 0] == codes
+        assert {f"Server: {name}" for name in names} == set(printed.err.splitlines())
+        assert header.endswith("  server")
+        assert names == [row[-len(name) :] for row, name in zip(rows, names, strict=True)]
+        assert names == [each["server"] for each in streams]
+        for client in clients:
+            client.close()
+
+
 def test_names_a_worker_that_does_not_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """The list contains the other worker's streams. stderr names the process ID of the silent one. The exit code is 1."""
     clients = [Client(server.port, "/t").ready() for _ in range(8)]
