@@ -314,10 +314,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
         if error is None:
             super().handle_error(req, client, addr, exc)
             return
-        self.log.warning("Rejected a request: %s", type(exc).__name__)
-        rejected_without_app(error)
+        request_id = new_id()
+        client_address = str(addr[0]) if isinstance(addr, tuple) else ""
+        rejected_without_app(request_id, client_address, error, type(exc).__name__)
         try:
-            response = _error_response(error, headers_without_app(_origin(client, exc)))
+            response = _error_response(error, request_id, headers_without_app(_origin(client, exc)))
             util.write_nonblock(client, response.encode("latin-1"))
         except OSError:
             self.log.debug("The client left before it received its error response.")
@@ -377,8 +378,7 @@ def _origin(client: Any, exc: Exception) -> str | None:
     return origins[0].decode("latin-1") if len(origins) == 1 else None
 
 
-def _error_response(error: KafkasseError, cors_headers: Mapping[str, str]) -> str:
-    request_id = new_id()
+def _error_response(error: KafkasseError, request_id: str, cors_headers: Mapping[str, str]) -> str:
     body = json.dumps(error.problem() | {"request_id": request_id}) + "\n"
     headers = {
         "Connection": "close",

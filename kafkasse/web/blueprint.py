@@ -418,7 +418,7 @@ class StreamService:
 
     def reject(self, error: KafkasseError) -> Any:
         """Return the response to a request that gets no stream."""
-        self.observer.rejected(error)
+        self.record_rejection(error.status, type(error).__name__, error.detail)
         if error.status >= 500:
             self._call_handler("event.error", error)
         # The Kafka adapter has logged the errors that kafka-python caused.
@@ -426,6 +426,11 @@ class StreamService:
             self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
         response = self._response_of_hook(error)
         return self._with_cors(self.problem_response(error)) if response is None else response
+
+    def record_rejection(self, status: int, error: str, detail: str) -> None:
+        """Count and log the current request, which gets no stream. `error` is the name of a class."""
+        own_id = request_id.request_id(request.environ)
+        self.observer.rejected(own_id, self._limits.client(request), request.path, status, error, detail)
 
     def problem_response(self, error: KafkasseError) -> Response:
         """Return an error as a response with the error's status."""

@@ -15,6 +15,7 @@ from kafkasse.telemetry.metrics import Metrics
 from kafkasse.telemetry.sampler import Sampler
 from kafkasse.telemetry.stalls import watch_stalls
 from kafkasse.web.registry import StreamEnd, StreamInfo
+from kafkasse.web.rejection_log import RejectionLog
 
 
 class Observer:
@@ -22,7 +23,7 @@ class Observer:
 
     Args:
         routes: the names of the routes.
-        logger: receives a line when a stream ends.
+        logger: receives a line when a stream ends or a request is rejected.
 
     Attributes:
         metrics: the metrics of this blueprint, or of the whole process.
@@ -32,6 +33,7 @@ class Observer:
         self.metrics = Metrics()
         self.metrics.prepare(routes)
         self._logger = logger
+        self._rejections = RejectionLog(logger)
         _observers.add(self)
         self._samplers: list[Sampler] = []  # one for each cluster
 
@@ -49,9 +51,10 @@ class Observer:
             sampler.sample()
         return self.metrics.render()
 
-    def rejected(self, error: KafkasseError) -> None:
-        """Count a request that gets no stream."""
-        self.metrics.count("requests_rejected", status=str(error.status), error=type(error).__name__)
+    def rejected(self, request_id: str, client: str, path: str, status: int, error: str, detail: str) -> None:
+        """Count and log a request that gets no stream. The path must have no query; `error` is the name of a class."""
+        self.metrics.count("requests_rejected", status=str(status), error=error)
+        self._rejections.add(request_id, client, path, status, error, detail)
 
     def opened(self, info: StreamInfo) -> None:
         """Count a stream that has opened."""
@@ -70,10 +73,10 @@ class Observer:
 _observers: WeakSet[Observer] = WeakSet()
 
 
-def rejected_without_app(error: KafkasseError) -> None:
-    """Count a request that the worker rejects before an app receives it. Several blueprints of a process share one count."""
+def rejected_without_app(request_id: str, client: str, error: KafkasseError, reason: str) -> None:
+    """Count and log a request that the worker rejects before an app receives it. Only one blueprint of a process does so."""
     for observer in list(_observers)[:1]:
-        observer.rejected(error)
+        observer.rejected(request_id, client, "", error.status, type(error).__name__, reason)
 
 
 def _log_fields(info: StreamInfo, end: StreamEnd) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kafkasse.broker import EmbeddedBroker
 from tests.support.client import READ_TIMEOUT_S, Answer, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +167,15 @@ def raw(server: Server, request: bytes) -> Answer:
     status, *fields = head.decode().split("\r\n")
     headers = dict(field.split(": ", 1) for field in fields)
     return Answer(int(status.split()[1]), {name.lower(): text for name, text in headers.items()}, body)
+
+
+def test_the_log_has_the_id_of_a_request_that_the_app_never_received() -> None:
+    """The worker rejects it. The line names the reason, and no part of the request."""
+    with Server("tests.support.apps:in_memory()") as server:
+        request_id = fetch(server.port, "/t?last_event_id=" + "a" * 9_000).json["request_id"]
+
+        line = f"request_id={request_id} client=127.0.0.1 status=414 error=RequestTooLarge detail=LimitRequestLine"
+        wait_until(lambda: f"A request was rejected: {line}" in server.log)
 
 
 def test_rejects_invalid_http_in_json(server: Server, known: str, broker: EmbeddedBroker) -> None:

@@ -1,0 +1,50 @@
+"""Logs the requests that get no stream. A client that repeats its request in a loop cannot fill the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from kafkasse.log_line import Fields, one_line
+
+INTERVAL_S = 10.0
+MAX_LINES = 100  # of all clients, in each interval
+
+
+class RejectionLog:
+    """Logs the first request in each interval for each client and error at the level info, and all others at debug.
+
+    Args:
+        logger: receives the lines.
+        clock: the time in seconds.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._logged_at: dict[tuple[str, str], float] = {}  # by client and error; the oldest is first
+
+    def add(self, request_id: str, client: str, path: str, status: int, error: str, detail: str) -> None:
+        """Log a request. The path must have no query, which may contain a ticket."""
+        level = logging.INFO if self._is_due((client, error)) else logging.DEBUG
+        fields = {
+            "request_id": request_id,
+            "client": client,
+            "path": one_line(path),
+            "status": status,
+            "error": error,
+            "detail": one_line(detail),
+        }
+        self._logger.log(level, "A request was rejected: %s", Fields({k: v for k, v in fields.items() if v != ""}))
+
+    def _is_due(self, subject: tuple[str, str]) -> bool:
+        now = self._clock()
+        for oldest, logged_at in list(self._logged_at.items()):
+            if now < logged_at + INTERVAL_S:
+                break
+            del self._logged_at[oldest]
+        if subject in self._logged_at or len(self._logged_at) >= MAX_LINES:
+            return False
+        self._logged_at[subject] = now
+        return True

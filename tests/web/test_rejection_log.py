@@ -1,0 +1,94 @@
+"""The log line of a rejected request, which operators find by its request_id."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from flask.testing import FlaskClient
+
+from kafkasse import Config, MemoryLog, Visitor
+from kafkasse.app import create_app
+from kafkasse.web.rejection_log import INTERVAL_S, MAX_LINES, RejectionLog
+
+LOGGER = logging.getLogger("test.rejections")
+
+
+@pytest.fixture
+def client(caplog: pytest.LogCaptureFixture) -> FlaskClient:
+    """A server with a guard that knows every visitor, and the topic `t`."""
+    caplog.set_level(logging.INFO, "kafkasse")
+    log = MemoryLog()
+    log.create("t")
+    guards = {"strangers": lambda _: None, "all": lambda _: Visitor(name="ada")}
+    routes = {
+        "closed": {"path": "/closed", "topics": ["t"], "access": ["strangers"]},
+        "admins": {"path": "/admins", "topics": ["t"], "access": [{"guard": "all", "claims": {"role": ["admin"]}}]},
+    }
+    return create_app(Config(guards=guards, routes=routes, allowed_topics=["t"], access=["all"]), log).test_client()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error", "detail"),
+    [
+        ("/closed", 401, "Unauthorized", '"This stream needs a token or a login."'),
+        ("/admins", 403, "Forbidden", '"You may not read this stream."'),
+        ("/missing", 404, "TopicNotAvailable", '"The topic missing does not exist, or the server does not allow it."'),
+        ("/no/such/page", 404, "NotFound", '"The requested URL was not found on the server.'),
+        ("/t?timestamp=never", 400, "InvalidParameter", '"'),
+    ],
+)
+def test_a_rejected_request_has_a_line_with_its_id(
+    client: FlaskClient, caplog: pytest.LogCaptureFixture, path: str, status: int, error: str, detail: str
+) -> None:
+    """The line has no query, because a query may contain a ticket."""
+    rejected = client.get(path, headers={"X-Request-ID": "req-1"})
+
+    assert (status, "req-1") == (rejected.status_code, rejected.json["request_id"])
+    (line,) = caplog.messages
+    path = path.partition("?")[0]
+    start = (
+        f"A request was rejected: request_id=req-1 client=127.0.0.1 path={path} status={status} error={error} detail="
+    )
+    assert line.startswith(start + detail)
+
+
+def test_a_client_in_a_loop_does_not_fill_the_log(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the first request with each error has a line. At the level debug, each request has one."""
+    for path in ("/closed", "/closed", "/missing", "/closed"):
+        client.get(path)
+    at_info = len(caplog.messages)
+    caplog.set_level(logging.DEBUG, "kafkasse")
+    client.get("/closed")
+
+    assert (2, 3) == (at_info, len(caplog.messages))
+
+
+def test_the_line_is_repeated_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
+    """Each client and each error has its own interval."""
+    caplog.set_level(logging.INFO, LOGGER.name)
+    now = 0.0
+    rejections = RejectionLog(LOGGER, lambda: now)
+    for now, client, error in (
+        (0.0, "a", "X"),
+        (1.0, "a", "X"),
+        (1.0, "b", "X"),
+        (2.0, "a", "Y"),
+        (INTERVAL_S, "a", "X"),
+    ):
+        rejections.add(f"{now:g}", client, "/", 400, error, "")
+
+    ids = [line.split()[4] for line in caplog.messages]
+    assert ["request_id=0", "request_id=1", "request_id=2", f"request_id={INTERVAL_S:g}"] == ids
+
+
+def test_many_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The number of lines in an interval is limited, and so is the memory."""
+    caplog.set_level(logging.INFO, LOGGER.name)
+    now = 0.0
+    rejections = RejectionLog(LOGGER, lambda: now)
+    for now in (0.0, 1.0, INTERVAL_S):
+        for number in range(2 * MAX_LINES):
+            rejections.add("r", f"client-{number}-{now}", "/", 400, "X", "")
+
+    assert 2 * MAX_LINES == len(caplog.messages)
