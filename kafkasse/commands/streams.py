@@ -37,8 +37,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     A server must run on this machine, as the same user, and with gunicorn.conf.py, as kafkasse serve does. If it has
     another KAFKASSE_RUNTIME_DIR or XDG_RUNTIME_DIR, set the same one here. stderr names the servers that were found.
 
-    If a worker does not answer within 5 seconds, the command prints the streams of the others, names the worker on stderr,
-    and exits with code 1.
+    If a worker does not answer within 5 seconds, the command prints the streams of the others, prints the process ID of the
+    silent worker on stderr, and exits with code 1.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -62,7 +62,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         elif not silent:
             click.echo("There are no open streams.")
     if silent:
-        raise CommandError(f"{_silent(silent)}; the list does not contain the streams of a silent worker")
+        raise CommandError(f"{_silent(silent)}; the list does not contain their streams")
 
 
 @command.command()

@@ -75,7 +75,9 @@ def _authorities(source: AvroSource) -> str:
         return ""
     found = CERTIFICATE.findall(_content(source.ca_file, "the ca_file"))
     if not found:
-        raise CommandError(f"the ca_file of the schema registry contains no certificate as PEM: {source.ca_file}")
+        raise CommandError(
+            f"the ca_file of the schema registry contains no certificate in PEM format: {source.ca_file}"
+        )
     return "\n".join(found)
 
 

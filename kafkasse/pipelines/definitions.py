@@ -33,7 +33,7 @@ _Path = tuple[str | int, ...]
 
 
 class RegistryUnavailable(CommandError):
-    """The schema registry does not respond. Another attempt may succeed."""
+    """The schema registry is not available. Another attempt may succeed."""
 
 
 class Definitions:
@@ -61,7 +61,7 @@ class Definitions:
 
         Raises:
             CommandError: there is no such pipeline, one of its names is unknown, or its schema cannot be read.
-            RegistryUnavailable: the schema registry does not respond.
+            RegistryUnavailable: the schema registry is not available.
         """
         if name not in self._pipelines:
             known = ", ".join(self.names)
@@ -280,10 +280,11 @@ class _Definition:
                 raise self._file.error((*path, "from"), f"{name} is not one of the sources: {known}")
         for number, each in enumerate(query.get("enrich", [])):
             if each["table"] not in tables:
-                known = ", ".join(tables) + did_you_mean(each["table"], tables) or "there are none; add it to tables"
-                raise self._file.error(
-                    (*path, "enrich", number, "table"), f"{each['table']} is not one of the tables: {known}"
-                )
+                known = ", ".join(tables) + did_you_mean(each["table"], tables)
+                reason = f"{each['table']} is not one of the tables: {known}"
+                if not tables:
+                    reason = f"the pipeline has no tables; add {each['table']} to tables"
+                raise self._file.error((*path, "enrich", number, "table"), reason)
 
     def _check_topics(self, sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> None:
         read = [each.value["topic"] for each in sources.values()]
@@ -299,18 +300,18 @@ class _Definition:
         mode = self._value.get("mode", "realtime")
         for source in sources.values():
             if "max_records_per_s" in source.value and mode != "microbatch":
-                reason = "works only with mode: microbatch; add it to the pipeline, or remove the limit"
+                reason = "works only with mode: microbatch; add this mode to the pipeline, or remove the limit"
                 raise self._file.error((*source.path, "max_records_per_s"), reason)
         for sink in sinks.values():
             if mode == "realtime" and sink.value.get("query", {}).get("window", {}).get("results") == "final":
-                reason = "final results need mode: microbatch or mode: once; add it to the pipeline, or write updates"
+                reason = "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates"
                 raise self._file.error((*sink.path, "query", "window", "results"), reason)
         if mode == "once" and "refresh_tables_s" in self._value:
             reason = "has no effect with mode: once; remove it, or use mode: microbatch"
             raise self._file.error((*self._path, "refresh_tables_s"), reason)
 
     def _check_tables(self, sinks: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
-        """Check the files of the tables. `enrich` must name columns of them."""
+        """Check the files of the tables, and that `enrich` names columns of the tables."""
         columns = {name: self._columns(each) for name, each in tables.items()}
         for sink in sinks.values():
             for number, step in enumerate(sink.value.get("query", {}).get("enrich", [])):
@@ -426,9 +427,9 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     except NotFound:
         raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
     except TemporaryFailure as error:
-        raise RegistryUnavailable(f"the registry does not respond: {error}") from error
+        raise RegistryUnavailable(f"the registry is not available: {error}") from error
     except Misconfigured as error:
-        raise CommandError(f"the registry rejects requests: {error}") from error
+        raise CommandError(f"cannot read the schema from the registry: {error}") from error
     if found.type not in ("JSON", "AVRO"):
         raise CommandError(
             f"the schema of {subject} has the type {found.type}, but a YAML pipeline reads only JSON and AVRO; for other "

@@ -20,9 +20,9 @@ KAFKA_ERRORS = "org.apache.kafka.common.errors."
 # Other classes than Kafka's have some of these names too. For example, Spark has a TimeoutException for a lost executor.
 NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableException", "NetworkException")
 REGISTRY = re.compile(  # the messages of SchemaRegistry.java
-    r"^Caused by: java\.lang\.IllegalStateException: (the schema registry (rejects|does not respond).*)", re.M
+    r"^Caused by: java\.lang\.IllegalStateException: (the schema registry (rejects|is not available).*)", re.M
 )
-# The condition of an exception of SQL's class 22 (data exceptions), or of Spark's raise_error().
+# The condition of an exception whose SQLSTATE has the class 22 (data exceptions), or is that of Spark's raise_error().
 DATA_ERROR = re.compile(
     r"\[(?!KAFKA_)([A-Z][\w.]+)\](?:(?!\n\tat |\nCaused by: ).)*? SQLSTATE: (?:22|P0001)", re.DOTALL
 )
@@ -80,11 +80,12 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
 def data_error(reason: str) -> str:
     """Return the kind of error that a query has raised for a record, such as `DIVIDE_BY_ZERO` or `ValueError`.
 
-    An error that may have another cause than the record gives "": for example, a lack of memory, a lost executor, Kafka, or
-    a service or a file that a Python function uses.
-
     Args:
         reason: the text of Spark's exception, with the exceptions that caused it.
+
+    Returns:
+        The kind, or "" if the error may have another cause than the record: for example, a lack of memory, a lost executor,
+        Kafka, or a service or a file that a Python function uses.
     """
     if any(name in reason for name in NO_DATA_ERRORS):
         return ""
@@ -97,7 +98,7 @@ def data_error(reason: str) -> str:
 
 
 def _builtin_error(name: str) -> type[BaseException]:
-    """Return Python's class with this name, also for a class of a library such as `requests.exceptions.ConnectionError`."""
+    """Return Python's own exception of this name without its module: for `requests.ConnectionError`, ConnectionError."""
     found = getattr(builtins, name.rpartition(".")[2], None)
     return found if isinstance(found, type) and issubclass(found, BaseException) else Exception
 

@@ -1,6 +1,6 @@
-"""Check the files of side tables before Spark starts, which takes seconds. This module does not depend on Spark.
+"""Check the files of side tables, so that an error does not have to wait for Spark. This module does not depend on Spark.
 
-Only files of this machine are checked. An address such as s3a://… is left to Spark.
+Only local files are checked. An address such as s3a://… is left to Spark.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def check(format: str, path: str) -> list[str] | None:
     try:
         return _columns(format, Path(path))
     except OSError as error:
-        hint = "; correct the path, which is relative to this file" if isinstance(error, FileNotFoundError) else ""
+        hint = "; correct the path, which is relative to the YAML file" if isinstance(error, FileNotFoundError) else ""
         raise CommandError(f"cannot read {error.filename or path}: {error.strerror}{hint}") from error
 
 
 def check_keys(keys: Iterable[str], columns: list[str]) -> None:
-    """Check that each key is one column of the table.
+    """Check that each key is the name of exactly one column of the table.
 
     Raises:
         CommandError: a key is missing, or occurs twice.
@@ -56,7 +56,7 @@ def check_keys(keys: Iterable[str], columns: list[str]) -> None:
             known = ", ".join(columns)
             raise CommandError(
                 f"the table has no column {key}{did_you_mean(key, columns)}; its columns are: {known}; "
-                "if their names differ, write on: {column of the rows: column of the table}"
+                "if the column has another name there, write on: {column of the rows: column of the table}"
             )
 
 
@@ -66,7 +66,7 @@ def _columns(format: str, path: Path) -> list[str] | None:
     if suffix in OTHER_SUFFIXES[format]:
         other = next((each for each in OTHER_SUFFIXES if suffix == f".{each}"), None)
         hint = f"write {other}: instead of {format}:" if other else "convert it to CSV or Parquet"
-        raise CommandError(f"{path} has the suffix {suffix}, which is not {format}; {hint}")
+        raise CommandError(f"{path} has the suffix {suffix}, which is not a suffix of {format} files; {hint}")
     with file.open("rb") as opened:
         start = opened.read(len(PARQUET))
     if not start:

@@ -85,7 +85,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 def fake_java(home: Path, start: str) -> str:
-    """A Java home whose JVMs run a command of the shell instead of starting."""
+    """A Java home whose `java` runs a shell command instead of a JVM."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(FAKE_JAVA.format(home=home, start=start))
@@ -94,7 +94,7 @@ def fake_java(home: Path, start: str) -> str:
 
 
 def recorded_programs(directory: Path, *names: str) -> str:
-    """A PATH with programs that write their names and arguments to `directory/calls`, and then do their work."""
+    """A PATH with programs that write their names and arguments to `directory/calls`, and then run the real program."""
     for name in names:
         program = directory / name
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\nexec {shutil.which(name)} "$@"\n')
@@ -145,7 +145,7 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.M
     assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
     assert (130, "", []) == (process.returncode, out, list(temporary.iterdir()))
     [call] = (tmp_path / "calls").read_text().splitlines()
-    assert call.endswith("kafkasse-operators.jar")  # Spark makes the jars executable that it distributes
+    assert call.endswith("kafkasse-operators.jar")  # Spark makes each jar that it distributes executable
 
 
 def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_does_not_wait_for_spark(topics: Topics, tmp_path: Path, number: int, code: int) -> None:
-    """It ends the JVM, which here never connects. No process and no file is left, and the log contains no error."""
+    """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     java = fake_java(tmp_path / "java", "exec cat")
@@ -395,7 +395,7 @@ def test_waits_for_the_schema_registry(tmp_path: Path) -> None:
         process.terminate()
         process.communicate(timeout=EXIT_TIMEOUT_S)
 
-    assert "the registry does not respond: it responded with status 503" in warning
+    assert "the registry is not available: it responded with status 503" in warning
     assert "state=waiting" in next_warning
     assert 0 == process.returncode
 

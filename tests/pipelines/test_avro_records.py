@@ -218,7 +218,7 @@ def test_a_registry_that_stays_down_restarts_the_pipeline(
     error = ending(spark, topics, pipeline, file.parent)
 
     assert isinstance(error, Unavailable)
-    assert str(error).startswith("the schema registry does not respond: ")
+    assert str(error).startswith("the schema registry is not available: ")
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def secured(tmp_path: Path) -> Iterator[Registry]:
 
 
 def test_a_registry_can_have_a_private_authority(spark: SparkSession, secured: Registry, file: Path) -> None:
-    """The file is relative to the file of pipelines. Python and the JVM trust each authority in it."""
+    """The path is relative to the YAML file. Python and the JVM trust each authority in it."""
     value = framed(secured.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))
     pipeline = defined(file, secured, ca_file="ca.pem")
 
@@ -254,7 +254,9 @@ def test_an_authority_that_is_not_trusted_is_an_error(secured: Registry, file: P
     (file.parent / "other.pem").write_text(Authority().certificate)
     (file.parent / "empty.pem").write_text("")
 
-    with pytest.raises(CommandError, match=r"x\.source\.schema: the registry rejects requests: .*ca_file") as error:
+    with pytest.raises(
+        CommandError, match=r"x\.source\.schema: cannot read the schema from the registry: .*ca_file"
+    ) as error:
         defined(file, secured, **ca)
 
     assert ca.get("ca_file") != "none.pem" or "none.pem" in error.value.detail
@@ -277,7 +279,7 @@ def test_a_replaced_authority_ends_the_pipeline(
 
 @pytest.mark.parametrize("content", [None, "", "-----BEGIN CERTIFICATE-----\n"])
 def test_a_file_without_certificates_is_an_error(spark: SparkSession, tmp_path: Path, content: str | None) -> None:
-    """The error names the file. The JVM would otherwise trust nobody."""
+    """The error names the file. Without this error, the JVM would trust the authorities in its own list."""
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)
@@ -338,7 +340,7 @@ CLAIMS = [
 def test_a_record_that_claims_a_huge_number_of_empty_items_is_a_dead_letter(
     spark: SparkSession, registry: Registry, type_: Any, data: bytes, is_skipped: bool
 ) -> None:
-    """The schema of a record can be older than that of the pipeline, which then skips a field. Small arrays are read."""
+    """If the pipeline's schema lacks a field of the record, the decoder skips the field. Small arrays are read."""
     written = ORDER | {"fields": [{"name": "x", "type": type_}, *ORDER["fields"]]}
     schema_id = registry.register(SUBJECT, written)
     source = AvroSource(json.dumps(ORDER if is_skipped else written), registry.url)
@@ -348,7 +350,7 @@ def test_a_record_that_claims_a_huge_number_of_empty_items_is_a_dead_letter(
     value, problem = avro_records.decoded(rows, source)
     bad, good = rows.select(value.alias("value"), problem.alias("problem")).collect()
 
-    # Avro itself raises UnsupportedOperationException for an array that it reads, if an array of Java cannot be as large.
+    # For an array that it reads, Avro raises UnsupportedOperationException if a Java array cannot have that many items.
     limits = "SystemLimitException" if is_skipped else "SystemLimitException|UnsupportedOperationException"
     assert re.fullmatch(f"its value is not Avro of the schema ids/{schema_id}: ({limits})", bad.problem)
     assert "a" == json.loads(good.value)["id"]

@@ -88,7 +88,7 @@ def test_all_options_reach_the_pipeline(file: Path) -> None:
 
 
 def test_the_interval_of_commits_reaches_the_pipeline(file: Path) -> None:
-    """Only real-time mode has it."""
+    """Only real-time mode has this setting."""
     definition = yaml.safe_load(ORDERS)
     definition["pipelines"]["large-orders"]["commit_interval_s"] = 60
     file.write_text(yaml.safe_dump(definition))
@@ -149,7 +149,7 @@ INVALID = [
     (
         "where: amount > 100",
         "enrich: [{table: shops, on: id}]",
-        "7: pipelines.large-orders.query.enrich.0.table: shops is not one of the tables: there are none",
+        "7: pipelines.large-orders.query.enrich.0.table: the pipeline has no tables; add shops to tables",
     ),
     (
         "where: amount > 100",
@@ -165,7 +165,7 @@ INVALID = [
     (
         "where: amount > 100",
         "window: {size: 1 minute, aggregates: {n: count(*)}, results: final}",
-        "7: pipelines.large-orders.query.window.results: final results need mode: microbatch or mode: once",
+        "7: pipelines.large-orders.query.window.results: final needs mode: microbatch or mode: once",
     ),
     (
         "{properties",
@@ -323,18 +323,22 @@ def test_a_schema_of_another_type_is_an_error(file: Path, registry: Registry) ->
     [
         (
             401,
-            "the registry rejects requests: it responded with status 401. Check its username and password_file.",
+            "cannot read the schema from the registry: it responded with status 401. Check its username and password_file.",
             False,
         ),
         (
             403,
-            "the registry rejects requests: it responded with status 403. Check its username and password_file.",
+            "cannot read the schema from the registry: it responded with status 403. Check its username and password_file.",
             False,
         ),
-        (404, "the registry rejects requests: it responded with status 404, and not as a schema registry.", False),
-        (429, "the registry does not respond: it responded with status 429", True),
-        (503, "the registry does not respond: it responded with status 503", True),
-        (None, "the registry does not respond: ConnectionError", True),
+        (
+            404,
+            "cannot read the schema from the registry: it responded with status 404, and not as a schema registry.",
+            False,
+        ),
+        (429, "the registry is not available: it responded with status 429", True),
+        (503, "the registry is not available: it responded with status 503", True),
+        (None, "the registry is not available: ConnectionError", True),
     ],
 )
 def test_a_registry_that_fails_is_an_error(

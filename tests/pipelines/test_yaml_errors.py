@@ -57,7 +57,7 @@ WRONG = [
         f"{TOPIC}\n      max_records_per_s: 10",
         5,
         "source.max_records_per_s",
-        "works only with mode: microbatch; add it to the pipeline, or remove the limit",
+        "works only with mode: microbatch; add this mode to the pipeline, or remove the limit",
     ),
     (
         SCHEMA,
@@ -149,7 +149,7 @@ WRONG = [
         "is not a setting; use one of: from, enrich, where, select, latest, top, window",
     ),
     (WHERE, "from: sorce", 7, "query.from", "sorce is not one of the sources: source (did you mean source?)"),
-    (WHERE, "latest: false", 7, "query.latest", "must be true, or left out, not false"),
+    (WHERE, "latest: false", 7, "query.latest", "must be true or omitted, not false"),
     (
         WHERE,
         "select: amount",
@@ -177,7 +177,7 @@ WRONG = [
         "enrich: [{table: shop, on: id}]",
         7,
         "query.enrich.0.table",
-        "shop is not one of the tables: there are none; add it to tables",
+        "the pipeline has no tables; add shop to tables",
     ),
     (WHERE, "top: {n: 3, by: -amount, group: id}", 7, "query.top.by", f"must be {COLUMN}, not '-amount'"),
     (
@@ -206,7 +206,7 @@ WRONG = [
         "window: {size: 1 hour, aggregates: {n: count(*)}, results: final}",
         7,
         "query.window.results",
-        "final results need mode: microbatch or mode: once; add it to the pipeline, or write updates",
+        "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates",
     ),
     (
         SINK,
@@ -293,7 +293,7 @@ TABLES = [
         "csv",
         "shop.csv",
         CSV,
-        "cannot read shop.csv: No such file or directory; correct the path, which is relative to this file",
+        "cannot read shop.csv: No such file or directory; correct the path, which is relative to the YAML file",
     ),
     ("csv", "shops.csv/a.csv", CSV, "cannot read shops.csv/a.csv: Not a directory"),
     ("csv", "loop.csv", CSV, "cannot read loop.csv: Too many levels of symbolic links"),
@@ -305,15 +305,20 @@ TABLES = [
         "csv",
         "shops.parquet",
         b"PAR1",
-        "shops.parquet has the suffix .parquet, which is not csv; write parquet: instead of csv:",
+        "shops.parquet has the suffix .parquet, which is not a suffix of csv files; write parquet: instead of csv:",
     ),
-    ("csv", "shops.xlsx", b"PK", "shops.xlsx has the suffix .xlsx, which is not csv; convert it to CSV or Parquet"),
+    (
+        "csv",
+        "shops.xlsx",
+        b"PK",
+        "shops.xlsx has the suffix .xlsx, which is not a suffix of csv files; convert it to CSV or Parquet",
+    ),
     ("csv", "empty", CSV, "the folder empty is empty; write csv files to it"),
     (
         "parquet",
         "shops.csv",
         CSV,
-        "shops.csv has the suffix .csv, which is not parquet; write csv: instead of parquet:",
+        "shops.csv has the suffix .csv, which is not a suffix of parquet files; write csv: instead of parquet:",
     ),
     ("parquet", "shops", CSV, "shops is not a Parquet file; for a CSV file, write csv: instead of parquet:"),
     ("parquet", "shops.parquet", b"", "shops.parquet is empty; write a Parquet file to it"),
@@ -339,14 +344,14 @@ def test_an_unusable_table_is_an_error(file: Path, format_: str, path: str, cont
         (
             "ids,name",
             "id",
-            "the table has no column id (did you mean ids?); its columns are: ids, name; if their names differ, "
-            "write on: {column of the rows: column of the table}",
+            "the table has no column id (did you mean ids?); its columns are: ids, name; if the column has "
+            "another name there, write on: {column of the rows: column of the table}",
         ),
         (
             "id,name",
             "{id: shop}",
-            "the table has no column shop; its columns are: id, name; if their names differ, "
-            "write on: {column of the rows: column of the table}",
+            "the table has no column shop; its columns are: id, name; if the column has "
+            "another name there, write on: {column of the rows: column of the table}",
         ),
     ],
 )
@@ -371,7 +376,7 @@ def test_a_usable_table_is_accepted(file: Path, path: str) -> None:
 
 
 def test_a_pipeline_in_python_has_no_tables_to_check() -> None:
-    """Its query is any function."""
+    """Its query can be any function."""
     check_tables(catalog.TOPN)
 
 

@@ -12,7 +12,7 @@ import org.apache.hadoop.fs.RawLocalFileSystem;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * The files of this machine, without starting a process for each of them.
+ * Accesses local files without starting a process for each file.
  *
  * <p>Without its native library, Hadoop runs {@code chmod} for each new file and {@code readlink} for each renamed file. A
  * commit of a pipeline creates and renames dozens of files.

@@ -20,7 +20,7 @@ import org.apache.spark.sql.api.java.UDF2;
  */
 public final class AvroToJson implements UDF2<byte[], byte[], Row> {
     private static final int ID_BYTES = 5, GUID_BYTES = 17;
-    /** How many items may take up no bytes, such as null, in all arrays of a value. All other items take up at least one byte. */
+    /** A value may have this many items more than bytes, because items such as null take up no bytes. */
     private static final int MAX_EMPTY_ITEMS = 1_000_000;
 
     static {

@@ -10,7 +10,7 @@ import org.apache.avro.util.Utf8;
  * Limits the items in all arrays and maps of a record.
  *
  * <p>Items of a type such as null take up no bytes, so a value of a few bytes can claim 2^63 items. Avro limits the items of an
- * array that it reads, but not those of an array that it skips, nor those of all arrays in an array.
+ * array that it reads, but neither the items of an array that it skips nor the total of nested arrays.
  */
 final class BoundedDecoder extends Decoder {
     private final Decoder in;

@@ -27,8 +27,8 @@ import org.apache.avro.Schema;
 /**
  * Reads the schemas with which records were written from a schema registry. All tasks of a JVM share the schemas.
  *
- * <p>While the registry does not respond, or responds with 429 or 5xx, a task retries for half a minute and then fails. The
- * pipeline then restarts. If the registry rejects the request, the pipeline ends. failures.py reads both messages.
+ * <p>If the registry does not respond, or responds with 429 or 5xx, a task retries for half a minute and then fails. The
+ * pipeline then restarts. If the registry rejects the request, the pipeline ends. failures.py parses both messages.
  */
 final class SchemaRegistry implements Serializable {
     private static final int ATTEMPTS = 6, FIRST_BACKOFF_MS = 1000, TIMEOUT_MS = 10_000;
@@ -87,7 +87,7 @@ final class SchemaRegistry implements Serializable {
                 problem = error;
             }
         }
-        throw new IllegalStateException("the schema registry does not respond: " + problem.getMessage());
+        throw new IllegalStateException("the schema registry is not available: " + problem.getMessage());
     }
 
     private static int status(HttpURLConnection connection) throws IOException {
