@@ -208,7 +208,7 @@ def retry_after_s(value: str, now: datetime) -> float | None:
 def wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:
     """Return the seconds to wait before the next attempt: exponential backoff, plus up to 50 % of jitter.
 
-    The result is never less than the server requested.
+    The result is at least the time that the server requested, up to MAX_RETRY_S.
     """
     backoff_s = min(MAX_BACKOFF_S, retry_s * 2.0 ** min(failures, MAX_DOUBLINGS))
     requested_s = min(MAX_RETRY_S, max(retry_s, retry_after_s))

@@ -1,7 +1,7 @@
 """The records that a pipeline skips because its query cannot process them. They are dead letters. No I/O.
 
-The list is a small file in the checkpoint, so that a restart skips the records too. A record is removed from the list when
-the queries have committed an offset after it.
+The list is a small file in the checkpoint, so that a restart skips the records too. When the pipeline starts, it removes the
+records from the list that are before the last commit of its queries.
 """
 
 from __future__ import annotations
