@@ -169,6 +169,7 @@ def raw(server: Server, request: bytes) -> Answer:
     return Answer(int(status.split()[1]), {name.lower(): text for name, text in headers.items()}, body)
 
 
+@pytest.mark.processes
 def test_the_log_has_the_id_of_a_request_that_the_app_never_received() -> None:
     """The worker rejects it. The line names the reason, and no part of the request."""
     with Server("tests.support.apps:in_memory()") as server:
