@@ -230,7 +230,7 @@ class _Application:
             logger.warning("dead letters: the query fails for %s", each)
         self.skipped += len(found)
         self.status.rejected(len(found))
-        return f"{len(found)} records, which are dead letters now" if found else ""
+        return f"the failing records ({len(found)}), which are dead letters now" if found else ""
 
     def _is_rebuilding(self) -> bool:
         return self.options.rebuild and not self.is_rebuilt
