@@ -39,7 +39,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.skipped import MAX_SKIPPED
 from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offsets, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, Stopped, StopRequests, log_state, supervise
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
 
 STATUS_INTERVAL_S = 5.0  # between two measurements of the lag, which also write the status topic
 # Real-time mode commits at an interval. Between two commits, Spark does not report which records it has processed.
@@ -209,7 +209,7 @@ class _Application:
         try:
             with self.sessions.use() as spark:
                 return failing_record.find(spark, self.pipeline, self._kafka(spark), self._checkpoints(spark))
-        except (Interrupted, Stopped, CommandError, PySparkException, Py4JError, OSError):
+        except (Interrupted, CommandError, PySparkException, Py4JError, OSError):
             return "the position of the last commit"
 
     def skip(self, crash: Crashed) -> str:

@@ -130,12 +130,23 @@ def supervise(
         CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, and `skip` has found no record, or
             `attempt` raised this error.
     """
+    with suppress(Stopped):
+        _repeat(attempt, stop, report, position, skip)
+    report(State.STOPPED, "")
+
+
+def _repeat(
+    attempt: Callable[[], None],
+    stop: StopRequests,
+    report: Callable[[State, str], None],
+    position: Callable[[], str],
+    skip: Callable[[Crashed], str],
+) -> None:
     crashes = waits = 0
     while True:
         report(State.STARTING, "")
         try:
-            with suppress(Stopped):
-                attempt()
+            attempt()
         except Unavailable as interruption:
             waits += 1
             state, reason, backoff_s = State.WAITING, str(interruption), _backoff_s(waits)
@@ -156,11 +167,9 @@ def supervise(
             report(State.FAILED, error.detail)
             raise
         else:
-            report(State.STOPPED, "")
             return
         report(state, reason)
         if stop.wait(backoff_s):
-            report(State.STOPPED, "")
             return
 
 

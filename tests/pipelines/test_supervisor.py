@@ -9,7 +9,15 @@ import pytest
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import supervisor
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, Unavailable, supervise
+from kafkasse.pipelines.supervisor import (
+    Crashed,
+    Interrupted,
+    State,
+    Stopped,
+    StopRequests,
+    Unavailable,
+    supervise,
+)
 
 
 class Waits(StopRequests):
@@ -83,6 +91,19 @@ def test_a_crash_loop_continues_without_the_records_that_cause_it() -> None:
 
     assert [crashes[4], crashes[9]] == seen
     assert "restarting without 1 records: divided by zero" in reasons
+
+
+def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop() -> None:
+    """The search needs Spark, which may be starting again."""
+    states: list[State] = []
+
+    def skip(_: Crashed) -> str:
+        raise Stopped(signal.SIGTERM)
+
+    supervise(failing(*[Crashed("x")] * 5), Waits(), lambda state, _: states.append(state), lambda: "t", skip)
+
+    assert State.STOPPED == states[-1]
+    assert State.FAILED not in states
 
 
 def test_a_commit_between_two_crashes_is_progress() -> None:
