@@ -155,7 +155,7 @@ class _Search:
                 fails = middle
             else:
                 passes = middle
-        return fails - 1 if passes < end else None
+        return passes if passes + 1 == fails else None
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._deadline_s

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,19 @@ def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytes
     assert (2, []) == (len(found), more)
     position = failing_record.find(run.spark, pipeline, run.topics.kafka, run.directory)
     assert f"{run.topics.source}, partition 1, offset 2" == position
+
+
+def test_a_search_that_takes_too_long_names_no_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end, the search knows only several records of which one fails."""
+    pipeline = run.pipeline()
+    run.topics.send((b"a", b"x"), (b"a", b"1"), (b"a", b"2"))
+    run.crash(pipeline)
+    over = chain([False, False], repeat(True))  # in partition 0, at the start of partition 1, and then
+    monkeypatch.setattr(failing_record._Search, "_is_over", lambda _: next(over))
+
+    position = failing_record.find(run.spark, pipeline, run.topics.kafka, run.directory)
+
+    assert "the start of the topic, before the first commit" == position
 
 
 def test_the_list_contains_only_records_that_are_not_committed(run: Run) -> None:
