@@ -120,6 +120,6 @@ def as_problem(service: StreamService, error: HTTPException) -> Any:
     else:
         name, status = type(error).__name__, response.status_code
         problem = KafkasseError(detail, type="about:blank", title=error.name, status=status, name=name).problem()
-    service.record_rejection(response.status_code, name, detail)
+    service.record_rejection(response.status_code, name)
     response.data = json.dumps(problem | {"request_id": request_id.request_id(request.environ)})
     return response

@@ -418,7 +418,7 @@ class StreamService:
 
     def reject(self, error: KafkasseError) -> Any:
         """Return the response to a request that gets no stream."""
-        self.record_rejection(error.status, type(error).__name__, error.detail)
+        self.record_rejection(error.status, type(error).__name__)
         if error.status >= 500:
             self._call_handler("event.error", error)
         # The Kafka adapter has logged the errors that kafka-python caused.
@@ -427,10 +427,10 @@ class StreamService:
         response = self._response_of_hook(error)
         return self._with_cors(self.problem_response(error)) if response is None else response
 
-    def record_rejection(self, status: int, error: str, detail: str) -> None:
+    def record_rejection(self, status: int, error: str) -> None:
         """Count and log the current request, which gets no stream. `error` is the name of a class."""
-        own_id = request_id.request_id(request.environ)
-        self.observer.rejected(own_id, self._limits.client(request), request.path, status, error, detail)
+        own_id, route = request_id.request_id(request.environ), _endpoint_name()
+        self.observer.rejected(own_id, route, self._limits.client(request), status, error)
 
     def problem_response(self, error: KafkasseError) -> Response:
         """Return an error as a response with the error's status."""
@@ -467,7 +467,7 @@ class StreamService:
 
     def _cors_policy(self) -> CorsPolicy:
         """Return the policy of the current request's route, or the policy of the open route if there is none."""
-        name = (request.endpoint or "").rpartition(".")[2]
+        name = _endpoint_name()
         if name == ticket_endpoint.ENDPOINT and (found := self._ticket_target()):
             name = found.route.name
         return self._endpoints.get(name, self._endpoints[OPEN_ROUTE]).cors
@@ -536,6 +536,11 @@ class StreamService:
                 handler(argument)
             except (Exception, Timeout):  # a handler may let a gevent.Timeout escape
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
+
+
+def _endpoint_name() -> str:
+    """Return the name of the current request's route, or "" if there is none, without the names of blueprints."""
+    return (request.endpoint or "").rpartition(".")[2]
 
 
 def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | None:

@@ -51,10 +51,10 @@ class Observer:
             sampler.sample()
         return self.metrics.render()
 
-    def rejected(self, request_id: str, client: str, path: str, status: int, error: str, detail: str) -> None:
-        """Count and log a request that gets no stream. The path must have no query; `error` is the name of a class."""
+    def rejected(self, request_id: str, route: str, client: str, status: int, error: str, reason: str = "") -> None:
+        """Count and log a request that gets no stream. `error` and `reason` are names of classes."""
         self.metrics.count("requests_rejected", status=str(status), error=error)
-        self._rejections.add(request_id, client, path, status, error, detail)
+        self._rejections.add(request_id, route, client, status, error, reason)
 
     def opened(self, info: StreamInfo) -> None:
         """Count a stream that has opened."""
@@ -76,7 +76,7 @@ _observers: WeakSet[Observer] = WeakSet()
 def rejected_without_app(request_id: str, client: str, error: KafkasseError, reason: str) -> None:
     """Count and log a request that the worker rejects before an app receives it. Only one blueprint of a process does so."""
     for observer in list(_observers)[:1]:
-        observer.rejected(request_id, client, "", error.status, type(error).__name__, reason)
+        observer.rejected(request_id, "", client, error.status, type(error).__name__, reason)
 
 
 def _log_fields(info: StreamInfo, end: StreamEnd) -> dict[str, Any]:

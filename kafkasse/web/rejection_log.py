@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from kafkasse.log_line import Fields, one_line
+from kafkasse.log_line import Fields
 
 INTERVAL_S = 10.0
 MAX_LINES = 100  # of all clients, in each interval
@@ -25,16 +25,16 @@ class RejectionLog:
         self._clock = clock
         self._logged_at: dict[tuple[str, str], float] = {}  # by client and error; the oldest is first
 
-    def add(self, request_id: str, client: str, path: str, status: int, error: str, detail: str) -> None:
-        """Log a request. The path must have no query, which may contain a ticket."""
+    def add(self, request_id: str, route: str, client: str, status: int, error: str, reason: str = "") -> None:
+        """Log a request, without its URL and without the error's text, which may contain anything."""
         level = logging.INFO if self._is_due((client, error)) else logging.DEBUG
         fields = {
             "request_id": request_id,
+            "route": route,
             "client": client,
-            "path": one_line(path),
             "status": status,
             "error": error,
-            "detail": one_line(detail),
+            "reason": reason,
         }
         self._logger.log(level, "A request was rejected: %s", Fields({k: v for k, v in fields.items() if v != ""}))
 

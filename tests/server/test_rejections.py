@@ -175,7 +175,7 @@ def test_the_log_has_the_id_of_a_request_that_the_app_never_received() -> None:
     with Server("tests.support.apps:in_memory()") as server:
         request_id = fetch(server.port, "/t?last_event_id=" + "a" * 9_000).json["request_id"]
 
-        line = f"request_id={request_id} client=127.0.0.1 status=414 error=RequestTooLarge detail=LimitRequestLine"
+        line = f"request_id={request_id} client=127.0.0.1 status=414 error=RequestTooLarge reason=LimitRequestLine"
         wait_until(lambda: f"A request was rejected: {line}" in server.log)
 
 
