@@ -250,3 +250,28 @@ def test_a_query_that_fails_for_all_records_ends_with_the_position(
     assert 1 == process.returncode
     assert f"at {topics.source}, partition 1, offset {MAX_SKIPPED}: " in err
     assert MAX_SKIPPED == len(read(topics, f"{topics.sink}.dead-letters", MAX_SKIPPED))
+
+
+@pytest.mark.processes
+@takes_minutes
+@pytest.mark.timeout(600)
+def test_a_rebuild_skips_the_records_that_fail(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They become dead letters, and the rebuild completes."""
+    (tmp_path / "doubling.py").write_text(DOUBLED)
+    monkeypatch.chdir(tmp_path)
+    words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled")
+    topics.send((b"a", b"1"))
+    with pipeline(*words) as process:
+        topics.read(lambda latest: latest == {"a": b"2"})
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=EXIT_TIMEOUT_S)
+    topics.send((b"a", b"x"), (b"a", b"3"))
+
+    with pipeline(*words, "--rebuild") as process:
+        topics.read(lambda latest: latest == {"a": b"6"})
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=EXIT_TIMEOUT_S)
+
+    [letter] = read(topics, f"{topics.sink}.dead-letters", 1)
+    assert b"x" == letter.value
+    assert "rebuild: complete" in err
