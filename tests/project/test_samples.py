@@ -126,6 +126,7 @@ TABLE = {
         "/-/metrics\n```": VARIABLES,
         "kafkasse streams": COMMANDS,
         "A stream ended": OUTPUT,
+        "A request was rejected": OUTPUT,
         "opentelemetry-instrument": INSTALLS,
         "scrape_configs": OTHER_PROGRAM,
         "service.observer.render()": "project/test_samples.py::test_the_view_returns_metrics",
