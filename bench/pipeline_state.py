@@ -116,11 +116,14 @@ class Topics:
 
     def _send(self, key: int, rank: int | None, partition: int) -> bytes:
         """Send a member. Returns bytes that only a Top 3 with this member contains."""
-        member = {"group": f"g{key % self._groups}", "rank": rank, "name": f"the name of member {key}"}
+        member = {"group": self._group(key), "rank": rank, "name": f"the name of member {key}"}
         value = None if rank is None else json.dumps(member).encode()
         self._producer.produce(SOURCE, value, f"k{key}".encode(), partition)
         self._producer.poll(0)
         return f'"rank":{rank},'.encode()
+
+    def _group(self, key: int) -> str:
+        return f"g{key % self._groups}"
 
     def _wait(self, *marks: bytes) -> None:
         missing, deadline_s = set(marks), time.monotonic() + RESULT_TIMEOUT_S
@@ -135,24 +138,36 @@ class Topics:
         chance = random.Random(1)
         began_s = time.perf_counter()
         due_s = [began_s + number / UPDATES_PER_S for number in range(count)]
-        waiting: dict[bytes, float] = {}
+        waiting: dict[tuple[str, int], float] = {}
         latencies_ms: list[float] = []
         for number in range(count):
             while (left_s := due_s[number] - time.perf_counter()) > 0:
                 latencies_ms += self._shown(waiting, left_s)
             key = chance.randrange(keys)
-            waiting[self._send(key, self._next_rank(), key % PARTITIONS)] = due_s[number]
+            rank = self._next_rank()
+            self._send(key, rank, key % PARTITIONS)
+            waiting[self._group(key), rank] = due_s[number]
         while waiting:
             if time.perf_counter() - due_s[-1] > RESULT_TIMEOUT_S:
                 raise TimeoutError(f"no Top 3 contains {set(waiting)}")
             latencies_ms += self._shown(waiting, 0.1)
         return latencies_ms
 
-    def _shown(self, waiting: dict[bytes, float], timeout_s: float) -> list[float]:
-        """Read a result, and remove its updates from `waiting`. Returns their latencies in milliseconds."""
-        value = self.read(timeout_s)
-        shown = [mark for mark in waiting if mark in value]
-        return [(time.perf_counter() - waiting.pop(mark)) * 1000 for mark in shown]
+    def _shown(self, waiting: dict[tuple[str, int], float], timeout_s: float) -> list[float]:
+        """Read a Top 3, and remove its updates from `waiting`, and those that are too small for it.
+
+        Partitions are read in any order, so three later updates of the group may overtake an update.
+
+        Args:
+            waiting: for each group and rank, when the update was due.
+
+        Returns:
+            The latencies of the removed updates in milliseconds.
+        """
+        members = json.loads(self.read(timeout_s) or b"[]")
+        group, ranks = {each["group"] for each in members}, {each["rank"] for each in members}
+        shown = [each for each in waiting if each[0] in group and (each[1] in ranks or each[1] < min(ranks))]
+        return [(time.perf_counter() - waiting.pop(each)) * 1000 for each in shown]
 
     def removals(self, keys: int, count: int) -> Iterator[float]:
         """Make the largest key of the only group the smallest. Yields the latencies in milliseconds."""
