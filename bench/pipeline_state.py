@@ -40,6 +40,7 @@ LONG_INTERVAL_S = 60
 LONG = 4  # times as many updates, so that there is more than one commit
 UPDATES_PER_S = 20.0
 RESULT_TIMEOUT_S = 200.0
+STOP_TIMEOUT_S = LONG_INTERVAL_S + 60.0  # a pipeline ends after its next commit
 BURST = 20_000
 MAX_LOG_BYTES = 1_000_000
 # The name, the unit and the goal with the largest state.
@@ -246,7 +247,7 @@ class Running:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait(STOP_TIMEOUT_S)
 
 
 def _status_kb(process: int, name: str) -> int:
