@@ -10,9 +10,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOCK = "lock"
@@ -25,13 +26,30 @@ SUMMED = ("counter", "histogram", "summary")  # types of metrics whose values ou
 def render() -> bytes:
     """Return the metrics of all workers in Prometheus's text format."""
     from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.multiprocess import MultiProcessCollector
 
     folder = Path(os.environ[VARIABLE])
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    registry.register(_Collector(folder))
     with _locked(folder, fcntl.LOCK_SH):
         return generate_latest(registry)
+
+
+class _Collector:
+    """Reads the files of all workers. prometheus_client's own collector raises an exception if a file is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Any]:
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        files = [str(file) for file in self._folder.glob("*.db") if _has_values(file)]
+        return MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _has_values(file: Path) -> bool:
+    """Whether a file exists and is not empty. prometheus_client creates a file, and then enlarges it."""
+    return file.exists() and file.stat().st_size > 0
 
 
 def mark_dead(pid: int) -> None:
@@ -43,9 +61,9 @@ def mark_dead(pid: int) -> None:
         mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
         for kind in SUMMED:
             file = folder / f"{kind}_{pid}.db"
-            if file.exists():
+            if _has_values(file):
                 _add(file, folder / f"{kind}_{DEAD}.db")
-                file.unlink()
+            file.unlink(missing_ok=True)
 
 
 def _add(source: Path, target: Path) -> None:

@@ -52,3 +52,19 @@ def test_dead_workers_leave_one_file_with_their_counters(tmp_path: Path, monkeyp
         assert line in before
         assert line in after
     assert {"counter_dead.db", "histogram_dead.db"} == {each.name for each in tmp_path.glob("*.db")}
+
+
+@pytest.mark.parametrize("type_", ["counter", "gauge_livesum", "histogram"])
+def test_the_file_of_a_worker_that_has_just_created_it_is_empty(
+    type_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Responses contain the metrics of the others, even if the worker is killed now."""
+    monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
+    run(tmp_path, WORKER)
+    (tmp_path / f"{type_}_1.db").touch()
+    before = run(tmp_path, READER)
+
+    multiprocess.mark_dead(1)
+
+    assert 'kafkasse_streams_opened_total{route="r"} 2.0' in before
+    assert before == run(tmp_path, READER)
