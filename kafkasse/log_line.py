@@ -17,7 +17,13 @@ def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
 
 
 class Fields(dict[str, Any]):
-    """The argument of a log message that consists of named values. As JSON, each of them is a member of the log line."""
+    """The argument of a log message that consists of named values. As JSON, each of them is a member of the log line.
+
+    Empty texts are left out.
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__({name: value for name, value in fields.items() if value != ""})
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_value(value)}" for name, value in self.items())

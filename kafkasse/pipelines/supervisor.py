@@ -105,8 +105,7 @@ class StopRequests:
 def log_state(name: str, state: State, reason: str) -> None:
     """Log a state of the pipeline or archive `name`."""
     level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
-    fields = {"name": name, "state": state.value} | ({"reason": reason} if reason else {})
-    logger.log(level, "pipeline %s", Fields(fields))
+    logger.log(level, "pipeline %s", Fields(name=name, state=state.value, reason=reason))
 
 
 def supervise(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any
 from weakref import WeakSet
 
 from kafkasse.errors import KafkasseError
@@ -67,7 +66,7 @@ class Observer:
         self.metrics.count("streams_closed", route=info.route, reason=end.reason.value)
         if end.error:
             self.metrics.count("stream_errors", route=info.route, error=end.error)
-        self._logger.info("A stream ended: %s", Fields(_log_fields(info, end)))
+        self._logger.info("A stream ended: %s", _log_fields(info, end))
 
 
 _observers: WeakSet[Observer] = WeakSet()
@@ -79,17 +78,16 @@ def rejected_without_app(request_id: str, client: str, error: KafkasseError, rea
         observer.rejected(request_id, "", client, error.status, type(error).__name__, reason)
 
 
-def _log_fields(info: StreamInfo, end: StreamEnd) -> dict[str, Any]:
-    fields = {
-        "stream_id": info.id,
-        "request_id": info.request_id,
-        "route": info.route,
-        "client": info.client,
-        "visitor": info.visitor,
-        "duration_s": round(time.time() - info.opened_at, 3),
-        "events": end.events,
-        "bytes": end.bytes,
-        "reason": end.reason.value,
-        "error": end.error,
-    }
-    return {name: value for name, value in fields.items() if value != ""}
+def _log_fields(info: StreamInfo, end: StreamEnd) -> Fields:
+    return Fields(
+        stream_id=info.id,
+        request_id=info.request_id,
+        route=info.route,
+        client=info.client,
+        visitor=info.visitor,
+        duration_s=round(time.time() - info.opened_at, 3),
+        events=end.events,
+        bytes=end.bytes,
+        reason=end.reason.value,
+        error=end.error,
+    )

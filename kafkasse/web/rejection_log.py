@@ -28,15 +28,8 @@ class RejectionLog:
     def add(self, request_id: str, route: str, client: str, status: int, error: str, reason: str = "") -> None:
         """Log a request, without its URL and without the error's text, which may contain anything."""
         level = logging.INFO if self._is_due((client, error)) else logging.DEBUG
-        fields = {
-            "request_id": request_id,
-            "route": route,
-            "client": client,
-            "status": status,
-            "error": error,
-            "reason": reason,
-        }
-        self._logger.log(level, "A request was rejected: %s", Fields({k: v for k, v in fields.items() if v != ""}))
+        fields = Fields(request_id=request_id, route=route, client=client, status=status, error=error, reason=reason)
+        self._logger.log(level, "A request was rejected: %s", fields)
 
     def _is_due(self, subject: tuple[str, str]) -> bool:
         now = self._clock()

@@ -130,7 +130,7 @@ class _Application:
             logger.error("Kafka removed %d offsets of the topic %s before they were archived.", committed.lost, topic)
         if committed.records:
             self.has_committed = True
-            logger.info("archived %s", Fields({"topic": topic, "records": committed.records}))
+            logger.info("archived %s", Fields(topic=topic, records=committed.records))
         return committed.is_complete
 
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
