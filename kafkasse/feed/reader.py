@@ -465,8 +465,8 @@ class Reader:
             self._id_sent = segment.ends_at_position
         else:
             self._segment = end
-        if self._selector is not None and end == feed.ring.head == self._segment:
-            self._skip_filtered_records()  # without reading the segments of other clients
+        if self._selector is not None and begin < end == feed.ring.head == self._segment:
+            self._read_to(feed.position)  # without reading the segments of other clients
         else:
             places = dict(self._places)
             for number in range(begin, self._segment):

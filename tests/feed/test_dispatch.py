@@ -26,6 +26,7 @@ from kafkasse.feed.tail import Tail
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder, JsonLines, ServerSentEvents
 from kafkasse.frame.record_view import RecordView
+from kafkasse.log import Partition
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
@@ -347,6 +348,24 @@ def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:
     assert [b"event: gap" in each.received for each in crowd.clients] == [True, True]
     assert 4 == crowd.clients[0].received.count(b"event: message")
     assert 2 == crowd.clients[1].received.count(b"event: message")
+
+
+def test_the_position_after_a_truncation_has_the_new_leader_epoch() -> None:
+    """Also at the offset before the truncation. With the old epoch, a client that reconnects would get the gap again."""
+    crowd = Crowd(1)
+    crowd.log.elect_leader("t")
+    reader = crowd.open(Selector.of(["7"]))
+    crowd.append(5, 5)
+    reader.read(0)
+    crowd.log.truncate("t", 1)
+    for key in ((7,), (), ()):
+        crowd.append(*key)
+        gevent.sleep(0.01)  # the tail looks up the end in the background
+
+    received = reader.read(0)
+
+    assert (1, 1) == (received.count(b"event: gap"), received.count(b"event: message"))
+    assert 1 == parse(reader.position_id).starts[Partition("t", 0)].leader_epoch
 
 
 def test_a_parked_client_receives_a_gap_at_once() -> None:

@@ -94,6 +94,7 @@ class ArchiveSimulation(Simulation):
         super().open()
 
     def settle(self) -> None:
+        self.tick()  # the last step may have removed records
         self._leave_archive()
         super().settle()
 

@@ -325,9 +325,16 @@ class Simulation:
             turn(tail)
             tail._check_topics()
 
+    def _turns_to_end(self) -> int:
+        """Return the number of turns after which the tail is at the end of all partitions.
+
+        A turn reports the gap of one partition, or reads each partition up to its next leader epoch.
+        """
+        return 4 + 2 * (len(self.ends) + sum(self._epochs.values()))
+
     def open(self) -> None:
         if len(self.clients) < MAX_CLIENTS:
-            for _ in range(len(self.ends) + 1):  # a client that starts at the end starts at the tail
+            for _ in range(self._turns_to_end()):  # a client that starts at the end starts at the tail
                 self.turn()
             self.clients.append(Client(self))
             self.connect(self.clients[-1])
@@ -377,7 +384,7 @@ class Simulation:
     def settle(self) -> None:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise new records would never stop
-        for _ in range(4):
+        for _ in range(self._turns_to_end()):
             self.tick()
             self.turn()
             for client in self.clients:
