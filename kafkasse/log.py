@@ -61,6 +61,16 @@ class OffsetRange(NamedTuple):
     end: int
 
 
+class EpochPosition(NamedTuple):
+    """An offset, and the leader epoch of the record before it. The epoch may be UNKNOWN_EPOCH."""
+
+    offset: int
+    epoch: int
+
+
+RECREATED_AT = EpochPosition(0, UNKNOWN_EPOCH)  # where the log of a recreated topic differs from the former log
+
+
 class Batch(NamedTuple):
     """Records of one partition and one leader epoch, in offset order.
 
@@ -82,12 +92,15 @@ class Gap(NamedTuple):
     """Offsets `[start, end)` that a client needs and that the log no longer holds.
 
     If the log was truncated, `end` is less than `start`: from `end` on, the log holds other records than the client read.
+    `epoch` is the leader epoch of the record before `end`, if it is known. A reader that continues there needs it to notice
+    that the log was truncated again.
     """
 
     partition: Partition
     start: int
     end: int
     reason: str
+    epoch: int = UNKNOWN_EPOCH
 
     @classmethod
     def between(cls, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
@@ -97,6 +110,12 @@ class Gap(NamedTuple):
         if offset > held.end:
             return cls(partition, offset, held.end, TRUNCATED)
         return None
+
+    @classmethod
+    def truncated(cls, partition: Partition, offset: int, diverged_at: EpochPosition, held: OffsetRange) -> Gap:
+        """Return the gap for a reader at `offset` that has read lost records from `diverged_at` on."""
+        end, epoch = diverged_at
+        return cls(partition, offset, max(end, held.start), TRUNCATED, epoch if held.start <= end else UNKNOWN_EPOCH)
 
     def from_offset(self, offset: int) -> Gap | None:
         """Return the part of this gap that affects a reader at `offset`, or None if the reader is already past it."""
@@ -111,14 +130,14 @@ class OffsetOutOfRange(Exception):
     Args:
         partitions: the partitions that the cursor cannot read until seek() moves it.
         diverged_at: for each truncated partition, if it is known, the first offset at which the log may differ from the
-            records that the cursor read.
+            records that the cursor read, and the newest leader epoch before it.
         unreadable: for each partition with a batch that cannot be read, the offset after that batch and the reason.
     """
 
     def __init__(
         self,
         partitions: Iterable[Partition],
-        diverged_at: Mapping[Partition, int] | None = None,
+        diverged_at: Mapping[Partition, EpochPosition] | None = None,
         unreadable: Mapping[Partition, tuple[int, str]] | None = None,
     ) -> None:
         self.partitions = tuple(partitions)
@@ -130,8 +149,9 @@ class OffsetOutOfRange(Exception):
         """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
         if partition in self.unreadable:
             return Gap(partition, offset, *self.unreadable[partition])
-        if (diverged_at := self.diverged_at.get(partition, offset)) < offset and held.start <= offset:
-            return Gap(partition, offset, max(diverged_at, held.start), TRUNCATED)
+        diverged_at = self.diverged_at.get(partition)
+        if diverged_at is not None and diverged_at.offset < offset and held.start <= offset:
+            return Gap.truncated(partition, offset, diverged_at, held)
         return Gap.between(partition, offset, held)
 
 
@@ -204,12 +224,12 @@ class Log(Protocol):
         """
         ...
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
         """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
 
-        If the log does not have an epoch, this is the end of the newest epoch before it. A reader whose last record has this
-        epoch and a higher offset has read records that the log has lost. Partitions for which the cluster cannot answer, or
-        whose log has neither this epoch nor a newer one, are absent.
+        If the log does not have an epoch, this is the end of the newest epoch before it, which is then the epoch in the
+        result. A reader whose last record has the given epoch and a higher offset has read records that the log has lost.
+        Partitions for which the cluster cannot answer, or whose log has neither the given epoch nor a newer one, are absent.
         """
         ...
 

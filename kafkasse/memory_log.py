@@ -17,7 +17,16 @@ import gevent
 from gevent.monkey import is_module_patched
 
 from kafkasse.errors import KafkasseError, TopicNotAvailable
-from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+from kafkasse.log import (
+    UNKNOWN_EPOCH,
+    Batch,
+    EpochPosition,
+    OffsetOutOfRange,
+    OffsetRange,
+    Partition,
+    PartitionsFailed,
+    Topic,
+)
 
 MAX_BATCH_RECORDS = 500
 POLL_INTERVAL_S = 0.005
@@ -60,9 +69,10 @@ class _PartitionLog:
         """The epoch after the newest one."""
         return max(self.epoch_starts, default=UNKNOWN_EPOCH) + 1
 
-    def end_of(self, epoch: int) -> int:
-        """Return the offset at which the first epoch after `epoch` starts, or the end of the log."""
-        return next((start for each, start in self.epoch_starts.items() if each > epoch), self.end)
+    def end_of(self, epoch: int) -> EpochPosition:
+        """Return where the newest epoch that is not newer than `epoch` ends: where the next one starts, or at the end."""
+        end = next((start for each, start in self.epoch_starts.items() if each > epoch), self.end)
+        return EpochPosition(end, max((each for each in self.epoch_starts if each <= epoch), default=UNKNOWN_EPOCH))
 
 
 class MemoryLog:
@@ -185,7 +195,7 @@ class MemoryLog:
             if (log := self._partition_log(each)).has_leader
         }
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
         return {
             each: log.end_of(epoch)
             for each, epoch in epochs.items()
@@ -240,14 +250,14 @@ class MemoryLog:
             raise PartitionsFailed({partition: partition_log.error})
         if epoch >= partition_log.next_epoch:
             raise OffsetOutOfRange([partition])
-        if epoch != UNKNOWN_EPOCH and (diverged_at := partition_log.end_of(epoch)) < offset:
+        if epoch != UNKNOWN_EPOCH and (diverged_at := partition_log.end_of(epoch)).offset < offset:
             raise OffsetOutOfRange([partition], {partition: diverged_at})
         if not partition_log.start <= offset <= partition_log.end:
             raise OffsetOutOfRange([partition])
         if offset == partition_log.end:
             return None
         epoch = partition_log.epoch_at(offset)
-        end = min(partition_log.end_of(epoch), partition_log.end)
+        end = min(partition_log.end_of(epoch).offset, partition_log.end)
         records = [record for record in partition_log.records if offset <= record.offset < end][:MAX_BATCH_RECORDS]
         full = len(records) == MAX_BATCH_RECORDS
         return Batch(partition, records, records[-1].offset + 1 if full else end, epoch)

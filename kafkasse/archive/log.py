@@ -34,7 +34,18 @@ from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.archive.parquet import DamagedFile
 from kafkasse.archive.stats import ArchiveStats
 from kafkasse.errors import ArchiveUnavailable, KafkaUnavailable, Unavailable
-from kafkasse.log import UNKNOWN_EPOCH, Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Record, Topic
+from kafkasse.log import (
+    UNKNOWN_EPOCH,
+    Batch,
+    Cursor,
+    EpochPosition,
+    Log,
+    OffsetOutOfRange,
+    OffsetRange,
+    Partition,
+    Record,
+    Topic,
+)
 
 REMOVED = "removed by retention"
 DAMAGED = "the archive is damaged"
@@ -265,12 +276,13 @@ class ArchivedLog:
                     return offset
         return None
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
         ends = self.kafka.epoch_ends(epochs)
         for each, end in ends.items():
             with suppress(ArchiveUnavailable):
                 archived = self._manifest(each).epoch_end(each.partition, epochs[each])
-                ends[each] = end if archived is None else min(end, archived)
+                if archived is not None and archived < end.offset:
+                    ends[each] = EpochPosition(archived, UNKNOWN_EPOCH)
         return ends
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:

@@ -129,10 +129,10 @@ class CatchUp:
             offset = self.ids.offsets[partition]
             if gap := error.gap(partition, offset, held):
                 gaps.append(gap)
-                self.ids.set(partition, gap.end)
+                self.ids.set(partition, gap.end, leader_epoch=gap.epoch)
             elif self.ids.forget_epoch(partition):  # the log does not know the epoch
                 self.id_sent = False
-            self._cursor.seek({partition: gap.end if gap else offset})
+            self._cursor.seek({partition: gap.end if gap else offset}, {partition: gap.epoch} if gap else None)
         self.id_sent = self.id_sent or bool(gaps)
         return declare(self._encoder.wire, gaps, self.ids.render())
 

@@ -9,19 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from kafkasse.feed.lookup import FreshLookup
-from kafkasse.log import Log, OffsetRange, Partition
+from kafkasse.log import RECREATED_AT, EpochPosition, Log, OffsetRange, Partition
 
 _Key = tuple[Partition, int]  # a partition and a leader epoch
-
-
-class EpochPosition(NamedTuple):
-    """A client's next offset in a partition, and the leader epoch of the record before it."""
-
-    offset: int
-    epoch: int
 
 
 class EpochEnds:
@@ -34,15 +26,16 @@ class EpochEnds:
 
     def __init__(self, log: Log, timeout_s: float) -> None:
         self._ends = FreshLookup(partial(_look_up, log.epoch_ends), _topic, timeout_s)
-        # The values do not matter: only recreated topics have one.
         self._recreated = FreshLookup(
-            partial(_look_up, lambda epochs: dict.fromkeys(log.recreated(epochs), 0)), _topic, timeout_s
+            partial(_look_up, lambda epochs: dict.fromkeys(log.recreated(epochs), RECREATED_AT)), _topic, timeout_s
         )
 
     def diverged_at(
         self, positions: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange] | None = None
-    ) -> dict[Partition, int]:
-        """Return those partitions in which a client has read lost records, with the offset of the first of these records.
+    ) -> dict[Partition, EpochPosition]:
+        """Return those partitions in which a client has read lost records.
+
+        The values are the offset of the first of these records, and the newest leader epoch before it.
 
         Args:
             positions: the positions of a client.
@@ -52,13 +45,13 @@ class EpochEnds:
             Unavailable: the log does not answer.
         """
         ends = self._ends.get((each, position.epoch) for each, position in positions.items())
-        diverged = {each: end for (each, _), end in ends.items() if end < positions[each].offset}
+        diverged = {each: end for (each, _), end in ends.items() if end.offset < positions[each].offset}
         shorter = {
             each: positions[each].epoch
             for each, (_, end) in (held or {}).items()
             if each in positions and end < positions[each].offset
         }
-        return diverged | {each: 0 for each, _ in self._recreated.get(shorter.items())}
+        return diverged | {each: at for (each, _), at in self._recreated.get(shorter.items()).items()}
 
 
 def _topic(key: _Key) -> str:
@@ -66,9 +59,9 @@ def _topic(key: _Key) -> str:
 
 
 def _look_up(
-    look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, int]], keys: Iterable[_Key]
-) -> dict[_Key, int]:
-    found: dict[_Key, int] = {}
+    look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, EpochPosition]], keys: Iterable[_Key]
+) -> dict[_Key, EpochPosition]:
+    found: dict[_Key, EpochPosition] = {}
     remaining = set(keys)
     while remaining:
         epochs = dict(remaining)  # a request can contain one epoch of each partition

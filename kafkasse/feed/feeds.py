@@ -17,7 +17,7 @@ from kafkasse.config.settings import FeedSettings
 from kafkasse.errors import ServerFull, TopicNotAvailable
 from kafkasse.event_loop import take_turn
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.ring import RingLimits
@@ -38,7 +38,7 @@ from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.frame import Encoder
-from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, Partition, Topic
 from kafkasse.position import IdType, IdWriter, Position
 from kafkasse.route import Route, StartAt
 

@@ -509,7 +509,7 @@ class Reader:
             gap = segment.gap.from_offset(position)
             if gap is None:
                 return []
-            ids.set(partition, gap.end)
+            ids.set(partition, gap.end, leader_epoch=gap.epoch)
             self._id_sent = True
             return [frame.gap(wire, gap, ids.render())]
         if segment.next_offset <= position:

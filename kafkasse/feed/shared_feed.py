@@ -281,7 +281,7 @@ class SharedFeed:
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
-        self.ids.set(gap.partition, gap.end)
+        self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
         if gap.end < gap.start:  # truncated
             # A reader that joins later must not receive the records that the log has lost.
             self.flush()

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kafkasse.errors import InvalidPosition, TopicGone
-from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges
-from kafkasse.log import TRUNCATED, Gap, Log, OffsetRange, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, OffsetRange, Partition, Topic
 from kafkasse.position import LATEST, IdType, PartitionStart, Position
 from kafkasse.route import StartAt
 
@@ -105,6 +105,7 @@ def resolve(
         now_ms=now_ms,
     )
     places = {partition: found.place(partition, start) for partition, start in starts.items()}
+    gaps = [place for place in places.values() if isinstance(place, Gap)]
     offsets = {
         partition: place.end if isinstance(place, Gap) else place
         for partition, place in places.items()
@@ -118,8 +119,9 @@ def resolve(
         timestamps=timestamps_at_end(at_end, id_type, now_ms)
         | {each: start.timestamp for each, start in starts.items() if start and start.timestamp is not None},
         pending={each: place.timestamp for each, place in places.items() if isinstance(place, _Pending)},
-        epochs={each: at.epoch for each, at in epochs.items() if offsets.get(each) == at.offset},
-        gaps=[place for place in places.values() if isinstance(place, Gap)] + _removed_partitions(position, topics),
+        epochs={each: at.epoch for each, at in epochs.items() if offsets.get(each) == at.offset}
+        | {gap.partition: gap.epoch for gap in gaps if gap.epoch != UNKNOWN_EPOCH},
+        gaps=gaps + _removed_partitions(position, topics),
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
     )
 
@@ -212,8 +214,8 @@ def _known_epochs(
 
 def _diverged_at(
     epochs: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange], epoch_ends: EpochEnds | None
-) -> dict[Partition, int]:
-    """Return the partitions that were truncated since, with the first offset that differs."""
+) -> dict[Partition, EpochPosition]:
+    """Return the partitions that were truncated since, with the first offset that differs, and the epoch before it."""
     if epoch_ends is None:
         return {}
     return epoch_ends.diverged_at({each: position for each, position in epochs.items() if each in held}, held)
@@ -242,7 +244,7 @@ class _Found:
         held: the offsets of each partition that has a leader.
         timestamps: the partitions that start at a timestamp.
         at_timestamps: the offsets at these timestamps, except for partitions without a leader.
-        diverged_at: the first offset that differs, in the partitions that were truncated.
+        diverged_at: the first offset that differs in the partitions that were truncated, and the epoch before it.
         recreated: the topics that were recreated since the event ID was issued.
         issued_for: the topics for which kafkasse issued the event ID.
         start_at: where partitions start that have no start of their own.
@@ -252,7 +254,7 @@ class _Found:
     held: Mapping[Partition, OffsetRange]
     timestamps: Mapping[Partition, int]
     at_timestamps: Mapping[Partition, int]
-    diverged_at: Mapping[Partition, int]
+    diverged_at: Mapping[Partition, EpochPosition]
     recreated: set[str]
     issued_for: Collection[str]
     start_at: StartAt
@@ -277,7 +279,7 @@ class _Found:
             return held.end
         offset = start.offset or 0
         if partition in self.diverged_at and held.start <= offset:
-            return Gap(partition, offset, max(self.diverged_at[partition], held.start), TRUNCATED)
+            return Gap.truncated(partition, offset, self.diverged_at[partition], held)
         return self._gap(partition, start, held) or min(max(offset, held.start), held.end)
 
     def _place_without_leader(self, partition: Partition, start: PartitionStart | None) -> int | Gap | _Pending:

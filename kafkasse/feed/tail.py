@@ -315,11 +315,11 @@ class Tail:
             if self.partitions.get(partition) is not state or state.offset is None:
                 continue  # it was removed during the lookup
             if gap := error.gap(partition, state.offset, held):
-                state.offset, state.epoch = gap.end, UNKNOWN_EPOCH
+                state.offset, state.epoch = gap.end, gap.epoch
                 for feed in state.feeds:
                     self._change(feed, partial(feed.declare, gap))
                     feed.flush()
-            self._cursor.seek({partition: state.offset})
+            self._cursor.seek({partition: state.offset}, {partition: gap.epoch} if gap else None)
 
     # Checks at intervals.
 

@@ -31,7 +31,15 @@ from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.errors import PERMANENT_ERRORS, translate
 from kafkasse.kafka.fetch_protocol import NO_REPLICA, FetchOptions, FetchResponse, PartitionData
 from kafkasse.kafka.partition_state import Leader, PartitionState
-from kafkasse.log import UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, PartitionsFailed
+from kafkasse.log import (
+    RECREATED_AT,
+    UNKNOWN_EPOCH,
+    Batch,
+    EpochPosition,
+    OffsetOutOfRange,
+    Partition,
+    PartitionsFailed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +82,7 @@ class CursorOptions(NamedTuple):
 class _Stopped(NamedTuple):
     """Why the cursor has stopped reading a partition until seek() moves it. The fields are those of OffsetOutOfRange."""
 
-    diverged_at: int | None = None
+    diverged_at: EpochPosition | None = None
     unreadable: tuple[int, str] | None = None
 
 
@@ -359,9 +367,9 @@ class KafkaCursor:
         elif (
             data.diverging is not None or data.error_code == _OFFSET_OUT_OF_RANGE
         ) and state.belongs_to_another_topic():
-            self._stop(state, _Stopped(diverged_at=0))
+            self._stop(state, _Stopped(RECREATED_AT))
         elif data.diverging is not None:
-            self._stop(state, _Stopped(diverged_at=state.diverged_at(*data.diverging)))
+            self._stop(state, _Stopped(state.diverged_at(*data.diverging)))
         elif data.error_code == _OFFSET_OUT_OF_RANGE:
             self._stop(state, _Stopped())
         elif error.retriable or data.error_code == _UNKNOWN_SERVER_ERROR:
@@ -423,11 +431,11 @@ class KafkaCursor:
             is_unknown = end_offset == UNKNOWN_OFFSET
             epoch = last_epoch if epoch == UNKNOWN_EPOCH else epoch  # Kafka before 2.0 returns only the offset
             if (is_unknown or end_offset < state.offset) and leader.is_of_another_topic(last_epoch):
-                self._stop(state, _Stopped(diverged_at=0))
+                self._stop(state, _Stopped(RECREATED_AT))
             elif is_unknown:  # from Fetch version 12 on, the response is OFFSET_OUT_OF_RANGE instead
                 self._stop(state, _Stopped())
             elif epoch < last_epoch or end_offset < state.offset:
-                self._stop(state, _Stopped(diverged_at=state.diverged_at(epoch, end_offset)))
+                self._stop(state, _Stopped(state.diverged_at(epoch, end_offset)))
             else:
                 state.valid_at = leader.broker, leader.epoch
 
@@ -476,7 +484,7 @@ class KafkaCursor:
             state, leader = outdated[partition]
             if self._leaderless.get(partition) is state and state.leader is leader:  # not removed meanwhile
                 state.leader = state.outdated_since = None
-                self._stop(state, _Stopped(diverged_at=0))
+                self._stop(state, _Stopped(RECREATED_AT))
 
     def _node(self, broker: Broker) -> BrokerNode:
         if broker not in self._nodes:

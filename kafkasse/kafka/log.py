@@ -36,7 +36,7 @@ from kafkasse.kafka.errors import (
 )
 from kafkasse.kafka.fetch_protocol import FetchOptions
 from kafkasse.kafka.partition_state import Leader
-from kafkasse.log import OffsetRange, Partition, Topic
+from kafkasse.log import EpochPosition, OffsetRange, Partition, Topic
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ class KafkaLog:
         (found,) = self._list_offsets({each: timestamps[each] for each in ends})
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
         found = self._find_epochs(epochs).items()
-        return {partition: end for partition, (_, end) in found if end != UNKNOWN_OFFSET}
+        return {partition: EpochPosition(end, epoch) for partition, (epoch, end) in found if end != UNKNOWN_OFFSET}
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
         known = self._known_leaders(epochs)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kafkasse.kafka.batches import RecordRun
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, UNKNOWN_EPOCH, FetchPartition
-from kafkasse.log import Partition
+from kafkasse.log import EpochPosition, Partition
 
 MAX_EPOCHS = 100  # remembered per partition; leaders change rarely
 BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
@@ -107,14 +107,15 @@ class PartitionState:
         epoch = self.first_epoch if self.last_epoch == UNKNOWN_EPOCH else self.last_epoch
         return self.leader is not None and self.leader.is_of_another_topic(epoch)
 
-    def diverged_at(self, epoch: int, end_offset: int) -> int:
-        """Return the first offset at which the broker's log may differ from the records that were read.
+    def diverged_at(self, epoch: int, end_offset: int) -> EpochPosition:
+        """Return the first offset at which the broker's log may differ from the records that were read, and `epoch`.
 
         Args:
             epoch: the broker's newest epoch that is not newer than `last_epoch`.
             end_offset: the offset at which that epoch ends on the broker.
         """
-        return min([end_offset, *(start for later, start in self._epochs if later > epoch)])
+        end = min([end_offset, *(start for later, start in self._epochs if later > epoch)])
+        return EpochPosition(end, epoch)
 
     def request(self, version: int) -> FetchPartition | None:
         """Return the entry of a Fetch request of this version, or None if the leader is unknown."""

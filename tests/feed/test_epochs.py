@@ -7,8 +7,8 @@ from collections.abc import Mapping, Set
 import gevent
 import pytest
 
-from kafkasse.feed.epochs import EpochEnds, EpochPosition
-from kafkasse.log import Partition
+from kafkasse.feed.epochs import EpochEnds
+from kafkasse.log import RECREATED_AT, EpochPosition, Partition
 from kafkasse.memory_log import MemoryLog
 from tests.support.waiting import TIMEOUT_S
 
@@ -23,7 +23,7 @@ class CountingLog(MemoryLog):
         self.asked: list[dict[Partition, int]] = []
         self.suspected: list[dict[Partition, int]] = []
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
         self.asked.append(dict(epochs))
         return super().epoch_ends(epochs)
 
@@ -50,7 +50,14 @@ def log() -> CountingLog:
 
 @pytest.mark.parametrize(
     ("position", "diverged_at"),
-    [((2, 0), {}), ((3, 0), {ZERO: 2}), ((5, 1), {ZERO: 2}), ((6, 2), {}), ((2, 2), {}), ((9, 2), {ZERO: 6})],
+    [
+        ((2, 0), {}),
+        ((3, 0), {ZERO: (2, 0)}),
+        ((5, 1), {ZERO: (2, 0)}),
+        ((6, 2), {}),
+        ((2, 2), {}),
+        ((9, 2), {ZERO: (6, 2)}),
+    ],
 )
 def test_finds_the_first_lost_record(log: CountingLog, position: tuple[int, int], diverged_at: object) -> None:
     """If the log has lost records that a client has read, the client is past the end of its epoch."""
@@ -73,7 +80,7 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log: Counting
     past_end, at_end = ({ZERO: EpochPosition(offset, 2)} for offset in (9, 6))
     clients = [gevent.spawn(ends.diverged_at, past_end, log.offset_ranges([ZERO])) for _ in range(100)]
 
-    assert [{ZERO: 0}] * 100 == [each.get() for each in clients]
+    assert [{ZERO: RECREATED_AT}] * 100 == [each.get() for each in clients]
     assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
     assert 2 == len(log.suspected)
 
@@ -87,4 +94,4 @@ def test_a_truncation_after_another_lookup_is_noticed(log: CountingLog) -> None:
     for _ in range(4):
         log.append("t", b"{}")
 
-    assert {ZERO: 3} == ends.diverged_at(position)
+    assert {ZERO: (3, 2)} == ends.diverged_at(position)

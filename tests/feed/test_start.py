@@ -122,7 +122,7 @@ def test_the_offset_minus_one_of_a_recreated_topic_is_its_end(log: MemoryLog) ->
     start = resolved(log, entry(offset=-1, topic_id="former"), entry(1, offset=0), entry(2, offset=-1))
 
     assert {ZERO: 6, ONE: 0} == start.offsets
-    assert (Partition("t", 2), 0, 0, RECREATED) == start.gaps[-1]
+    assert Gap(Partition("t", 2), 0, 0, RECREATED) == start.gaps[-1]
 
 
 def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:

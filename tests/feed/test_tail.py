@@ -555,6 +555,32 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live:
     assert expected == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_client_that_received_a_gap_notices_the_next_truncation(world: World, is_live: bool) -> None:
+    """The log was truncated twice without a record in between, and has grown past the end of the first gap again."""
+    reader = reader_of_four_records(world)
+    world.log.truncate("a", 3)
+    for _ in range(2):
+        world.turn()
+    parser = Parser()
+    first = list(parser.receive(reader.read(0)))
+    world.log.truncate("a", 1)
+    for n in (11, 12, 13):
+        world.write("a", n)
+    if is_live:
+        for _ in range(2):
+            world.turn()
+    else:
+        world.feeds = Feeds(world.log, Config().feed, world.tails.append)
+        reader = world.open(*json.loads(parser.last_event_id))
+    frames = b"".join([reader.begin(), *(reader.read(0) for _ in range(5))])
+    second, *messages = Parser().receive(frames)
+
+    gaps = [json.loads(each.data) for each in (*first, second) if each.type == "gap"]
+    assert [(4, 3), (3, 1)] == [(each["from"], each["to"]) for each in gaps]
+    assert [11, 12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+
+
 def test_a_truncation_right_after_another_client_returned_is_reported(world: World) -> None:
     """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
     live = reader_of_four_records(world)

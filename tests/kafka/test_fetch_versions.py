@@ -114,7 +114,7 @@ def test_reports_a_log_that_was_truncated_before_the_first_fetch(
     error = poll_truncated(broker, cursor, version)
 
     assert isinstance(error, OffsetOutOfRange)
-    assert {at(0): 90} == error.diverged_at
+    assert {at(0): (90, 3)} == error.diverged_at
     assert (version < FIRST_WITH_DIVERGENCE) == bool(cluster.requests[OFFSET_FOR_LEADER_EPOCH])
 
 
@@ -143,7 +143,7 @@ def test_reports_a_truncated_log_after_a_seek(cluster: FakeCluster, log: KafkaLo
     error = poll_truncated(broker, cursor, version)
 
     assert isinstance(error, OffsetOutOfRange)
-    assert {at(0): 90} == error.diverged_at
+    assert {at(0): (90, 3)} == error.diverged_at
     assert 0 == broker.pending_fetches
 
 
@@ -163,7 +163,7 @@ def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, l
 
     assert [0, 1] == read
     assert isinstance(error, OffsetOutOfRange)
-    assert {at(0): 1} == error.diverged_at
+    assert {at(0): (1, 5)} == error.diverged_at
 
 
 @pytest.mark.parametrize("end", [100, 90])
@@ -180,7 +180,7 @@ def test_compares_only_the_end_of_the_epoch_before_kafka_2_0(cluster: FakeCluste
             cluster.brokers[0].next_fetch().respond(partition_data(0, batch(100, b"a")))
             assert [100] == offsets(poll.get())
         else:
-            assert {at(0): 90} == poll.get().diverged_at
+            assert {at(0): (90, 4)} == poll.get().diverged_at
         cursor.close()
 
 

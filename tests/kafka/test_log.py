@@ -200,7 +200,7 @@ def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
     """Partitions whose leader does not know the epoch, or cannot answer, are absent."""
     cluster.topics["t"].epoch_ends = {0: (0, 5, 42), 1: (0, -1, -1), 2: (NOT_LEADER, -1, -1)}
 
-    assert {at(0): 42} == log.epoch_ends(dict.fromkeys(ALL, 5))
+    assert {at(0): (42, 5)} == log.epoch_ends(dict.fromkeys(ALL, 5))
     assert {} == log.epoch_ends({})
 
 

@@ -455,7 +455,7 @@ def test_epoch_ends_at_the_end_of_the_log(kafka_log: KafkaLog, cluster: KafkaWri
         epoch = take(cursor, 2)[0].leader_epoch
 
     assert epoch >= 0
-    assert {partition: 2} == kafka_log.epoch_ends({partition: epoch})
+    assert {partition: (2, epoch)} == kafka_log.epoch_ends({partition: epoch})
     with closing(kafka_log.cursor({partition: 2}, epochs={partition: epoch})) as cursor:
         cluster.send(fresh_name, b"c")
         assert [b"c"] == values(take(cursor, 1))

@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import TRUNCATED, Cursor, Gap, OffsetOutOfRange, Partition
+from kafkasse.log import RECREATED_AT, TRUNCATED, Cursor, EpochPosition, Gap, OffsetOutOfRange, Partition
 from tests.kafka.logs import open_log
 from tests.kafka.test_log_contract import TIMEOUT_S, KafkaWriter, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
@@ -81,4 +81,4 @@ def test_a_client_with_an_old_event_id_receives_all_records_of_the_new_topic(
     recreate(writer, fresh_name)
 
     position = {partition: EpochPosition(OLD, epoch)}
-    assert {partition: 0} == EpochEnds(log, TIMEOUT_S).diverged_at(position, log.offset_ranges([partition]))
+    assert {partition: RECREATED_AT} == EpochEnds(log, TIMEOUT_S).diverged_at(position, log.offset_ranges([partition]))

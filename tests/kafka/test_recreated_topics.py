@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from kafkasse.feed.epochs import EpochEnds, EpochPosition
+from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import TRUNCATED, UNKNOWN_EPOCH, Gap, OffsetOutOfRange, OffsetRange
+from kafkasse.log import RECREATED_AT, TRUNCATED, UNKNOWN_EPOCH, EpochPosition, Gap, OffsetOutOfRange, OffsetRange
 from tests.kafka.fake_broker import FETCH, METADATA, FakeCluster, FakeTopic, batch, partition_data
 from tests.kafka.test_cursor import at, offsets, start_poll
 from tests.kafka.test_fetch_versions import log as log
@@ -150,10 +150,15 @@ def test_retention_is_not_mistaken_for_a_new_topic(cluster: FakeCluster, log: Ka
 
 @pytest.mark.parametrize(
     ("epoch", "answer", "diverged_at"),
-    [(3, (0, 3, 45), 0), (0, (0, -1, -1), 0), (4, (0, 3, 45), 45), (3, (FENCED_LEADER_EPOCH, -1, -1), None)],
+    [
+        (3, (0, 3, 45), RECREATED_AT),
+        (0, (0, -1, -1), RECREATED_AT),
+        (4, (0, 3, 45), EpochPosition(45, 3)),
+        (3, (FENCED_LEADER_EPOCH, -1, -1), None),
+    ],
 )
 def test_a_client_returns_with_an_old_event_id(
-    cluster: FakeCluster, log: KafkaLog, epoch: int, answer: tuple[int, int, int], diverged_at: int | None
+    cluster: FakeCluster, log: KafkaLog, epoch: int, answer: tuple[int, int, int], diverged_at: EpochPosition | None
 ) -> None:
     """Its event ID contains epoch 3. A broker rejects an epoch of outdated metadata, so a truncation stays a truncation."""
     recreate(cluster, epoch, end=45)

@@ -33,8 +33,8 @@ def archive(root: Path, log: MemoryLog, topic: str, end: int | None = None, part
     at = Partition(topic, partition)
     for entry in reversed(manifest.partitions.get(partition, ())):
         lost_from = log.epoch_ends({at: entry.epoch}).get(at) if entry.epoch != UNKNOWN_EPOCH else None
-        if lost_from is not None and lost_from < entry.end:
-            manifest = manifest.truncate(partition, lost_from)
+        if lost_from is not None and lost_from.offset < entry.end:
+            manifest = manifest.truncate(partition, lost_from.offset)
     held = log.offset_ranges([at])[at]
     start = max(held.start, manifest.end(partition) or 0)
     stop = held.end if end is None else end
