@@ -18,6 +18,7 @@ from tests.chaos.scene import (
     wait_for_heartbeats,
     wait_for_records,
 )
+from tests.history.wire import blocks
 from tests.support.client import fetch
 from tests.support.waiting import wait_until
 
@@ -246,6 +247,9 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     kafka.start(leader)
 
     assert all(b"the log was truncated" in each.body for each in clients)
+    gap_ids = [block.id or "" for each in clients for block in blocks(bytes(each.body)) if block.event == "gap"]
+    assert gap_ids
+    assert all('"leader_epoch"' in each for each in gap_ids)  # so that the next truncation would be noticed
     assert never_disconnected(clients)
     assert [] == scene.violations(excused=[topic])
 
