@@ -11,7 +11,7 @@
     CATCHING_UP  JOINING      the ring covers its position
     CATCHING_UP  BEHIND       the slot was revoked, because other readers wait for one
     JOINING      LIVE         its position is one of the feed's
-    JOINING      BEHIND       the ring evicted the next segment
+    JOINING      BEHIND       the ring evicted the next segment, or the log has lost records that the client read
     LIVE         PARKED       the client has received everything
     LIVE         BEHIND       the ring evicted the next segment
     PARKED       LIVE         the socket did not accept all bytes, or the stream ends
@@ -369,7 +369,7 @@ class Reader:
         if self._catch_up is not None:
             return self._read_cursor(self._catch_up, deadline)
         feed = self._feed
-        if self._segment < feed.ring.first:
+        if self._segment < feed.ring.first or (self._ids is not None and feed.has_diverged(self._ids)):
             self._fall_behind()
             return b""
         data = self._read_shared(feed) if self._ids is None else self._read_joining(feed, self._ids)

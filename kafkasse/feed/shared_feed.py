@@ -29,7 +29,7 @@ from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.frame import DecoderPending, Encoder
 from kafkasse.frame.encoder import Piece
-from kafkasse.log import Batch, Gap, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Batch, EpochPosition, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.route import NewestBy, Route
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # a snapshot knows its feed
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
 PARKED_CLIENTS_PER_TURN = 32  # a system call each
 RECEIVERS_PER_TURN = 1000  # a list entry each
+MAX_EPOCHS = 100  # remembered per partition; leaders change rarely
 
 
 class FeedKey(NamedTuple):
@@ -156,6 +157,9 @@ class SharedFeed:
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
         self._truncated_at: dict[Partition, int] = {}  # the offset of the last truncation
+        self._epoch_starts: dict[
+            Partition, tuple[EpochPosition, ...]
+        ] = {}  # the first record of each epoch, if it was read
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
@@ -205,12 +209,24 @@ class SharedFeed:
             and ids.pending.keys() == pending.keys()
             and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
             and not self._has_missed_truncation(ids)
+            and not self.has_diverged(ids)
         )
 
     def _has_missed_truncation(self, ids: IdWriter) -> bool:
         """Return whether `ids` has a newer leader epoch. The feed may have to report lost records to its readers then."""
         epochs = self.ids.epochs
         return any(epoch > epochs.get(partition, epoch) for partition, epoch in ids.epochs.items())
+
+    def has_diverged(self, ids: IdWriter) -> bool:
+        """Return whether `ids` has read lost records, which records of a newer epoch have replaced.
+
+        If a reader was ahead of the feed, the feed has read only the new records, and reports no truncation.
+        """
+        return ids.epochs != self.ids.epochs and any(
+            newer > epoch and start < ids.offsets[partition]
+            for partition, epoch in ids.epochs.items()
+            for start, newer in self._epoch_starts.get(partition, ())
+        )
 
     def _follows_truncation(self, ids: IdWriter, partition: Partition, end: int) -> bool:
         """Return whether `ids` is a position in the log after its truncation, and not one among the lost records."""
@@ -243,6 +259,7 @@ class SharedFeed:
         """
         end: int | None = None
         self._measure_delay(batch)
+        self._remember_epoch(batch)
         while end != len(batch.records):
             take_turn(urgent=True)
             began_at = time.perf_counter()
@@ -263,6 +280,13 @@ class SharedFeed:
         timestamp = batch.records[0].timestamp if batch.records else None
         if timestamp is not None and timestamp >= 0:
             self.stats.delay_s = max(self.stats.delay_s, time.time() - timestamp / 1000)
+
+    def _remember_epoch(self, batch: Batch) -> None:
+        partition, epoch = batch.partition, batch.leader_epoch
+        if epoch not in (UNKNOWN_EPOCH, self.ids.epochs.get(partition)):
+            start = batch.records[0].offset if batch.records else batch.next_offset - 1
+            known = self._epoch_starts.get(partition, ())
+            self._epoch_starts[partition] = (*known[1 - MAX_EPOCHS :], EpochPosition(start, epoch))
 
     def _segment(self, batch: Batch, piece: Piece) -> Segment:
         return Segment(
@@ -287,6 +311,8 @@ class SharedFeed:
             self.flush()
             self.ring.restart(self.ids.offsets)
             self._truncated_at[gap.partition] = gap.end
+            known = self._epoch_starts.pop(gap.partition, ())
+            self._epoch_starts[gap.partition] = tuple(each for each in known if each.offset < gap.end)
         data = frame.gap(self.wire, gap, self.ids.render())
         self._moved[gap.partition] = None
         self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))

@@ -581,6 +581,27 @@ def test_a_client_that_received_a_gap_notices_the_next_truncation(world: World, 
     assert [11, 12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
+def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world: World) -> None:
+    """Its own cursor has read a record that the log then loses. The tail reads only the record that replaced it."""
+    world.log.elect_leader("a")
+    world.write("a", 0)
+    world.open("a")  # the feed starts at offset 1
+    ahead = world.open({"topic": "a", "partition": 0, "offset": 0}, {"topic": "a", "partition": 1, "offset": 0})
+    for n in (1, 2):
+        world.write("a", n)
+    assert [0, 1, 2] == numbers(ahead)
+    world.log.truncate("a", 2)
+    for n in (12, 13):
+        world.write("a", n)
+    for _ in range(2):
+        world.turn()
+
+    gap, *messages = Parser().receive(b"".join(ahead.read(0) for _ in range(5)))
+
+    assert ("gap", 3, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+    assert [12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+
+
 def test_a_truncation_right_after_another_client_returned_is_reported(world: World) -> None:
     """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
     live = reader_of_four_records(world)

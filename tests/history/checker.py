@@ -704,9 +704,11 @@ class _Client:
             self._report(f"{_label(partition)}: the client never had a position")
         elif partition in self._positions or partition[0] not in self._only:
             position = self._positions.get(partition) or self._added(partition)
-            versions = self._may_read(partition, position)
-            if not any(self._all_optional(partition, version, position.high, end) for version in versions):
-                rest = self._visible(partition, versions[-1]).required(position.high, end, self._now)
+            *_, newest = self._stored.versions(partition)
+            if newest not in self._may_read(partition, position):
+                self._report(f"{_label(partition)}: the position is {position.high} in a log that no longer exists")
+            elif not self._all_optional(partition, newest, position.high, end):
+                rest = self._visible(partition, newest).required(position.high, end, self._now)
                 missing = f"{len(rest)} records never came: {rest[:20]}"
                 self._report(f"{_label(partition)}: the position is {position.high} of {end}, {missing}")
 

@@ -18,6 +18,7 @@ from typing import Any
 from kafkasse import frame
 from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.reader import Reader, ReaderState
 from kafkasse.feed.ring import Ring, Segment
 from kafkasse.feed.shared_feed import SharedFeed
@@ -202,6 +203,25 @@ def _gap_unsent() -> None:
         return bytes(wire.position(args[-1]))
 
     patch(frame, "gap", gap)
+
+
+def _truncation_unnoticed() -> None:
+    """A client that returns is not told that the log was truncated, if the log has grown past its offset."""
+
+    def diverged_at(original: Any, *args: Any) -> dict[Any, Any]:
+        applied["truncation_unnoticed"] += bool(original(*args))
+        return {}
+
+    patch(EpochEnds, "diverged_at", diverged_at)
+
+
+def _truncation_ignored_by_the_tail() -> None:
+    """The feed stays at an offset that the log has lost."""
+
+    def recover(original: Any, self: Any, error: Any) -> None:
+        applied["truncation_ignored_by_the_tail"] += 1
+
+    patch(Tail, "_recover", recover)
 
 
 def _gap_too_wide() -> None:
@@ -777,6 +797,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "lone_id_too_far": _lone_id_too_far,
     "gap_not_sent": _gap_unsent,
     "gap_too_wide": _gap_too_wide,
+    "truncation_unnoticed": _truncation_unnoticed,
+    "truncation_ignored_by_the_tail": _truncation_ignored_by_the_tail,
     "chunk_cut_in_a_frame": _half_a_chunk,
     "resume_forgets_a_partition": _one_partition_forgotten,
     "tombstones_hidden": _tombstones_hidden,

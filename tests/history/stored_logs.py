@@ -148,8 +148,11 @@ class StoredLogs:
         return max((each.first for each in self.between(partition, time, time)), default=0)
 
     def is_hole(self, partition: Partition, start: int, to: int, time: float) -> bool:
-        """Return whether the offsets `[start, to)` may have been in one hole at a time, up to its end."""
-        holes = (hole for each in self.between(partition, time, time) for hole in each.holes)
+        """Return whether the offsets `[start, to)` may have been in one hole until a time, up to its end.
+
+        The hole may have become larger since the server found it, and the client may receive the records that it covers now.
+        """
+        holes = (hole for each in self.between(partition, -inf, time) for hole in each.holes)
         return any(low <= start < to == high for low, high in holes)
 
     def at_time(self, partition: Partition, versions: Iterable[LogVersion], timestamp: int) -> tuple[int, int]:

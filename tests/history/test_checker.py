@@ -376,16 +376,19 @@ def test_a_truncated_log_needs_a_gap() -> None:
         *(record(1, at)._replace(epoch=1, value=b'{"new":%d}' % at) for at in (1, 2)),
     ]
 
-    def found(to: int) -> list[str]:
-        gap = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": to, "reason": "truncated"})
-        rest = b"".join(frame_of(each, id_at({1: each.offset + 1})) for each in recreated[to:])
-        body = stream() + event("gap", id_at({1: to}), gap) + rest
-        history = History("c", [TOPIC], [Connection(None, 200, body)], start="earliest")
+    def found(body: bytes) -> list[str]:
+        history = History("c", [TOPIC], [Connection(None, 200, stream() + body)], start="earliest")
         return violations([history], stored_records() + recreated, reached={(TOPIC, 1): 3})
 
-    assert [] == found(1)
-    assert found(2)
-    assert "the log did not lose these offsets" in found(0)[0]
+    def gap(to: int) -> bytes:
+        members = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": to, "reason": "truncated"})
+        rest = b"".join(frame_of(each, id_at({1: each.offset + 1})) for each in recreated[to:])
+        return event("gap", id_at({1: to}), members) + rest
+
+    assert [] == found(gap(1))
+    assert found(gap(2))
+    assert "the log did not lose these offsets" in found(gap(0))[0]
+    assert ["c, at the end: t/1: the position is 3 in a log that no longer exists"] == found(b"")
 
 
 def test_compaction_may_remove_replaced_records() -> None:

@@ -38,6 +38,10 @@ IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
         lambda seed: Simulation(seed, filtered=False, sparse=False),
     ),
     **dict.fromkeys(
+        ("truncation_unnoticed", "truncation_ignored_by_the_tail"),
+        lambda seed: Simulation(seed, filtered=False, sparse=False, drops=False, truncates=True),
+    ),
+    **dict.fromkeys(
         (
             "sent_to_other_keys", "one_group_of_a_key", "keys_one_after_another", "index_skips_a_segment",
             "frames_of_all_keys", "one_key_not_selected", "key_of_the_record_before", "skips_records_in_the_ring",
