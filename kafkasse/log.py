@@ -62,7 +62,7 @@ class OffsetRange(NamedTuple):
 
 
 class EpochPosition(NamedTuple):
-    """An offset, and the leader epoch of the record before it. The epoch may be UNKNOWN_EPOCH."""
+    """An offset and a leader epoch, or UNKNOWN_EPOCH: that of the record before the offset, unless stated otherwise."""
 
     offset: int
     epoch: int
@@ -92,8 +92,8 @@ class Gap(NamedTuple):
     """Offsets `[start, end)` that a client needs and that the log no longer holds.
 
     If the log was truncated, `end` is less than `start`: from `end` on, the log holds other records than the client read.
-    `epoch` is the leader epoch of the record before `end`, if it is known. A reader that continues there needs it to notice
-    that the log was truncated again.
+    `epoch` is the newest leader epoch before `end`, if it is known. With it, a reader that continues there notices the next
+    truncation.
     """
 
     partition: Partition
@@ -227,9 +227,10 @@ class Log(Protocol):
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
         """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
 
-        If the log does not have an epoch, this is the end of the newest epoch before it, which is then the epoch in the
-        result. A reader whose last record has the given epoch and a higher offset has read records that the log has lost.
-        Partitions for which the cluster cannot answer, or whose log has neither the given epoch nor a newer one, are absent.
+        If the log does not have the given epoch, the result is the newest epoch before it, and its end. Kafka before 2.0
+        does not return the epoch. A reader whose last record has the given epoch and a higher offset has read records that
+        the log has lost. Partitions are absent if the cluster cannot answer, or if their log has neither the given epoch nor
+        a newer one.
         """
         ...
 

@@ -70,7 +70,7 @@ class _PartitionLog:
         return max(self.epoch_starts, default=UNKNOWN_EPOCH) + 1
 
     def end_of(self, epoch: int) -> EpochPosition:
-        """Return the end of `epoch`, or of the newest epoch before it: the start of the next one, or the end of the log."""
+        """Return the end of `epoch`, and `epoch`. If the log does not have it, both are of the newest epoch before it."""
         end = next((start for each, start in self.epoch_starts.items() if each > epoch), self.end)
         return EpochPosition(end, max((each for each in self.epoch_starts if each <= epoch), default=UNKNOWN_EPOCH))
 

@@ -157,9 +157,10 @@ class SharedFeed:
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
         self._truncated_at: dict[Partition, int] = {}  # the offset of the last truncation
-        self._epoch_starts: dict[
-            Partition, tuple[EpochPosition, ...]
-        ] = {}  # the first record of each epoch, if it was read
+        # The offset of the first record that was read in each epoch. Epochs that ended before the feed began are missing.
+        self._epoch_starts: dict[Partition, tuple[EpochPosition, ...]] = {}
+        for partition, epoch in ids.epochs.items():
+            self._restart_epochs(partition, ids.offsets[partition], epoch)
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
@@ -218,13 +219,15 @@ class SharedFeed:
         return any(epoch > epochs.get(partition, epoch) for partition, epoch in ids.epochs.items())
 
     def has_diverged(self, ids: IdWriter) -> bool:
-        """Return whether `ids` has read lost records, which records of a newer epoch have replaced.
+        """Return whether `ids` has read records that the log has lost, and replaced by records of a newer epoch.
 
-        If a reader was ahead of the feed, the feed has read only the new records, and reports no truncation.
+        The feed reports no truncation if it has never read the lost records. A reader that was ahead may have read them.
         """
-        return ids.epochs != self.ids.epochs and any(
+        current = self.ids.epochs
+        return any(
             newer > epoch and start < ids.offsets[partition]
             for partition, epoch in ids.epochs.items()
+            if epoch != current.get(partition)
             for start, newer in self._epoch_starts.get(partition, ())
         )
 
@@ -288,6 +291,11 @@ class SharedFeed:
             known = self._epoch_starts.get(partition, ())
             self._epoch_starts[partition] = (*known[1 - MAX_EPOCHS :], EpochPosition(start, epoch))
 
+    def _restart_epochs(self, partition: Partition, offset: int, epoch: int | None) -> None:
+        """Remember only the epoch of the record before `offset`."""
+        known = () if epoch in (None, UNKNOWN_EPOCH) else (EpochPosition(offset - 1, epoch),)
+        self._epoch_starts[partition] = known
+
     def _segment(self, batch: Batch, piece: Piece) -> Segment:
         return Segment(
             batch.partition,
@@ -305,13 +313,15 @@ class SharedFeed:
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
+        is_truncation = gap.end < gap.start
+        if is_truncation:
+            self.flush()  # at the position before the gap, because a heartbeat may be due
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
-        if gap.end < gap.start:  # truncated
+        if is_truncation:
             # A reader that joins later must not receive the records that the log has lost.
-            self.flush()
             self.ring.restart(self.ids.offsets)
             self._truncated_at[gap.partition] = gap.end
-            known = self._epoch_starts.pop(gap.partition, ())
+            known = self._epoch_starts.get(gap.partition, ())
             self._epoch_starts[gap.partition] = tuple(each for each in known if each.offset < gap.end)
         data = frame.gap(self.wire, gap, self.ids.render())
         self._moved[gap.partition] = None
@@ -338,6 +348,7 @@ class SharedFeed:
         for partition, place in places.items():
             if place.offset is not None:
                 self.ids.set(partition, place.offset, place.timestamp, place.epoch)
+                self._restart_epochs(partition, place.offset, place.epoch)
         self._moved.clear()
         self.ring.skip_to(self.ids.offsets)
         self._flushed = self._flushed._replace(segment=self.ring.head, places=self.places(self.ids), id_sent=False)

@@ -215,7 +215,7 @@ def _known_epochs(
 def _diverged_at(
     epochs: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange], epoch_ends: EpochEnds | None
 ) -> dict[Partition, EpochPosition]:
-    """Return the partitions that were truncated since, with the first offset that differs, and the epoch before it."""
+    """Return the partitions that were truncated since, with the first offset that differs and the newest epoch before it."""
     if epoch_ends is None:
         return {}
     return epoch_ends.diverged_at({each: position for each, position in epochs.items() if each in held}, held)
@@ -244,7 +244,7 @@ class _Found:
         held: the offsets of each partition that has a leader.
         timestamps: the partitions that start at a timestamp.
         at_timestamps: the offsets at these timestamps, except for partitions without a leader.
-        diverged_at: the first offset that differs in the partitions that were truncated, and the epoch before it.
+        diverged_at: the first offset that differs in the partitions that were truncated, and the newest epoch before it.
         recreated: the topics that were recreated since the event ID was issued.
         issued_for: the topics for which kafkasse issued the event ID.
         start_at: where partitions start that have no start of their own.

@@ -60,7 +60,7 @@ class TailPartition:
         offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
         start_ms: the timestamp at which the partition starts as soon as it has a leader.
         timestamp: the timestamp of the last record, or None.
-        epoch: the leader epoch of the last record, or UNKNOWN_EPOCH.
+        epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         feeds: the feeds that contain the partition.
     """
 

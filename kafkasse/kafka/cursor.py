@@ -429,12 +429,11 @@ class KafkaCursor:
             if self._leaderless.get(partition) is not state or state.last_epoch != last_epoch:
                 continue  # removed or moved meanwhile
             is_unknown = end_offset == UNKNOWN_OFFSET
-            epoch = last_epoch if epoch == UNKNOWN_EPOCH else epoch  # Kafka before 2.0 returns only the offset
             if (is_unknown or end_offset < state.offset) and leader.is_of_another_topic(last_epoch):
                 self._stop(state, _Stopped(RECREATED_AT))
             elif is_unknown:  # from Fetch version 12 on, the response is OFFSET_OUT_OF_RANGE instead
                 self._stop(state, _Stopped())
-            elif epoch < last_epoch or end_offset < state.offset:
+            elif UNKNOWN_EPOCH < epoch < last_epoch or end_offset < state.offset:  # Kafka before 2.0 returns no epoch
                 self._stop(state, _Stopped(state.diverged_at(epoch, end_offset)))
             else:
                 state.valid_at = leader.broker, leader.epoch

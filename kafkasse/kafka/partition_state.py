@@ -108,14 +108,18 @@ class PartitionState:
         return self.leader is not None and self.leader.is_of_another_topic(epoch)
 
     def diverged_at(self, epoch: int, end_offset: int) -> EpochPosition:
-        """Return the first offset at which the broker's log may differ from the records that were read, and `epoch`.
+        """Return the first offset at which the broker's log may differ from the records that were read.
+
+        The epoch in the result is `epoch`, or UNKNOWN_EPOCH if the broker's epoch does not end at this offset.
 
         Args:
-            epoch: the broker's newest epoch that is not newer than `last_epoch`.
+            epoch: the broker's newest epoch that is not newer than `last_epoch`. UNKNOWN_EPOCH: Kafka before 2.0 does not
+                return it, so only `end_offset` is compared.
             end_offset: the offset at which that epoch ends on the broker.
         """
-        end = min([end_offset, *(start for later, start in self._epochs if later > epoch)])
-        return EpochPosition(end, epoch)
+        newest = self.last_epoch if epoch == UNKNOWN_EPOCH else epoch
+        end = min([end_offset, *(start for later, start in self._epochs if later > newest)])
+        return EpochPosition(end, epoch if end == end_offset else UNKNOWN_EPOCH)
 
     def request(self, version: int) -> FetchPartition | None:
         """Return the entry of a Fetch request of this version, or None if the leader is unknown."""

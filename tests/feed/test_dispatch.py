@@ -350,8 +350,25 @@ def test_a_live_client_receives_the_gap_of_a_truncated_log() -> None:
     assert 2 == crowd.clients[1].received.count(b"event: message")
 
 
+def test_a_heartbeat_does_not_precede_a_gap_with_its_position() -> None:
+    """If a heartbeat is due, clients receive it at the position before the gap, so that none can resume after the gap."""
+    crowd = Crowd(1)
+    crowd.log.elect_leader("t")
+    crowd.append(5, 5)
+    crowd.log.truncate("t", 1)
+    for _ in range(2):
+        crowd.feed._heartbeat_at = 0.0
+        crowd.append()
+        gevent.sleep(0.01)  # the tail looks up the end in the background
+
+    before, _, after = crowd.clients[0].received.partition(b"event: gap")
+    assert b'"offset":2' in before
+    assert b'"offset":1' not in before
+    assert b'"offset":1' in after
+
+
 def test_the_position_after_a_truncation_has_the_new_leader_epoch() -> None:
-    """Also at the offset before the truncation. With the old epoch, a client that reconnects would get the gap again."""
+    """Also if the new records end where the lost ones did. With the old epoch, a client that returns gets the gap again."""
     crowd = Crowd(1)
     crowd.log.elect_leader("t")
     reader = crowd.open(Selector.of(["7"]))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.feed.ring import INDEX_ENTRY_BYTES, RingLimits
+from kafkasse.feed.ring import INDEX_ENTRY_BYTES, Place, RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder
@@ -124,6 +124,21 @@ def test_after_a_truncation_readers_start_at_the_records_that_replaced_the_lost_
     assert shared.covers(after)
     assert not shared.covers(before)
     assert shared.covers(shared.ids.copy_at({partition: 3}, {}, {partition: 1}))
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips: bool) -> None:
+    """It has read records that the feed has not, and the log has lost. The feed has read only those that replaced them."""
+    shared = feed(1)
+    partition = Partition("t", 0)
+    append(shared, 0, 5, epoch=3)
+    lost, kept = (shared.ids.copy_at({partition: offset}, {}, {partition: 3}) for offset in (8, 5))
+    if skips:
+        shared.skip_to({partition: Place(7, None, 4)})
+    append(shared, 0, 5, epoch=4)
+
+    assert not shared.covers(lost)
+    assert shared.covers(kept) is not skips  # after the skip, the ring lacks records
 
 
 # Limits.

@@ -332,7 +332,7 @@ class Simulation:
     def _turns_to_end(self) -> int:
         """Return the number of turns after which the tail is at the end of all partitions.
 
-        A turn reports the gap of one partition, or reads each partition up to its next leader epoch.
+        In each turn, the tail either reports one gap, or reads every partition to the end of a leader epoch.
         """
         return 4 + 2 * (len(self.ends) + sum(self._epochs.values()))
 

@@ -148,9 +148,9 @@ class StoredLogs:
         return max((each.first for each in self.between(partition, time, time)), default=0)
 
     def is_hole(self, partition: Partition, start: int, to: int, time: float) -> bool:
-        """Return whether the offsets `[start, to)` may have been in one hole until a time, up to its end.
+        """Return whether `[start, to)` may have been the end of a hole at any time until `time`.
 
-        The hole may have become larger since the server found it, and the client may receive the records that it covers now.
+        The server may have found the hole before it grew. Then the client also receives records that are lost by now.
         """
         holes = (hole for each in self.between(partition, -inf, time) for hole in each.holes)
         return any(low <= start < to == high for low, high in holes)

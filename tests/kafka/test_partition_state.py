@@ -1,9 +1,12 @@
-"""The backoff of one partition."""
+"""The state of one partition: its backoff, and where a truncated log differs from what was read."""
 
 from __future__ import annotations
 
+import pytest
+
+from kafkasse.kafka.batches import RecordRun
 from kafkasse.kafka.partition_state import FAILURES_FORGOTTEN_S, PartitionState
-from kafkasse.log import Partition
+from kafkasse.log import UNKNOWN_EPOCH, Partition
 
 
 def backoffs(state: PartitionState, count: int, now: float = 100.0) -> list[float]:
@@ -35,3 +38,22 @@ def test_the_backoff_starts_again_after_a_time_without_failures() -> None:
 
     assert [0.5] == backoffs(state, 1, now=100.0 + FAILURES_FORGOTTEN_S)
     assert [0] == backoffs(state, 1, now=100.1 + 2 * FAILURES_FORGOTTEN_S)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "diverged_at"),
+    [
+        (5, 90, (50, UNKNOWN_EPOCH)),
+        (3, 40, (40, 3)),
+        (3, 90, (50, UNKNOWN_EPOCH)),
+        (UNKNOWN_EPOCH, 55, (55, UNKNOWN_EPOCH)),
+    ],
+)
+def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch: int, end: int, diverged_at: object) -> None:
+    """The state has read epoch 3 from offset 20 and epoch 7 from offset 50. The broker lacks epoch 7, or a part of it."""
+    state = PartitionState(Partition("t", 0))
+    state.seek(20)
+    state.advance(RecordRun([], 50, 3))
+    state.advance(RecordRun([], 60, 7))
+
+    assert diverged_at == state.diverged_at(epoch, end)
