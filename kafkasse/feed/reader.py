@@ -369,7 +369,7 @@ class Reader:
         if self._catch_up is not None:
             return self._read_cursor(self._catch_up, deadline)
         feed = self._feed
-        if self._segment < feed.ring.first or (self._ids is not None and feed.has_diverged(self._ids)):
+        if self._segment < feed.ring.first or (self._ids is not None and feed.epochs.has_diverged(self._ids)):
             self._fall_behind()
             return b""
         data = self._read_shared(feed) if self._ids is None else self._read_joining(feed, self._ids)
@@ -465,7 +465,7 @@ class Reader:
             self._id_sent = segment.ends_at_position
         else:
             self._segment = end
-        if self._selector is not None and begin < end == feed.ring.head == self._segment:
+        if self._selector is not None and begin < self._segment == feed.ring.head:
             self._read_to(feed.position)  # without reading the segments of other clients
         else:
             places = dict(self._places)

@@ -22,6 +22,7 @@ from gevent.lock import BoundedSemaphore
 from kafkasse import frame
 from kafkasse.errors import KafkasseError
 from kafkasse.event_loop import take_turn
+from kafkasse.feed.epochs import FeedEpochs
 from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.subscribers import Group, NewFrames, Subscribers
@@ -29,7 +30,7 @@ from kafkasse.feed.versions import Versions
 from kafkasse.filter import Selector
 from kafkasse.frame import DecoderPending, Encoder
 from kafkasse.frame.encoder import Piece
-from kafkasse.log import UNKNOWN_EPOCH, Batch, EpochPosition, Gap, Partition
+from kafkasse.log import Batch, Gap, Partition
 from kafkasse.position import IdType, IdWriter
 from kafkasse.route import NewestBy, Route
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:  # a snapshot knows its feed
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
 PARKED_CLIENTS_PER_TURN = 32  # a system call each
 RECEIVERS_PER_TURN = 1000  # a list entry each
-MAX_EPOCHS = 100  # remembered per partition; leaders change rarely
 
 
 class FeedKey(NamedTuple):
@@ -120,6 +120,7 @@ class SharedFeed:
         versions: the versions of the records before the feed's position, if outdated records are dropped.
 
     Attributes:
+        epochs: the leader epochs that the feed has read.
         partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
         readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
         idle_since: when the last reader closed, by the monotonic clock.
@@ -142,6 +143,7 @@ class SharedFeed:
         self._versions = versions
         self.ids = ids
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
+        self.epochs = FeedEpochs(ids)
         self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
         self.wire = key.encoder.wire
         self.has_sparse_ids = key.encoder.sparse_ids
@@ -156,11 +158,6 @@ class SharedFeed:
         self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
-        self._truncated_at: dict[Partition, int] = {}  # the offset of the last truncation
-        # The offset of the first record that was read in each epoch. Epochs that ended before the feed began are missing.
-        self._epoch_starts: dict[Partition, tuple[EpochPosition, ...]] = {}
-        for partition, epoch in ids.epochs.items():
-            self._restart_epochs(partition, ids.offsets[partition], epoch)
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         # The value is None, or the position of a client whose socket has not accepted all bytes.
         self._parked: dict[ParkedClient, FeedPosition | None] = {}
@@ -206,37 +203,10 @@ class SharedFeed:
         pending = self.ids.pending
         return (
             self.ring.covers(ids.offsets)
-            and all(self._follows_truncation(ids, *each) for each in self._truncated_at.items())
             and ids.pending.keys() == pending.keys()
             and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
-            and not self._has_missed_truncation(ids)
-            and not self.has_diverged(ids)
+            and self.epochs.match(ids)
         )
-
-    def _has_missed_truncation(self, ids: IdWriter) -> bool:
-        """Return whether `ids` has a newer leader epoch. The feed may have to report lost records to its readers then."""
-        epochs = self.ids.epochs
-        return any(epoch > epochs.get(partition, epoch) for partition, epoch in ids.epochs.items())
-
-    def has_diverged(self, ids: IdWriter) -> bool:
-        """Return whether `ids` has read records that the log has lost, and replaced by records of a newer epoch.
-
-        The feed reports no truncation if it has never read the lost records. A reader that was ahead may have read them.
-        """
-        current = self.ids.epochs
-        return any(
-            newer > epoch and start < ids.offsets[partition]
-            for partition, epoch in ids.epochs.items()
-            if epoch != current.get(partition)
-            for start, newer in self._epoch_starts.get(partition, ())
-        )
-
-    def _follows_truncation(self, ids: IdWriter, partition: Partition, end: int) -> bool:
-        """Return whether `ids` is a position in the log after its truncation, and not one among the lost records."""
-        offset, at = ids.offsets[partition], self.ids
-        epoch = ids.epochs.get(partition)  # without an epoch, a cursor could not detect lost records either
-        is_same_epoch = epoch is None or epoch == at.epochs.get(partition)
-        return offset == end or (offset <= at.offsets[partition] and is_same_epoch)
 
     def holds(self, ids: IdWriter) -> bool:
         """Return whether a reader at the position of `ids` can start from the ring: it is not before or after the ring."""
@@ -262,7 +232,7 @@ class SharedFeed:
         """
         end: int | None = None
         self._measure_delay(batch)
-        self._remember_epoch(batch)
+        self.epochs.append(batch)
         while end != len(batch.records):
             take_turn(urgent=True)
             began_at = time.perf_counter()
@@ -283,18 +253,6 @@ class SharedFeed:
         timestamp = batch.records[0].timestamp if batch.records else None
         if timestamp is not None and timestamp >= 0:
             self.stats.delay_s = max(self.stats.delay_s, time.time() - timestamp / 1000)
-
-    def _remember_epoch(self, batch: Batch) -> None:
-        partition, epoch = batch.partition, batch.leader_epoch
-        if epoch not in (UNKNOWN_EPOCH, self.ids.epochs.get(partition)):
-            start = batch.records[0].offset if batch.records else batch.next_offset - 1
-            known = self._epoch_starts.get(partition, ())
-            self._epoch_starts[partition] = (*known[1 - MAX_EPOCHS :], EpochPosition(start, epoch))
-
-    def _restart_epochs(self, partition: Partition, offset: int, epoch: int | None) -> None:
-        """Remember only the epoch of the record before `offset`."""
-        known = () if epoch in (None, UNKNOWN_EPOCH) else (EpochPosition(offset - 1, epoch),)
-        self._epoch_starts[partition] = known
 
     def _segment(self, batch: Batch, piece: Piece) -> Segment:
         return Segment(
@@ -320,9 +278,7 @@ class SharedFeed:
         if is_truncation:
             # A reader that joins later must not receive the records that the log has lost.
             self.ring.restart(self.ids.offsets)
-            self._truncated_at[gap.partition] = gap.end
-            known = self._epoch_starts.get(gap.partition, ())
-            self._epoch_starts[gap.partition] = tuple(each for each in known if each.offset < gap.end)
+            self.epochs.truncate(gap)
         data = frame.gap(self.wire, gap, self.ids.render())
         self._moved[gap.partition] = None
         self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))
@@ -348,7 +304,7 @@ class SharedFeed:
         for partition, place in places.items():
             if place.offset is not None:
                 self.ids.set(partition, place.offset, place.timestamp, place.epoch)
-                self._restart_epochs(partition, place.offset, place.epoch)
+        self.epochs.restart()
         self._moved.clear()
         self.ring.skip_to(self.ids.offsets)
         self._flushed = self._flushed._replace(segment=self.ring.head, places=self.places(self.ids), id_sent=False)

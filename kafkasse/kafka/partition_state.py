@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kafkasse.epoch_history import EpochHistory
 from kafkasse.kafka.batches import RecordRun
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, UNKNOWN_EPOCH, FetchPartition
 from kafkasse.log import EpochPosition, Partition
 
-MAX_EPOCHS = 100  # remembered per partition; leaders change rarely
 BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
 MAX_BACKOFF_S = 1.0
 FAILURES_FORGOTTEN_S = 10.0  # a failure this long after the last one is the first in a row
@@ -68,14 +68,14 @@ class PartitionState:
         self.first_epoch = UNKNOWN_EPOCH
         self.outdated_since: float | None = None
         self.retry_at = 0.0
-        self._epochs: list[tuple[int, int]] = []  # the epochs that were read, each with the first offset read in it
+        self._epochs = EpochHistory()
         self._failures = 0  # in a row
         self._failed_at = 0.0
 
     def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
         """Continue at `offset`, and forget what was read before. `epoch` is that of the record before `offset`."""
         self.offset, self.last_epoch = offset, epoch
-        self._epochs = [(epoch, offset - 1)] if epoch != UNKNOWN_EPOCH else []
+        self._epochs = EpochHistory(offset, epoch)
         self.valid_at = None
         self.first_epoch = UNKNOWN_EPOCH
 
@@ -98,7 +98,7 @@ class PartitionState:
         the previous epoch, its offset would be after the end of that epoch, and the broker would report a divergence.
         """
         if run.epoch != self.last_epoch:
-            self._epochs = [*self._epochs[-MAX_EPOCHS:], (run.epoch, self.offset)]
+            self._epochs.add(self.offset, run.epoch)
             self.last_epoch = run.epoch
         self.offset = run.next_offset
 
@@ -118,7 +118,7 @@ class PartitionState:
             end_offset: the offset at which that epoch ends on the broker.
         """
         newest = self.last_epoch if epoch == UNKNOWN_EPOCH else epoch
-        end = min([end_offset, *(start for later, start in self._epochs if later > newest)])
+        end = min(end_offset, self._epochs.first_newer(newest, end_offset))
         return EpochPosition(end, epoch if end == end_offset else UNKNOWN_EPOCH)
 
     def request(self, version: int) -> FetchPartition | None:
