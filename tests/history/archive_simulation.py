@@ -21,7 +21,7 @@ from tests.history.simulation import Simulation
 from tests.history.wire import Partition
 
 ROW_GROUP_BYTES = 200  # a few records
-SETTLING_TURNS = 60
+ARCHIVE_TURNS = 60
 
 
 class ArchiveSimulation(Simulation):
@@ -89,19 +89,9 @@ class ArchiveSimulation(Simulation):
         if end > self.firsts[partition]:
             super().truncate_at(partition, end)
 
-    def open(self) -> None:
-        self._leave_archive()  # a client that starts at the end starts at the tail
-        super().open()
-
-    def settle(self) -> None:
-        self.tick()  # the last step may have removed records
-        self._leave_archive()
-        super().settle()
-
-    def _leave_archive(self) -> None:
-        """Let the tail read to the end of the archive, from which it reads one row group in each turn."""
-        for _ in range(SETTLING_TURNS):
-            self.turn()
+    def _turns_to_end(self) -> int:
+        """Return a number of turns that includes those of the archive, from which the tail reads one row group in each."""
+        return ARCHIVE_TURNS + super()._turns_to_end()
 
     def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
         topic, at = partition

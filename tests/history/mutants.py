@@ -206,7 +206,7 @@ def _gap_unsent() -> None:
 
 
 def _truncation_unnoticed() -> None:
-    """A client that returns is not told that the log was truncated, if the log has grown past its offset."""
+    """A client that returns after a truncation receives no gap if the log has grown past its offset."""
 
     def diverged_at(original: Any, *args: Any) -> dict[Any, Any]:
         applied["truncation_unnoticed"] += bool(original(*args))
