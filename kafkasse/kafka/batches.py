@@ -19,7 +19,14 @@ from kafka.record.default_records import DefaultRecordBatch as PythonDecoder
 from kafka.record.legacy_records import LegacyRecordBatch as PythonLegacyDecoder
 
 from kafkasse.kafka.client import lenient_records
-from kafkasse.kafka.compression import LZ4, PIECE_BYTES, DecompressedTooLarge, decompress, with_valid_lz4_header
+from kafkasse.kafka.compression import (
+    LZ4,
+    PIECE_BYTES,
+    DecompressedTooLarge,
+    decompress,
+    undivided_bytes,
+    with_valid_lz4_header,
+)
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 from kafkasse.log import Record
 
@@ -34,8 +41,7 @@ MAX_COST = 1_000
 MAX_COST_IN_PYTHON = 100  # with the slow decoder
 _BYTES_PER_COST = 512
 MAX_CRC_BYTES = 1 << 20
-# A cursor has at most one batch that is larger than this when decompressed. Others wait until it is decoded.
-LARGE_BATCH_BYTES = 1 << 20
+MEDIUM_BATCH_BYTES = 1 << 20  # when decompressed; larger batches are large
 
 _V2 = 2
 # The start of a batch header: base offset, length of the rest of the batch, leader epoch, magic, CRC. In format 2 (magic 2),
@@ -56,13 +62,67 @@ _MARKER = struct.Struct(">hh")  # version and type
 _ABORT = 0
 
 
+_Step = tuple[list[Any], int]  # some records of a batch or none, which the receiver removes from the list, and the cost
+
+
+class BatchSlot:
+    """Limits how many batches of one size are decompressed at the same time in one cursor, to one."""
+
+    def __init__(self) -> None:
+        self._owner: _Buffer | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether there is such a batch."""
+        return self._owner is not None
+
+    def take(self, batch: _Buffer) -> bool:
+        """Return whether `batch` may be in memory now."""
+        self._owner = self._owner or batch
+        return self._owner is batch
+
+    def release(self) -> None:
+        """Let another batch take the slot."""
+        self._owner = None
+
+
+class BatchSlots(NamedTuple):
+    """Limits the memory of one cursor, whose partitions take turns. Small batches need no slot: see RecordRun.keeps_turn.
+
+    Two sizes, because a batch of many megabytes may take seconds, and must not delay the batches of other topics.
+    """
+
+    medium: BatchSlot
+    large: BatchSlot
+
+    @classmethod
+    def create(cls) -> BatchSlots:
+        return cls(BatchSlot(), BatchSlot())
+
+    def needed(self, size: int) -> BatchSlot | None:
+        """Return the slot that a batch of this size needs."""
+        if size <= PIECE_BYTES:
+            return None
+        return self.medium if size <= MEDIUM_BATCH_BYTES else self.large
+
+
 class RecordRun(NamedTuple):
-    """Records of one leader epoch in offset order, and the offset after them. `records` may be empty."""
+    """Records of one leader epoch in offset order, and the offset after them. `records` may be empty.
+
+    Attributes:
+        cost: of decoding them: their number, plus one for each 512 bytes.
+        is_last: there are no more records in the response.
+        keeps_turn: a small batch is in memory. The caller must decode it completely before it decodes another partition.
+        waits_for: the slot that the next batch needs. Until it is free, the next runs have no records.
+    """
 
     records: Sequence[Record]
     next_offset: int
     epoch: int
-    is_last: bool = False  # of the response
+    cost: int = 0
+    is_last: bool = False
+    keeps_turn: bool = False
+    waits_for: BatchSlot | None = None
 
 
 class BatchTooLarge(Exception):
@@ -73,51 +133,94 @@ class BatchTooLarge(Exception):
 
 
 class _Piece(NamedTuple):
-    """Some records, the offset after them, and the cost of decoding them. `next_offset` is 0 if it is not known yet."""
+    """Some records, the offset after them, and the cost of decoding them. `next_offset` is 0 if it is not known yet.
 
-    records: Sequence[Record]
+    The receiver empties the list of records.
+    """
+
+    records: list[Record]
     next_offset: int
     epoch: int
     cost: int
 
 
-class LargeBatchSlot:
-    """Limits the memory of one cursor: at most one large batch is in memory at a time, although partitions take turns."""
+class _Buffer:
+    """The decompressed batch of one partition, and its slot.
 
-    def __init__(self) -> None:
-        self._owner: bytearray | None = None
+    Args:
+        slots: those of the cursor.
+
+    Attributes:
+        data: the batch; empty if there is none.
+        waits_for: the slot that the batch needs.
+    """
+
+    def __init__(self, slots: BatchSlots) -> None:
+        self.data = bytearray()
+        self.waits_for: BatchSlot | None = None
+        self._slots = slots
+        self._slot: BatchSlot | None = None
 
     @property
-    def taken(self) -> bool:
-        """Whether there is a large batch."""
-        return self._owner is not None
+    def is_small(self) -> bool:
+        """Whether there is a batch that needs no slot."""
+        return bool(self.data) and self._slot is None and self.waits_for is None
 
-    def take(self, batch: bytearray) -> bool:
-        """Return whether `batch` may be in memory now."""
-        self._owner = batch if self._owner is None else self._owner
-        return self._owner is batch
+    def fill(self, header: memoryview, codec: int, data: memoryview, max_bytes: int) -> Iterator[_Step]:
+        """Decompress a batch after its header. Yield no records.
 
-    def release(self, batch: bytearray) -> None:
-        """Let another batch take the slot, if `batch` has it."""
-        if self._owner is batch:
-            self._owner = None
+        A batch that must wait for a slot starts again when it has the slot, and takes up no memory meanwhile.
+        """
+        needed = self._slots.needed(undivided_bytes(codec, data))
+        while True:
+            if needed is not None:
+                self.waits_for = needed
+                while not needed.take(self):
+                    yield [], MAX_COST
+                self._slot, self.waits_for = needed, None
+            self.data = bytearray(header)
+            for piece in decompress(codec, data, max_bytes):
+                self.data += piece
+                del piece  # it would take up memory while the batch waits
+                needed = self._slots.needed(len(self.data) - len(header))
+                if needed is None:
+                    continue
+                if self._slot not in (needed, self._slots.large):
+                    if not needed.take(self):
+                        break
+                    self._release_slot()
+                    self._slot = needed
+                yield [], MAX_COST
+            else:
+                return
+            self.clear()
+
+    def clear(self) -> None:
+        """Free the memory and the slot."""
+        self.data, self.waits_for = bytearray(), None
+        self._release_slot()
+
+    def _release_slot(self) -> None:
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
 
 
 def decode(
-    fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int, slot: LargeBatchSlot
+    fetched: PartitionData, offset: int, read_committed: bool, max_decompressed_bytes: int, slots: BatchSlots
 ) -> Iterator[RecordRun]:
     """Decode all records from `offset` on. Each step of the iterator takes at most about a millisecond.
 
     A run without records moves the reader past offsets that have no record to return: transaction markers, records of
-    aborted transactions, and records that compaction has removed. If its `next_offset` is unchanged, a large batch is being
-    decoded and has produced no records yet.
+    aborted transactions, and records that compaction has removed. If its `next_offset` is unchanged, a batch is being
+    decompressed, or waits for a slot.
 
     Args:
         fetched: the record batches, and the aborted transactions among them. The bytes must not change meanwhile.
         offset: the first offset to return. Batches may start before it.
         read_committed: omit the records of aborted transactions.
         max_decompressed_bytes: the maximum decompressed size of a batch.
-        slot: shared by all partitions of a cursor.
+        slots: shared by all partitions of a cursor.
 
     Raises:
         BatchTooLarge: the next batch is too large. All records before it have been yielded.
@@ -127,27 +230,40 @@ def decode(
     run: list[Record] = []
     first_offset, run_start, epoch, cost = offset, offset, UNKNOWN_EPOCH, 0
     max_cost = _max_cost()
-    pieces = _pieces(fetched, read_committed, max_decompressed_bytes, slot)
+    buffer = _Buffer(slots)
+    had_batch = False  # in the buffer, at the end of the last run
+    pieces = _pieces(fetched, read_committed, max_decompressed_bytes, buffer)
+
+    def end_run(is_last: bool = False) -> RecordRun:
+        nonlocal run, run_start, cost, had_batch
+        ended = RecordRun(run, offset, epoch, cost, is_last, buffer.is_small, buffer.waits_for)
+        run, run_start, cost, had_batch = [], offset, 0, bool(buffer.data)
+        return ended
+
     while True:
         try:
             piece = next(pieces, None)
         except Exception as error:
-            yield RecordRun(run, offset, epoch)
+            yield end_run()
             if isinstance(error, BatchTooLarge):
                 raise
             raise CorruptRecordError(f"the records after offset {offset} cannot be decoded: {error!r}") from error
         if piece is None:
             break
-        if cost >= max_cost or (piece.epoch != epoch and offset > run_start):
-            yield RecordRun(run, offset, epoch)
-            run, run_start, cost = [], offset, 0
+        if piece.epoch != epoch and offset > run_start:
+            yield end_run()
         records, next_offset, epoch, piece_cost = piece
         if records and records[0].offset < first_offset:
-            records = [record for record in records if record.offset >= first_offset]
-        run += records
+            run += [record for record in records if record.offset >= first_offset]
+        else:
+            run += records
+        records.clear()  # generators refer to the list while they wait, and there may be thousands of partitions
         offset = max(offset, next_offset)
         cost += piece_cost
-    yield RecordRun(run, offset, epoch, is_last=True)
+        # At the end of a batch, other partitions have their turn, and may need the slot.
+        if cost >= max_cost or (had_batch and not buffer.data):
+            yield end_run()
+    yield end_run(is_last=True)
 
 
 def _max_cost() -> int:
@@ -155,7 +271,7 @@ def _max_cost() -> int:
 
 
 def _pieces(
-    fetched: PartitionData, read_committed: bool, max_decompressed_bytes: int, slot: LargeBatchSlot
+    fetched: PartitionData, read_committed: bool, max_decompressed_bytes: int, buffer: _Buffer
 ) -> Iterator[_Piece]:
     """Decode each complete batch, in one or more pieces."""
     aborted = _AbortedTransactions(fetched.aborted if read_committed else ())
@@ -163,7 +279,7 @@ def _pieces(
         _, _, epoch, magic, checksum = _HEADER.unpack_from(batch)
         if magic < _V2:
             try:
-                for records, cost in _legacy_records(batch, magic, max_decompressed_bytes, slot):
+                for records, cost in _legacy_records(batch, magic, max_decompressed_bytes, buffer):
                     yield _Piece(records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH, cost)
             except DecompressedTooLarge as error:
                 raise BatchTooLarge(_OFFSET.unpack_from(batch)[0] + 1) from error
@@ -171,24 +287,24 @@ def _pieces(
         base, _, _, _, _, attributes, delta, _, _, producer, _, _, count = _HEADER_V2.unpack_from(batch)
         computed = crc32c(batch[_CRC_FROM:MAX_CRC_BYTES])
         for at in range(MAX_CRC_BYTES, len(batch), MAX_CRC_BYTES):
-            yield _Piece((), 0, epoch, MAX_COST)
+            yield _Piece([], 0, epoch, MAX_COST)
             computed = crc32c(batch[at : at + MAX_CRC_BYTES], computed)
         if computed != checksum:
             raise CorruptRecordError(f"the checksum of the batch at offset {base} is wrong")
         next_offset = base + delta + 1
         if aborted.hides(batch, attributes, producer, base + delta) or attributes & _CONTROL:
-            yield _Piece((), next_offset, epoch, 1)
+            yield _Piece([], next_offset, epoch, 1)
             continue
         cost = _cost(count, len(batch))
         if cost <= MAX_COST_IN_PYTHON and (small := _small_batch(batch, attributes)) is not None:
             yield _Piece(small, next_offset, epoch, cost)
             continue
         try:
-            for records, cost in _records(batch, attributes, count, max_decompressed_bytes, slot):
+            for records, cost in _records(batch, attributes, count, max_decompressed_bytes, buffer):
                 yield _Piece(records, records[-1].offset + 1 if records else 0, epoch, cost)
         except DecompressedTooLarge as error:
             raise BatchTooLarge(next_offset) from error
-        yield _Piece((), next_offset, epoch, 1)
+        yield _Piece([], next_offset, epoch, 1)
 
 
 def _split(data: memoryview) -> Iterator[memoryview]:
@@ -205,9 +321,7 @@ def _split(data: memoryview) -> Iterator[memoryview]:
         at = end
 
 
-def _legacy_records(
-    batch: memoryview, magic: int, max_decompressed_bytes: int, slot: LargeBatchSlot
-) -> Iterator[tuple[list[Any], int]]:
+def _legacy_records(batch: memoryview, magic: int, max_decompressed_bytes: int, buffer: _Buffer) -> Iterator[_Step]:
     """Decode a message in format 0 or 1, from before Kafka 0.11. Yield a list of records, which may be empty, and its cost.
 
     The value of a compressed message contains other messages. This function decompresses it, because the decoders do so
@@ -221,19 +335,15 @@ def _legacy_records(
     if not attributes & _CODEC:
         yield list(message), _cost(1, len(batch))
         return
-    uncompressed = bytearray()
     try:
-        yield from _decompress(
-            uncompressed, attributes & _CODEC, _legacy_value(batch, magic), max_decompressed_bytes, slot
-        )
-        yield from _legacy_messages(decoder, batch, magic, memoryview(uncompressed))
+        yield from buffer.fill(batch[:0], attributes & _CODEC, _legacy_value(batch, magic), max_decompressed_bytes)
+        yield from _legacy_messages(decoder, batch, magic, memoryview(buffer.data))
     finally:
-        slot.release(uncompressed)
+        buffer.clear()
+    yield [], 1
 
 
-def _legacy_messages(
-    decoder: Any, batch: memoryview, magic: int, uncompressed: memoryview
-) -> Iterator[tuple[list[Any], int]]:
+def _legacy_messages(decoder: Any, batch: memoryview, magic: int, uncompressed: memoryview) -> Iterator[_Step]:
     """Decode the messages in the value of a compressed message."""
     last: memoryview | None = None
     for number, each in enumerate(_split(uncompressed), 1):
@@ -278,37 +388,23 @@ def _small_batch(batch: memoryview, attributes: int) -> list[Any] | None:
 
 
 def _records(
-    batch: memoryview, attributes: int, count: int, max_decompressed_bytes: int, slot: LargeBatchSlot
-) -> Iterator[tuple[list[Any], int]]:
-    """Decode a batch in format 2. Yield pieces: some records or none, and the cost."""
+    batch: memoryview, attributes: int, count: int, max_decompressed_bytes: int, buffer: _Buffer
+) -> Iterator[_Step]:
+    """Decode a batch in format 2."""
     if not attributes & _CODEC:
         yield from _uncompressed_records(batch, count)
         return
-    uncompressed = bytearray(batch[: _HEADER_V2.size])
+    header, data = batch[: _HEADER_V2.size], batch[_HEADER_V2.size :]
     try:
-        yield from _decompress(
-            uncompressed, attributes & _CODEC, batch[_HEADER_V2.size :], max_decompressed_bytes, slot
-        )
-        _LENGTH.pack_into(uncompressed, _LENGTH_AT, len(uncompressed) - _LENGTH_END)
-        _ATTRIBUTES.pack_into(uncompressed, _ATTRIBUTES_AT, attributes & ~_CODEC)
-        yield from _uncompressed_records(memoryview(uncompressed), count)
+        yield from buffer.fill(header, attributes & _CODEC, data, max_decompressed_bytes)
+        _LENGTH.pack_into(buffer.data, _LENGTH_AT, len(buffer.data) - _LENGTH_END)
+        _ATTRIBUTES.pack_into(buffer.data, _ATTRIBUTES_AT, attributes & ~_CODEC)
+        yield from _uncompressed_records(memoryview(buffer.data), count)
     finally:
-        slot.release(uncompressed)
+        buffer.clear()
 
 
-def _decompress(
-    uncompressed: bytearray, codec: int, data: memoryview, max_bytes: int, slot: LargeBatchSlot
-) -> Iterator[tuple[list[Any], int]]:
-    """Append the decompressed data to `uncompressed`, which takes the slot if it becomes large. Yield no records."""
-    for piece in decompress(codec, data, max_bytes):
-        uncompressed += piece
-        if len(uncompressed) > PIECE_BYTES:
-            yield [], MAX_COST
-        while len(uncompressed) > LARGE_BATCH_BYTES and not slot.take(uncompressed):
-            yield [], MAX_COST
-
-
-def _uncompressed_records(batch: memoryview, count: int) -> Iterator[tuple[list[Any], int]]:
+def _uncompressed_records(batch: memoryview, count: int) -> Iterator[_Step]:
     bytes_per_record = len(batch) // max(1, count)
     size = max(1, _max_cost() // _cost(1, bytes_per_record))
     records = chain((CompiledDecoder or PythonDecoder)(batch))  # a batch supports only one call of iter()
@@ -326,10 +422,10 @@ def _uncompressed_records(batch: memoryview, count: int) -> Iterator[tuple[list[
         yield piece, _cost(len(piece), len(piece) * bytes_per_record)
 
 
-def _lenient_records(batch: memoryview, piece: list[Any], decoded: int) -> Iterator[tuple[list[Any], int]]:
+def _lenient_records(batch: memoryview, piece: list[Any], decoded: int) -> Iterator[_Step]:
     """Yield `piece`, then the remaining records. The caller has yielded `decoded` records before `piece`."""
-    yield piece, MAX_COST
     skip = decoded + len(piece)
+    yield piece, MAX_COST
     records = lenient_records(batch)
     while piece := list(islice(records, MAX_COST_IN_PYTHON)):
         yield piece[skip:], MAX_COST

@@ -56,6 +56,11 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes]:
         yield piece
 
 
+def undivided_bytes(codec: int, data: memoryview) -> int:
+    """Return the decompressed size if decompress() returns everything as one piece; otherwise 0."""
+    return _snappy_size(data) if codec == _SNAPPY and not _has_xerial_frames(data) else 0
+
+
 def _gzip(data: memoryview, _: int) -> Iterator[bytes]:
     decompressor = zlib.decompressobj(_ANY_HEADER)
     for at in range(0, len(data), _INPUT_BYTES):
@@ -102,7 +107,7 @@ def _zstd(data: memoryview, _: int) -> Iterator[bytes]:
 
 
 def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+    if not _has_xerial_frames(data):
         yield _snappy_block(data, max_bytes)
         return
     at = _XERIAL_HEADER_BYTES
@@ -115,16 +120,13 @@ def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         at += size
 
 
-def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
-    """Decompress a block. Pieces are not possible, so a large block is decompressed in a thread, without the GIL.
+def _has_xerial_frames(data: memoryview) -> bool:
+    return bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
 
-    A block starts with its decompressed size as a varint: seven bits per byte.
-    """
-    size = 0
-    for index, byte in enumerate(data[:5]):
-        size |= (byte & 0x7F) << (7 * index)
-        if not byte & 0x80:
-            break
+
+def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
+    """Decompress a block. Pieces are not possible, so a large block is decompressed in a thread, without the GIL."""
+    size = _snappy_size(data)
     if size > max_bytes:
         raise DecompressedTooLarge(f"{size} bytes")
     decompressed: bytes
@@ -134,6 +136,16 @@ def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
         with _threads:
             decompressed = get_hub().threadpool.apply(snappy.uncompress, (bytes(data),))
     return decompressed
+
+
+def _snappy_size(data: memoryview) -> int:
+    """Return the decompressed size of a block, with which it starts, as a varint: seven bits per byte."""
+    size = 0
+    for index, byte in enumerate(data[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if not byte & 0x80:
+            break
+    return size
 
 
 _Decompress = Callable[[memoryview, int], Iterator[bytes]]

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,10 +24,11 @@ from kafka import errors as kafka_errors
 
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.event_loop import take_turn
-from kafkasse.kafka.batches import BatchTooLarge, LargeBatchSlot, RecordRun, decode
+from kafkasse.kafka.batches import MAX_COST, BatchTooLarge, RecordRun
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import UNKNOWN_OFFSET, Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
+from kafkasse.kafka.decoding import DecodingQueue
 from kafkasse.kafka.errors import PERMANENT_ERRORS, translate
 from kafkasse.kafka.fetch_protocol import NO_REPLICA, FetchOptions, FetchResponse, PartitionData
 from kafkasse.kafka.partition_state import Leader, PartitionState
@@ -47,7 +48,7 @@ OUT_OF_RANGE_REPEAT_S = 0.5
 MAX_METADATA_LAG_S = 5.0
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
-MAX_POLL_RECORDS = 2_000  # poll() returns about this many at most
+MAX_POLL_COST = 2 * MAX_COST  # poll() returns about 2,000 records or 1 MiB at most
 MAX_PENDING_PARTITIONS = 16  # a tail fetches more only while at most this many partitions have records to decode
 MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
 BATCH_TOO_LARGE = "too large when decompressed"
@@ -131,8 +132,7 @@ class KafkaCursor:
         self._nodes: dict[Broker, BrokerNode] = {}
         self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
         self._responses: deque[tuple[BrokerNode, FetchResponse]] = deque()
-        self._runs: deque[tuple[PartitionState, Iterator[RecordRun]]] = deque()  # at most one for each partition
-        self._slot = LargeBatchSlot()
+        self._undecoded = DecodingQueue(bool(options.fetch.isolation_level), options.max_decompressed_bytes)
         self._decoded: list[Batch] = []  # what poll() is about to return
         self._error: KafkasseError | None = None  # ends the cursor
         self._failed: dict[Partition, KafkasseError] = {}  # removed, but not reported by poll() yet
@@ -182,11 +182,11 @@ class KafkaCursor:
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline_s = time.monotonic() + timeout_s
-        if self._options.tail and self._runs:
+        if self._options.tail and self._undecoded:
             self._fetch_others()
         while True:
             if batches := self._decode():
-                if self._fetches_ahead and not self._runs:
+                if self._fetches_ahead and not self._undecoded:
                     self._fetch()
                 return batches
             if self._closed:
@@ -207,7 +207,7 @@ class KafkaCursor:
         for node in self._nodes.values():
             node.close()
         # Break the reference cycles between cursor and nodes, so that records and buffers are freed at once.
-        for each in (self._nodes, self._nodes_of, self._responses, self._runs, self._decoded):
+        for each in (self._nodes, self._nodes_of, self._responses, self._undecoded, self._decoded):
             each.clear()
         self._wakeup.set()
 
@@ -221,55 +221,38 @@ class KafkaCursor:
     def _decode(self) -> list[Batch]:
         """Decode the next records that were fetched. The partitions take turns, and so do all cursors of the process."""
         self._decoded = []
-        count, until_s = 0, time.monotonic() + MAX_DECODE_S
-        while self._runs and count < MAX_POLL_RECORDS and not (self._decoded and time.monotonic() > until_s):
+        cost, until_s = 0, time.monotonic() + MAX_DECODE_S
+        while self._undecoded and cost < MAX_POLL_COST and not (self._decoded and time.monotonic() > until_s):
             take_turn(urgent=self._options.tail)
-            if (batch := self._decode_run()) is not None:
-                self._decoded.append(batch)
-                count += len(batch.records)
+            cost += self._decode_run()
         decoded, self._decoded = self._decoded, []
         return decoded
 
-    def _decode_run(self) -> Batch | None:
-        """Decode the next run of the first partition in the queue. Other greenlets may call seek() or close() meanwhile."""
-        if not self._runs:
-            return None
-        first = state, runs = self._runs[0]
-        try:
-            run = next(runs)
-        except (kafka_errors.CorruptRecordError, BatchTooLarge) as error:
-            if self._is_first(first):
-                self._stop_at_unreadable(state, error)
-            return None
-        if not self._is_first(first):
-            return None
-        batch = None
+    def _decode_run(self) -> int:
+        """Decode the next run. Return its cost if the position has moved."""
+        if (found := self._undecoded.next_run()) is None:
+            return 0
+        state, run = found
+        if not isinstance(run, RecordRun):
+            self._stop_at_unreadable(state, run)
+            return 0
+        cost = 0
         if run.next_offset > state.offset:
             state.advance(run)
-            batch = Batch(state.partition, run.records, run.next_offset, run.epoch)
+            self._decoded.append(Batch(state.partition, run.records, run.next_offset, run.epoch))
+            cost = run.cost
         if run.is_last:
-            self._runs.popleft()
             self._resume(state)
-        else:
-            self._runs.rotate(-1)
-        return batch
-
-    def _is_first(self, runs: tuple[PartitionState, Iterator[RecordRun]]) -> bool:
-        """Return whether these runs are still the first in the queue. seek() and close() may have discarded them."""
-        return bool(self._runs) and self._runs[0] is runs
+        return cost
 
     def _discard_records(self, partitions: Container[Partition]) -> None:
         """Discard the records of these partitions that poll() has not returned."""
-        self._discard_runs(partitions)
+        self._discard_undecoded(partitions)
         self._decoded[:] = [batch for batch in self._decoded if batch.partition not in partitions]
 
-    def _discard_runs(self, partitions: Container[Partition]) -> None:
-        runs, self._runs = self._runs, deque()
-        for each in runs:
-            if each[0].partition in partitions:
-                self._resume(each[0])
-            else:
-                self._runs.append(each)
+    def _discard_undecoded(self, partitions: Container[Partition]) -> None:
+        for state in self._undecoded.discard(partitions):
+            self._resume(state)
 
     def _resume(self, state: PartitionState) -> None:
         if (node := self._nodes_of.get(state.partition)) is not None:
@@ -288,14 +271,13 @@ class KafkaCursor:
             error.next_offset,
             BATCH_TOO_LARGE,
         )
-        self._runs.popleft()
         self._stop(state, _Stopped(unreadable=(error.next_offset, BATCH_TOO_LARGE)))
 
     def _fetch_others(self) -> None:
         """Fetch the other partitions while large batches are being decoded."""
         self._process_responses()
-        if len(self._runs) <= MAX_PENDING_PARTITIONS:
-            for state, _ in self._runs:
+        if len(self._undecoded) <= MAX_PENDING_PARTITIONS:
+            for state in self._undecoded:
                 if (node := self._nodes_of.get(state.partition)) is not None:
                     node.pause(state)
             self._fetch()
@@ -342,18 +324,14 @@ class KafkaCursor:
                     failed[state.partition.topic, error].append(state)
             elif data.replica not in (NO_REPLICA, node.broker.node_id):
                 self._follow_replica(state, data.replica)
-            elif any(state is decoding for decoding, _ in self._runs):
+            elif state in self._undecoded:
                 node.offset_changed(state)  # it moved to this node while its records are decoded
             elif data.records:
                 state.records_received()
-                self._runs.append((state, self._runs_of(data, state)))
+                self._undecoded.append(state, data)
                 node.records_received(state)
         for (topic, error), states in failed.items():
             self._fail(states, error(topic))
-
-    def _runs_of(self, data: PartitionData, state: PartitionState) -> Iterator[RecordRun]:
-        read_committed = bool(self._options.fetch.isolation_level)
-        return decode(data, state.offset, read_committed, self._options.max_decompressed_bytes, self._slot)
 
     def _handle_partition_error(
         self, state: PartitionState, data: PartitionData
@@ -509,7 +487,7 @@ class KafkaCursor:
     def _forget(self, partitions: Set[Partition]) -> None:
         """Remove partitions, but keep the records that poll() is about to return."""
         removed = self._partitions.keys() & partitions
-        self._discard_runs(removed)
+        self._discard_undecoded(removed)
         for partition in removed:
             self._remove_leader(self._partitions.pop(partition))
             del self._leaderless[partition]

@@ -10,17 +10,19 @@ from collections.abc import Sequence
 import zstandard
 from kafka.record.util import calc_crc32c, encode_varint
 
-ZSTD = 4
+UNCOMPRESSED, ZSTD = 0, 4
 ANSWER_TIMEOUT_S = 60
 PRODUCE = 0
 VERSION = 7  # the first that may contain zstd
 
 
-def produce(
-    bootstrap_servers: str, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], partition: int = 0
-) -> None:
-    """Append records, each a key and a value, to a topic as one batch that is compressed with zstd."""
-    batch = _batch(records)
+def produce(bootstrap_servers: str, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+    """Append records, each a key and a value, to a topic with one partition, as one batch that is compressed with zstd."""
+    produce_batch(bootstrap_servers, topic, 0, encode_batch(records, ZSTD))
+
+
+def produce_batch(bootstrap_servers: str, topic: str, partition: int, batch: bytes) -> None:
+    """Append a batch to a partition."""
     data = struct.pack(">ii", partition, len(batch)) + batch
     name = topic.encode()
     topics = struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", 1) + data
@@ -35,11 +37,14 @@ def produce(
     assert error == 0, f"Kafka rejected the batch with error {error}"
 
 
-def _batch(records: Sequence[tuple[bytes | None, bytes | None]]) -> bytes:
+def encode_batch(records: Sequence[tuple[bytes | None, bytes | None]], codec: int) -> bytes:
+    """Encode records as one batch. `codec` is UNCOMPRESSED or ZSTD."""
     now_ms = time.time_ns() // 1_000_000
-    body = zstandard.compress(b"".join(_record(delta, *record) for delta, record in enumerate(records)), 1)
+    body = b"".join(_record(delta, *record) for delta, record in enumerate(records))
+    if codec == ZSTD:
+        body = zstandard.compress(body, 1)
     last = len(records) - 1
-    checked = struct.pack(">hiqqqhii", ZSTD, last, now_ms, now_ms, -1, -1, -1, len(records)) + body
+    checked = struct.pack(">hiqqqhii", codec, last, now_ms, now_ms, -1, -1, -1, len(records)) + body
     head = struct.pack(">iBI", -1, 2, calc_crc32c(checked))
     return struct.pack(">qi", 0, len(head) + len(checked)) + head + checked
 

@@ -14,6 +14,7 @@ STREAM_BYTES = 24 * KIB
 PARTITION_BYTES = 8 * KIB
 CHUNKS_PER_STALLED_CLIENT = 2
 FETCHES_PER_CURSOR = 3
+MIN_CURSOR_BYTES = 3 * MIB
 DEFAULTS = {name: schema.get("default") for name, schema in read("config")["properties"].items()}
 
 
@@ -24,7 +25,7 @@ class Load(NamedTuple):
         streams: the open streams.
         stalled: those of them whose clients accept bytes more slowly than the server could send them.
         catching_up: those of them that have a cursor; at most `max_catch_ups`.
-        large_batches: those cursors that read compressed batches which are larger than `max_fetch_bytes` when decompressed.
+        large_batches: those cursors that read compressed batches which are larger than 1 MiB when decompressed.
         feeds: the feeds that have a ring.
         partitions: the partitions of all feeds.
         snapshots: the snapshots in memory. While a new version is built, the old one may still be sent.
@@ -50,7 +51,7 @@ def growth(load: Load, settings: Mapping[str, Any]) -> int:
         + 2 * load.snapshots * limits["max_snapshot_bytes"]
         + load.streams * STREAM_BYTES
         + load.stalled * CHUNKS_PER_STALLED_CLIENT * chunk
-        + cursors * FETCHES_PER_CURSOR * fetch
+        + cursors * max(FETCHES_PER_CURSOR * fetch, MIN_CURSOR_BYTES)
         + min(load.large_batches, cursors) * limits["max_decompressed_bytes"]
         + load.partitions * PARTITION_BYTES
     )

@@ -18,6 +18,8 @@ class Sizes(NamedTuple):
     keys: int
     keys_readers: int
     partitions: int
+    batches: int
+    batch_readers: int
     id_records: int
     rings: int
     not_json: int
@@ -40,6 +42,8 @@ SMALL = Sizes(
     keys=30_000,
     keys_readers=8,
     partitions=400,
+    batches=100,
+    batch_readers=20,
     id_records=8_000,
     rings=24,
     not_json=60_000,
@@ -61,6 +65,8 @@ FULL = Sizes(
     keys=100_000,
     keys_readers=20,
     partitions=1_000,
+    batches=400,
+    batch_readers=60,
     id_records=20_000,
     rings=50,
     not_json=300_000,

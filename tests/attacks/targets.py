@@ -21,7 +21,7 @@ from kafka.record.util import calc_crc32c
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, InvalidPosition
 from kafkasse.frame import FORMATS, Encoder, JsonLines
-from kafkasse.kafka.batches import BatchTooLarge, LargeBatchSlot, decode
+from kafkasse.kafka.batches import BatchSlots, BatchTooLarge, decode
 from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, PartitionData, parse_response
 from kafkasse.log import Batch, Partition
 from kafkasse.position import IdWriter, parse
@@ -98,7 +98,7 @@ def batches(data: bytes) -> None:
             0,
             read_committed=True,
             max_decompressed_bytes=1 << 20,
-            slot=LargeBatchSlot(),
+            slots=BatchSlots.create(),
         ):
             for record in run.records:
                 assert record.value is None or isinstance(record.value, bytes)

@@ -11,10 +11,10 @@ from typing import Any
 import gevent
 import pytest
 
-from tests.attacks.batches import produce
+from tests.attacks.batches import UNCOMPRESSED, ZSTD, encode_batch, produce, produce_batch
 from tests.attacks.conftest import Attack, Probe
 from tests.attacks.crowd import Crowd
-from tests.attacks.memory import Load
+from tests.attacks.memory import DEFAULTS, Load
 from tests.attacks.sizes import COMBINED, MB, SIZES
 from tests.support.client import Client
 from tests.support.kafka import Cluster
@@ -75,6 +75,77 @@ def test_ten_slow_clients_of_a_batch_of_tiny_records(
 def _drip(client: Any) -> None:
     while client.read(4096):
         gevent.sleep(0.05)
+
+
+# A batch in each of many partitions.
+
+BATCHES = pytest.mark.parametrize(
+    ("codec", "records", "value_bytes"),
+    [(ZSTD, 20_000, 0), (ZSTD, 90, 10_000), (ZSTD, 400, 10_000), (UNCOMPRESSED, 20_000, 0)],
+    ids=["tiny", "medium", "large", "uncompressed"],
+)
+
+
+def produce_to_all(cluster: Cluster, topic: str, codec: int, records: int, value_bytes: int) -> None:
+    values = [(None, b'{"n":%d,"x":"%b"}' % (n, b"x" * value_bytes)) for n in range(records)]
+    batch = encode_batch(values, codec)
+    for partition in range(SIZES.batches):
+        produce_batch(cluster.bootstrap_servers, topic, partition, batch)
+
+
+@BATCHES
+def test_live_client_of_a_batch_in_each_of_many_partitions(
+    attack: Callable[..., Attack],
+    cluster: Cluster,
+    fresh_name: str,
+    measured: dict[str, Any],
+    codec: int,
+    records: int,
+    value_bytes: int,
+) -> None:
+    """One fetch contains many compressed batches. They are not all in memory when decompressed."""
+    topic = cluster.create(fresh_name, SIZES.batches)
+    worker = attack()
+    with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
+        crowd.wait(lambda client: client.opened_after_s, 30)
+        produce_to_all(cluster, topic, codec, records, value_bytes)
+        crowd.wait(lambda client: client.events >= records * SIZES.batches, SIZES.wait_s)
+
+        measured["events"] = crowd.clients[0].events
+        worker.is_bounded(
+            Load(streams=1, stalled=1, large_batches=int(records * value_bytes > MB), partitions=SIZES.batches)
+        )
+        assert records * SIZES.batches == crowd.clients[0].events
+
+
+@pytest.mark.parametrize("max_fetch_bytes", [65_536, DEFAULTS["max_fetch_bytes"]])
+@BATCHES
+def test_clients_that_catch_up_on_a_batch_in_each_of_many_partitions(
+    attack: Callable[..., Attack],
+    cluster: Cluster,
+    fresh_name: str,
+    measured: dict[str, Any],
+    codec: int,
+    records: int,
+    value_bytes: int,
+    max_fetch_bytes: int,
+) -> None:
+    """The same for clients that read from the start, but do not read on."""
+    topic, clients = cluster.create(fresh_name, SIZES.batches), SIZES.batch_readers
+    worker = attack(max_fetch_bytes=max_fetch_bytes)
+    produce_to_all(cluster, topic, codec, records, value_bytes)
+    with Crowd(worker.server.port, [f"/{topic}?timestamp=0"] * clients, reads=False, receive_buffer=4096):
+        gevent.sleep(SIZES.seconds)
+
+        worker.is_bounded(
+            Load(
+                streams=clients,
+                stalled=clients,
+                catching_up=clients,
+                large_batches=clients if records * value_bytes > MB else 0,
+                partitions=SIZES.batches,
+            )
+        )
 
 
 # Clients that join the ring.

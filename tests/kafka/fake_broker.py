@@ -52,9 +52,9 @@ TopicData = FetchResponse.FetchableTopicResponse
 PartitionData = TopicData.PartitionData
 
 
-def batch(offset: int, *values: bytes, epoch: int = 0) -> bytes:
+def batch(offset: int, *values: bytes, epoch: int = 0, codec: int = 0) -> bytes:
     """Encode a record batch that starts at `offset`, written in this leader epoch."""
-    builder = MemoryRecordsBuilder(2, 0, 1 << 24)
+    builder = MemoryRecordsBuilder(2, codec, 1 << 26)
     for value in values:
         builder.append(1000, None, value, [])
     builder.close()

@@ -18,7 +18,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
 from kafkasse.kafka import batches, compression
-from kafkasse.kafka.batches import MAX_COST, MAX_COST_IN_PYTHON, BatchTooLarge, LargeBatchSlot
+from kafkasse.kafka.batches import MAX_COST, MAX_COST_IN_PYTHON, BatchSlots, BatchTooLarge
 from kafkasse.kafka.compression import DecompressedTooLarge
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
 
@@ -56,10 +56,10 @@ def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, contr
     return bytes(data)
 
 
-def decode(fetched, offset=0, read_committed=True, max_decompressed_bytes=MAX_BYTES, slot=None):
+def decode(fetched, offset=0, read_committed=True, max_decompressed_bytes=MAX_BYTES, slots=None):
     """Like batches.decode(), without the runs that make no progress."""
     at = offset
-    for run in batches.decode(fetched, offset, read_committed, max_decompressed_bytes, slot or LargeBatchSlot()):
+    for run in batches.decode(fetched, offset, read_committed, max_decompressed_bytes, slots or BatchSlots.create()):
         if run.next_offset > at:
             at = run.next_offset
             yield run
@@ -156,7 +156,7 @@ def test_decodes_old_formats_in_pieces():
         patched.setattr(batches, "_split", counted)
         steps = [0]
         for _ in batches.decode(
-            PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, LargeBatchSlot()
+            PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, BatchSlots.create()
         ):
             steps.append(read_messages)
 
@@ -173,13 +173,13 @@ def test_a_compressed_message_in_a_compressed_message_is_an_error():
 
 def test_large_batches_in_old_formats_take_the_slot():
     """They take up as much memory as others."""
-    slot = LargeBatchSlot()
+    slots = BatchSlots.create()
     data = legacy_batch(0, *[b"x" * 1000] * 1900, magic=1, codec=GZIP)
-    runs = batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, 2 * MAX_BYTES, slot)
-    taken = {slot.taken for run in runs if run.records and not run.is_last}
+    runs = batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, 2 * MAX_BYTES, slots)
+    taken = {slots.large.taken for run in runs if run.records and not run.is_last}
 
     assert {True} == taken
-    assert not slot.taken
+    assert not slots.large.taken
 
 
 @pytest.mark.parametrize("value", [b"", b"no LZ4", b"\x04\x22\x4d\x18", bytes(20)])
@@ -265,7 +265,7 @@ def test_decodes_large_records_in_pieces(codec):
     data = batch(0, *[b"x" * 50_000] * 20, codec=codec)
 
     pieces = list(
-        batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, LargeBatchSlot())
+        batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, BatchSlots.create())
     )
 
     assert 20 == sum(len(run.records) for run in pieces)
@@ -277,9 +277,9 @@ def test_decodes_large_records_in_pieces(codec):
 def test_decodes_one_large_batch_at_a_time():
     """If several partitions of a cursor have large batches, all but one wait, because each batch takes up memory."""
     large = batch(0, *[b"x" * 1000] * 1900, codec=ZSTD)
-    slot = LargeBatchSlot()
+    slots = BatchSlots.create()
     fetched = PartitionData(b"t", 0, 0, memoryview(large), (), None)
-    first, second = (batches.decode(fetched, 0, True, 2 * MAX_BYTES, slot) for _ in range(2))
+    first, second = (batches.decode(fetched, 0, True, 2 * MAX_BYTES, slots) for _ in range(2))
     while not next(first).records:
         pass
     waiting = [next(second).records for _ in range(100)]
@@ -287,7 +287,7 @@ def test_decodes_one_large_batch_at_a_time():
 
     assert not any(waiting)
     assert 1900 == sum(len(run.records) for run in second)
-    assert not slot.taken
+    assert not slots.large.taken
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])

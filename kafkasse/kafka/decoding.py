@@ -1,0 +1,95 @@
+"""The partitions of a cursor whose records were fetched and are not decoded yet. They take turns.
+
+append ─▶ ready ─▶ next_run ─┬─▶ ready, as the last one
+                     ▲       └─▶ waiting for the slot that the next batch needs
+                     └───────────────┘ the slot is free
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterator
+
+from kafka.errors import CorruptRecordError
+
+from kafkasse.kafka.batches import BatchSlot, BatchSlots, BatchTooLarge, RecordRun, decode
+from kafkasse.kafka.fetch_protocol import PartitionData
+from kafkasse.kafka.partition_state import PartitionState
+from kafkasse.log import Partition
+
+
+class DecodingQueue:
+    """Decodes the records of each partition run by run. Other greenlets may discard partitions while next_run() waits.
+
+    Args:
+        read_committed: omit the records of aborted transactions.
+        max_decompressed_bytes: the maximum decompressed size of a batch.
+    """
+
+    def __init__(self, read_committed: bool, max_decompressed_bytes: int) -> None:
+        self._read_committed = read_committed
+        self._max_decompressed_bytes = max_decompressed_bytes
+        self._slots = BatchSlots.create()
+        self._runs: dict[PartitionState, Iterator[RecordRun]] = {}
+        self._ready: deque[PartitionState] = deque()
+        self._waiting: dict[BatchSlot, deque[PartitionState]] = {slot: deque() for slot in self._slots}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        return iter(self._runs)
+
+    def __contains__(self, state: object) -> bool:
+        return state in self._runs
+
+    def append(self, state: PartitionState, fetched: PartitionData) -> None:
+        """Add a partition that is not in the queue."""
+        self._ready.append(state)
+        self._runs[state] = decode(
+            fetched, state.offset, self._read_committed, self._max_decompressed_bytes, self._slots
+        )
+
+    def next_run(self) -> tuple[PartitionState, RecordRun | CorruptRecordError | BatchTooLarge] | None:
+        """Return the next run of a partition, or why it cannot be decoded. Return None if there is none.
+
+        After the last run and after an error, the partition is not in the queue any more.
+        """
+        for slot, waiting in self._waiting.items():
+            if waiting and not slot.taken:
+                self._ready.appendleft(waiting.popleft())
+        if not self._ready:
+            return None
+        state = self._ready[0]
+        runs = self._runs[state]
+        result: RecordRun | CorruptRecordError | BatchTooLarge
+        try:
+            result = next(runs)  # may switch greenlets
+        except (CorruptRecordError, BatchTooLarge) as error:
+            result = error
+        if self._runs.get(state) is not runs:  # it was discarded meanwhile
+            return None
+        if not isinstance(result, RecordRun) or result.is_last:
+            del self._runs[self._ready.popleft()]
+        elif result.waits_for is not None:
+            self._waiting[result.waits_for].append(self._ready.popleft())
+        elif not result.keeps_turn:
+            self._ready.rotate(-1)
+        return state, result
+
+    def discard(self, partitions: Container[Partition]) -> list[PartitionState]:
+        """Remove these partitions. Return those that were in the queue."""
+        discarded = [state for state in self._runs if state.partition in partitions]
+        for state in discarded:
+            del self._runs[state]
+        for states in (self._ready, *self._waiting.values()):
+            kept = [state for state in states if state in self._runs]
+            states.clear()
+            states.extend(kept)
+        return discarded
+
+    def clear(self) -> None:
+        """Remove all partitions."""
+        self._runs.clear()
+        for states in (self._ready, *self._waiting.values()):
+            states.clear()

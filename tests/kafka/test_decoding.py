@@ -1,0 +1,243 @@
+"""Partitions take turns at decoding, and only a small part of their records is in memory at the same time."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections import Counter
+
+import pytest
+import snappy
+from kafka.errors import CorruptRecordError
+from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.record.util import calc_crc32c
+
+from kafkasse.kafka.batches import MEDIUM_BATCH_BYTES, BatchTooLarge, RecordRun
+from kafkasse.kafka.compression import PIECE_BYTES
+from kafkasse.kafka.decoding import DecodingQueue
+from kafkasse.kafka.fetch_protocol import PartitionData
+from kafkasse.kafka.partition_state import PartitionState
+from kafkasse.log import Partition
+from tests.kafka.fake_broker import batch
+
+GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
+MAX_BYTES = 1 << 23
+VALUE = b"x" * 1000
+SMALL, MEDIUM, LARGE = 100, 800, 3000  # records in a batch
+
+
+def fetched(data: bytes) -> PartitionData:
+    return PartitionData(b"t", 0, 0, memoryview(data), (), None)
+
+
+@pytest.fixture
+def queue() -> DecodingQueue:
+    return DecodingQueue(True, MAX_BYTES)
+
+
+def fill(queue: DecodingQueue, *partitions: bytes) -> list[PartitionState]:
+    """Add partitions with this data, numbered from 0 on."""
+    states = []
+    for number, data in enumerate(partitions):
+        states.append(PartitionState(Partition("t", number)))
+        queue.append(states[-1], fetched(data))
+    return states
+
+
+def step(queue: DecodingQueue) -> tuple[int, int]:
+    """Decode one run. Return its partition and its number of records."""
+    found = queue.next_run()
+    assert found is not None
+    state, run = found
+    assert isinstance(run, RecordRun)
+    return state.partition.partition, len(run.records)
+
+
+def steps(queue: DecodingQueue) -> list[tuple[int, int]]:
+    """Decode everything. Return the partition and the number of records of each run."""
+    found = []
+    while queue:
+        found.append(step(queue))
+    return found
+
+
+def batches(count: int, records: int, codec: int = ZSTD) -> bytes:
+    return b"".join(batch(at * records, *[VALUE] * records, codec=codec) for at in range(count))
+
+
+def legacy_batches(count: int, records: int) -> bytes:
+    """Compressed messages in format 1, from before Kafka 0.11."""
+    data = b""
+    for at in range(count):
+        builder = MemoryRecordsBuilder(1, GZIP, 1 << 26)
+        for _ in range(records):
+            builder.append(1000, None, VALUE, [])
+        builder.close()
+        last = (at + 1) * records - 1
+        data += struct.pack(">q", last) + bytes(builder.buffer())[8:]
+    return data
+
+
+def as_snappy_block(data: bytes) -> bytes:
+    """Compress an uncompressed batch as librdkafka does: without Java's framing."""
+    compressed = bytearray(data[:61] + snappy.compress(data[61:]))
+    compressed[8:12] = struct.pack(">i", len(compressed) - 12)
+    compressed[21:23] = struct.pack(">h", SNAPPY)
+    compressed[17:21] = struct.pack(">I", calc_crc32c(bytes(compressed[21:])))
+    return bytes(compressed)
+
+
+def turns(runs: list[tuple[int, int]]) -> list[int]:
+    """Return whose records were decoded, without repetitions."""
+    numbers = [number for number, count in runs if count]
+    return [number for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1]]
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_returns_all_records_of_batches_of_all_sizes_in_order(queue: DecodingQueue, codec: int) -> None:
+    sizes = [SMALL, LARGE, MEDIUM, 1, LARGE, MEDIUM]
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    data = b"".join(batch(at, *[VALUE] * size, codec=codec) for at, size in zip(starts, sizes, strict=True))
+    fill(queue, data, data, data)
+
+    offsets: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    while queue:
+        found = queue.next_run()
+        assert found is not None
+        state, run = found
+        assert isinstance(run, RecordRun)
+        offsets[state.partition.partition] += [record.offset for record in run.records]
+
+    assert {number: list(range(sum(sizes))) for number in range(3)} == offsets
+
+
+@pytest.mark.parametrize("codec", [0, GZIP, LZ4, ZSTD])
+@pytest.mark.parametrize(("records", "value_bytes"), [(5000, 0), (SMALL, 1000), (MEDIUM, 1000), (LARGE, 1000)])
+def test_memory_does_not_grow_with_the_number_of_partitions(
+    queue: DecodingQueue, codec: int, records: int, value_bytes: int
+) -> None:
+    """Without slots, they would take up to 60 MB. The caller keeps no records."""
+    data = memoryview(b"".join(batch(at * records, *[b"x" * value_bytes] * records, codec=codec) for at in range(2)))
+    count = 20
+    for number in range(count):
+        queue.append(PartitionState(Partition("t", number)), PartitionData(b"t", 0, 0, data, (), None))
+    decoded = 0
+    tracemalloc.start()
+    try:
+        while queue:
+            decoded += step(queue)[1]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert count * 2 * records == decoded
+    decompressed = records * (value_bytes + 20) if codec else 0
+    large = decompressed if decompressed > MEDIUM_BATCH_BYTES else 0
+    assert peak < 2 * large + 2 * MEDIUM_BATCH_BYTES
+
+
+@pytest.mark.parametrize("records", [MEDIUM, LARGE])
+def test_batches_of_one_size_take_turns(queue: DecodingQueue, records: int) -> None:
+    """A partition with many batches does not delay another until all of them are decoded."""
+    fill(queue, *[batches(3, records)] * 3)
+
+    assert [0, 1, 2] * 3 == turns(steps(queue))
+
+
+def test_batches_in_old_formats_take_turns(queue: DecodingQueue) -> None:
+    fill(queue, *[legacy_batches(3, MEDIUM)] * 3)
+
+    assert [0, 1, 2] * 3 == turns(steps(queue))
+
+
+def test_a_snappy_block_is_not_decompressed_before_it_has_the_slot(
+    queue: DecodingQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block can only be decompressed as a whole, so it would take up memory for nothing."""
+    decompressed = []
+    uncompress = snappy.uncompress
+    monkeypatch.setattr(snappy, "uncompress", lambda data: decompressed.append(uncompress(data)) or decompressed[-1])
+    fill(queue, *[as_snappy_block(batch(0, *[VALUE] * LARGE))] * 3)
+
+    assert [0, 1, 2] == turns(steps(queue))
+    assert 3 == len(decompressed)
+
+
+def test_a_small_batch_is_decoded_in_one_turn(queue: DecodingQueue) -> None:
+    """It takes several runs, and no other partition has its turn between them. Then it is the other partition's turn."""
+    count = PIECE_BYTES // 10
+    small = b"".join(batch(at * count, *[b""] * count, codec=ZSTD) for at in range(2))
+    fill(queue, small, small)
+
+    runs = steps(queue)
+
+    assert [0, 1, 0, 1] == turns(runs)
+    assert len(runs) > 20
+
+
+@pytest.mark.parametrize(("records", "loud"), [(SMALL, MEDIUM), (SMALL, LARGE), (MEDIUM, LARGE)])
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_a_batch_does_not_wait_for_larger_ones(queue: DecodingQueue, records: int, loud: int, codec: int) -> None:
+    fill(queue, batches(2, loud, codec), batches(2, loud, codec), batches(1, records, codec))
+
+    done = Counter[int]()
+    while done[2] < records:
+        number, count = step(queue)
+        done[number] += count
+
+    assert done[0] + done[1] < loud
+
+
+def test_partitions_that_wait_cost_no_time(queue: DecodingQueue) -> None:
+    """They are not asked again until the slot is free: each waits once for each of its batches."""
+    count = 50
+    fill(queue, *[batches(2, MEDIUM)] * count)
+
+    assert len([run for run in steps(queue) if not run[1]]) <= count * 2 * (MEDIUM_BATCH_BYTES // PIECE_BYTES + 3)
+
+
+@pytest.mark.parametrize("records", [MEDIUM, LARGE])
+def test_a_discarded_partition_frees_its_slot(queue: DecodingQueue, records: int) -> None:
+    """The partition that waits for it continues."""
+    first, second = fill(queue, *[batches(1, records)] * 2)
+    while not step(queue)[1]:
+        pass
+
+    assert [first] == queue.discard([first.partition])
+    assert [second] == list(queue)
+    assert records == sum(count for _, count in steps(queue))
+
+
+def test_a_discarded_partition_does_not_get_a_slot(queue: DecodingQueue) -> None:
+    """It waits behind another. The third partition gets the slot."""
+    _, second, _ = fill(queue, *[batches(1, LARGE)] * 3)
+    while not step(queue)[1]:
+        pass
+
+    assert [second] == queue.discard([second.partition])
+    assert [0, 2] == turns(steps(queue))
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(b"\0" * 100, CorruptRecordError), (batches(1, 2 * MAX_BYTES // len(VALUE)), BatchTooLarge)],
+    ids=["damaged", "too-large"],
+)
+def test_a_partition_that_cannot_be_decoded_leaves_the_queue(
+    queue: DecodingQueue, data: bytes, error: type[Exception]
+) -> None:
+    """Records before the error are returned. Other partitions continue, and get the slot."""
+    fill(queue, batches(1, SMALL) + data, batches(1, LARGE))
+    records = Counter[int]()
+    errors = []
+    while queue:
+        found = queue.next_run()
+        assert found is not None
+        state, run = found
+        if isinstance(run, RecordRun):
+            records[state.partition.partition] += len(run.records)
+        else:
+            errors.append((state.partition.partition, type(run)))
+
+    assert {0: SMALL, 1: LARGE} == records
+    assert [(0, error)] == errors
