@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kafkasse.archive import without_archive
 from kafkasse.config.settings import FeedSettings
@@ -27,6 +27,7 @@ from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.start import (
     ResolvedPosition,
     check_partitions,
+    contradictions,
     is_recreated,
     resolve,
     timestamps_at_end,
@@ -91,13 +92,24 @@ class Feeds:
         self._cursors = Cursors(self._open_catch_up, self._slots, settings.max_chunk_bytes)
         self._ring_limits = limits or ring_limits(settings)
 
-    def describe(self, topics: Iterable[str], max_age_s: float = MAX_DESCRIPTION_AGE_S) -> dict[str, Topic]:
-        """Return those of `topics` that exist and that we may read. Cached descriptions may be `max_age_s` seconds old.
+    def describe(
+        self, topics: Sequence[str], max_age_s: float = MAX_DESCRIPTION_AGE_S, position: Position | None = None
+    ) -> dict[str, Topic]:
+        """Return those of `topics` that exist and that we may read.
+
+        Args:
+            topics: their names.
+            max_age_s: how old cached descriptions may be.
+            position: the position of a client, if there is one. Cached descriptions that contradict it are replaced: the
+                server that issued the event ID may have noticed a change earlier.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
         """
         described = self._describing.get(topics, max_age_s)
+        if position is not None and (outdated := contradictions(position, described).intersection(topics)):
+            described = {name: topic for name, topic in described.items() if name not in outdated}
+            described |= self._describing.get(outdated)
         for name, topic in list(described.items()):
             if isinstance(topic.error, TopicNotAvailable):
                 del described[name]
@@ -112,6 +124,21 @@ class Feeds:
             Unavailable: the cluster does not answer.
         """
         return self._listing.get([ALL], max_age_s)[ALL]
+
+    def matching(self, route: Route, position: Position) -> list[str]:
+        """Return the existing topics that match a pattern of the route, with at least those that a client's server knew.
+
+        Raises:
+            Unavailable: the cluster does not answer, or cannot describe a topic now.
+        """
+        if not route.patterns:
+            return []
+        names = self.topic_names()
+        if not names.issuperset(route.matching(position.topic_ids)):
+            names = self.topic_names(max_age_s=0)
+        return [
+            *self.describe(route.matching(names), position=position)
+        ]  # a topic may have been deleted after it was listed
 
     def open(
         self,

@@ -176,6 +176,14 @@ def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
             )
 
 
+def contradictions(position: Position, topics: Mapping[str, Topic]) -> set[str]:
+    """Return the topics that a position describes otherwise: with another topic ID or more partitions, or as existing."""
+    count = {name: topic.partitions for name, topic in topics.items()}
+    found = {name for name, number in position.starts if number >= count.get(name, 0)}
+    ids = position.topic_ids.items()
+    return found | {name for name, topic_id in ids if name not in topics or is_recreated(topic_id, topics[name])}
+
+
 def is_recreated(topic_id: str | None, topic: Topic) -> bool:
     """Return whether a topic ID of an event ID is that of a former topic with the same name."""
     return bool(topic_id) and bool(topic.topic_id) and topic_id != topic.topic_id

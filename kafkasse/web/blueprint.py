@@ -305,9 +305,9 @@ class StreamService:
         visitor, parsed, selection = self._parse(route, topics, parameters)
         registry = self._running_registry()
         feeds = self._get_feeds(route.cluster)
-        position = route.adapt(parsed.position, self._matching(route, feeds))
+        position = route.adapt(parsed.position, feeds.matching(route, parsed.position))
         names = position.topics
-        found = feeds.describe([name for name in names if route.allows(name)])
+        found = feeds.describe([name for name in names if route.allows(name)], position=position)
         route.check(names, found)
         check_id_size(route, position, found, settings)
         address = self._limits.client(request)
@@ -524,10 +524,6 @@ class StreamService:
             self._filter_failures.add(route.name, view.topic, view.partition, view.offset, reason)
 
         return route.where.select(parameters, visitor.claims, query, on_failure)
-
-    def _matching(self, route: Route, feeds: Feeds) -> list[str]:
-        """Return the existing topics that match the route's patterns. A topic may be deleted after it was listed."""
-        return [*feeds.describe(route.matching(feeds.topic_names()))] if route.patterns else []
 
     def _call_handler(self, event: str, argument: Any) -> None:
         handler = self.config.hooks.kafka_event_handlers.get(event)

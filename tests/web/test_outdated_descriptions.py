@@ -1,0 +1,102 @@
+"""A client reconnects to another server, which last looked at the topics a moment before they changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from flask.testing import FlaskClient
+
+from kafkasse.memory_log import MemoryLog
+from tests.support.sse import read_events, read_until, without_positions
+from tests.web.test_blueprint import client_of
+
+ROUTES = {"whole": {"path": "/whole", "topics": ["t*"]}}
+PATHS = ["/streams/t", "/streams/whole"]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create("t")
+    log.append("t", b'{"n":0}')
+    return log
+
+
+@pytest.fixture
+def current(log: MemoryLog) -> FlaskClient:
+    """A server that has not described the topics yet."""
+    return client_of(log, routes=ROUTES)
+
+
+@pytest.fixture(params=["described", "live"])
+def outdated(log: MemoryLog, request: pytest.FixtureRequest) -> Iterator[FlaskClient]:
+    """A server that has described the topics before the test changes them, or has streams of them."""
+    server = client_of(log, routes=ROUTES, metadata_refresh_s=60)
+    with ExitStack() as streams:
+        for path in PATHS:
+            if request.param == "live":
+                read_until(streams.enter_context(server.get(path, buffered=False)).response, b"\nid: ")
+            else:
+                assert 200 == server.head(path).status_code
+        yield server
+
+
+def received(server: FlaskClient, path: str, until: int, last_event_id: str = "") -> tuple[list[object], str]:
+    """Read up to a record. Return the number of each record, the type of each other event, and the last event ID."""
+    start = {"headers": {"Last-Event-ID": last_event_id}} if last_event_id else {"query_string": {"timestamp": 0}}
+    with server.get(path, buffered=False, **start) as response:
+        assert 200 == response.status_code, response.get_data(as_text=True)
+        found = read_events(read_until(response.response, b'{"n":%d' % until))
+    events = [json.loads(each.data)["n"] if each.type == "message" else each.type for each in without_positions(found)]
+    return events, found[-1].id
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_resumes_in_a_partition_that_was_added(
+    log: MemoryLog, current: FlaskClient, outdated: FlaskClient, path: str
+) -> None:
+    """Without a new description, the answer would be a 400, and a browser would not try again."""
+    log.create("t", 2)
+    log.append("t", b'{"n":1}', partition=1)
+    before, last_event_id = received(current, path, 1)
+    log.append("t", b'{"n":2}', partition=1)
+
+    assert 200 == outdated.head(path, headers={"Last-Event-ID": last_event_id}).status_code
+    assert [0, 1] == sorted(before)
+    assert [2] == received(outdated, path, 2, last_event_id)[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_resumes_in_a_topic_that_was_recreated(
+    log: MemoryLog, current: FlaskClient, outdated: FlaskClient, path: str
+) -> None:
+    """Without a new description, the client would receive the records again that it has already received."""
+    log.delete("t")
+    log.create("t")
+    log.append("t", b'{"n":1}')
+    _, last_event_id = received(current, path, 1)
+    log.append("t", b'{"n":2}')
+
+    assert [2] == received(outdated, path, 2, last_event_id)[0]
+
+
+def test_resumes_in_a_topic_that_was_created(log: MemoryLog, current: FlaskClient, outdated: FlaskClient) -> None:
+    """Without a new list of topics, the client would receive the records of the topic again."""
+    log.create("t2")
+    log.append("t2", b'{"n":1}')
+    before, last_event_id = received(current, "/streams/whole", 1)
+    log.append("t2", b'{"n":2}')
+
+    assert [0, 1] == sorted(before)
+    assert [2] == received(outdated, "/streams/whole", 2, last_event_id)[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rejects_a_partition_that_does_not_exist(current: FlaskClient, path: str) -> None:
+    last_event_id = '[{"topic":"t","partition":1,"offset":0}]'
+
+    for answer in (current.get, current.head):
+        assert 400 == answer(path, headers={"Last-Event-ID": last_event_id}).status_code
