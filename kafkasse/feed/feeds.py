@@ -98,10 +98,10 @@ class Feeds:
         """Return those of `topics` that exist and that we may read.
 
         Args:
-            topics: their names.
+            topics: the names of the topics.
             max_age_s: how old cached descriptions may be.
-            position: the position of a client, if there is one. Cached descriptions that contradict it are replaced: the
-                server that issued the event ID may have noticed a change earlier.
+            position: a client's position, or None. Topics whose cached descriptions contradict it are looked up again,
+                because the server that issued the event ID may have noticed a change first.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
@@ -126,7 +126,9 @@ class Feeds:
         return self._listing.get([ALL], max_age_s)[ALL]
 
     def matching(self, route: Route, position: Position) -> list[str]:
-        """Return the existing topics that match a pattern of the route, with at least those that a client's server knew.
+        """Return the existing topics that match a pattern of the route.
+
+        If the client's event ID has a matching topic that the cached list lacks, the list is looked up again.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
@@ -136,9 +138,8 @@ class Feeds:
         names = self.topic_names()
         if not names.issuperset(route.matching(position.topic_ids)):
             names = self.topic_names(max_age_s=0)
-        return [
-            *self.describe(route.matching(names), position=position)
-        ]  # a topic may have been deleted after it was listed
+        # describe() omits topics that were deleted after they were listed.
+        return [*self.describe(route.matching(names), position=position)]
 
     def open(
         self,

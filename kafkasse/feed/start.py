@@ -177,7 +177,7 @@ def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
 
 
 def contradictions(position: Position, topics: Mapping[str, Topic]) -> set[str]:
-    """Return the topics that a position describes otherwise: with another topic ID or more partitions, or as existing."""
+    """Return the topics that have another topic ID in the position, or of which it lists a partition that does not exist."""
     count = {name: topic.partitions for name, topic in topics.items()}
     found = {name for name, number in position.starts if number >= count.get(name, 0)}
     ids = position.topic_ids.items()

@@ -23,8 +23,8 @@ from kafkasse.kafka.compression import (
     LZ4,
     PIECE_BYTES,
     DecompressedTooLarge,
+    block_bytes,
     decompress,
-    undivided_bytes,
     with_valid_lz4_header,
 )
 from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
@@ -41,7 +41,7 @@ MAX_COST = 1_000
 MAX_COST_IN_PYTHON = 100  # with the slow decoder
 _BYTES_PER_COST = 512
 MAX_CRC_BYTES = 1 << 20
-MEDIUM_BATCH_BYTES = 1 << 20  # when decompressed; larger batches are large
+MEDIUM_BATCH_BYTES = 1 << 20  # a batch up to this decompressed size is medium, a larger one is large
 
 _V2 = 2
 # The start of a batch header: base offset, length of the rest of the batch, leader epoch, magic, CRC. In format 2 (magic 2),
@@ -62,22 +62,22 @@ _MARKER = struct.Struct(">hh")  # version and type
 _ABORT = 0
 
 
-_Step = tuple[list[Any], int]  # some records of a batch or none, which the receiver removes from the list, and the cost
+_Step = tuple[list[Any], int]  # a list of records, which may be empty and which the receiver clears, and the cost
 
 
 class BatchSlot:
-    """Limits how many batches of one size are decompressed at the same time in one cursor, to one."""
+    """Lets a cursor have at most one decompressed batch of a size in memory."""
 
     def __init__(self) -> None:
         self._owner: _Buffer | None = None
 
     @property
     def taken(self) -> bool:
-        """Whether there is such a batch."""
+        """Whether a batch has the slot."""
         return self._owner is not None
 
     def take(self, batch: _Buffer) -> bool:
-        """Return whether `batch` may be in memory now."""
+        """Take the slot if it is free. Return whether `batch` has it."""
         self._owner = self._owner or batch
         return self._owner is batch
 
@@ -89,7 +89,7 @@ class BatchSlot:
 class BatchSlots(NamedTuple):
     """Limits the memory of one cursor, whose partitions take turns. Small batches need no slot: see RecordRun.keeps_turn.
 
-    Two sizes, because a batch of many megabytes may take seconds, and must not delay the batches of other topics.
+    There are two slots because a batch of many megabytes may take seconds to decode, and must not delay smaller ones.
     """
 
     medium: BatchSlot
@@ -110,10 +110,10 @@ class RecordRun(NamedTuple):
     """Records of one leader epoch in offset order, and the offset after them. `records` may be empty.
 
     Attributes:
-        cost: of decoding them: their number, plus one for each 512 bytes.
-        is_last: there are no more records in the response.
+        cost: the work for this run, including checksums and decompression; compare MAX_COST.
+        is_last: the response has no more records of this partition.
         keeps_turn: a small batch is in memory. The caller must decode it completely before it decodes another partition.
-        waits_for: the slot that the next batch needs. Until it is free, the next runs have no records.
+        waits_for: the slot that the next batch waits for, or None. Until it is free, the next runs have no records.
     """
 
     records: Sequence[Record]
@@ -152,7 +152,7 @@ class _Buffer:
 
     Attributes:
         data: the batch; empty if there is none.
-        waits_for: the slot that the batch needs.
+        waits_for: the slot that the batch waits for, or None.
     """
 
     def __init__(self, slots: BatchSlots) -> None:
@@ -167,11 +167,12 @@ class _Buffer:
         return bool(self.data) and self._slot is None and self.waits_for is None
 
     def fill(self, header: memoryview, codec: int, data: memoryview, max_bytes: int) -> Iterator[_Step]:
-        """Decompress a batch after its header. Yield no records.
+        """Set `data` to the header and the decompressed batch. Yield no records.
 
-        A batch that must wait for a slot starts again when it has the slot, and takes up no memory meanwhile.
+        If the batch must wait for a slot, drop what was decompressed, and start again when the batch has the slot. This
+        decompresses at most 128 KiB twice for the medium slot, and 1 MiB for the large one.
         """
-        needed = self._slots.needed(undivided_bytes(codec, data))
+        needed = self._slots.needed(block_bytes(codec, data))
         while True:
             if needed is not None:
                 self.waits_for = needed
@@ -213,7 +214,7 @@ def decode(
 
     A run without records moves the reader past offsets that have no record to return: transaction markers, records of
     aborted transactions, and records that compaction has removed. If its `next_offset` is unchanged, a batch is being
-    decompressed, or waits for a slot.
+    checked or decompressed, waits for a slot, or has ended.
 
     Args:
         fetched: the record batches, and the aborted transactions among them. The bytes must not change meanwhile.
@@ -231,7 +232,7 @@ def decode(
     first_offset, run_start, epoch, cost = offset, offset, UNKNOWN_EPOCH, 0
     max_cost = _max_cost()
     buffer = _Buffer(slots)
-    had_batch = False  # in the buffer, at the end of the last run
+    had_batch = False  # whether the buffer had a batch when the last run ended
     pieces = _pieces(fetched, read_committed, max_decompressed_bytes, buffer)
 
     def end_run(is_last: bool = False) -> RecordRun:
@@ -257,10 +258,10 @@ def decode(
             run += [record for record in records if record.offset >= first_offset]
         else:
             run += records
-        records.clear()  # generators refer to the list while they wait, and there may be thousands of partitions
+        records.clear()  # suspended generators refer to it, and there may be thousands of partitions
         offset = max(offset, next_offset)
         cost += piece_cost
-        # At the end of a batch, other partitions have their turn, and may need the slot.
+        # At the end of a batch, end the run, so that another partition can take the slot.
         if cost >= max_cost or (had_batch and not buffer.data):
             yield end_run()
     yield end_run(is_last=True)

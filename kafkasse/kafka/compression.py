@@ -56,8 +56,8 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes]:
         yield piece
 
 
-def undivided_bytes(codec: int, data: memoryview) -> int:
-    """Return the decompressed size if decompress() returns everything as one piece; otherwise 0."""
+def block_bytes(codec: int, data: memoryview) -> int:
+    """Return the decompressed size of a snappy block, which can only be decompressed as a whole; 0 for all other data."""
     return _snappy_size(data) if codec == _SNAPPY and not _has_xerial_frames(data) else 0
 
 
@@ -139,7 +139,7 @@ def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _snappy_size(data: memoryview) -> int:
-    """Return the decompressed size of a block, with which it starts, as a varint: seven bits per byte."""
+    """Return the decompressed size of a block. The block starts with this size as a varint: seven bits per byte."""
     size = 0
     for index, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * index)

@@ -48,7 +48,7 @@ OUT_OF_RANGE_REPEAT_S = 0.5
 MAX_METADATA_LAG_S = 5.0
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
-MAX_POLL_COST = 2 * MAX_COST  # poll() returns about 2,000 records or 1 MiB at most
+MAX_POLL_COST = 2 * MAX_COST  # poll() returns at most about 2,000 records or 1 MiB
 MAX_PENDING_PARTITIONS = 16  # a tail fetches more only while at most this many partitions have records to decode
 MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
 BATCH_TOO_LARGE = "too large when decompressed"
@@ -229,7 +229,7 @@ class KafkaCursor:
         return decoded
 
     def _decode_run(self) -> int:
-        """Decode the next run. Return its cost if the position has moved."""
+        """Decode the next run. Return its cost, or 0 if the position of the partition has not moved."""
         if (found := self._undecoded.next_run()) is None:
             return 0
         state, run = found

@@ -1,8 +1,12 @@
-"""The partitions of a cursor whose records were fetched and are not decoded yet. They take turns.
+"""A queue of the partitions of a cursor that have fetched records to decode. Does no I/O.
 
-append ─▶ ready ─▶ next_run ─┬─▶ ready, as the last one
-                     ▲       └─▶ waiting for the slot that the next batch needs
-                     └───────────────┘ the slot is free
+                    ┌─▶ the end of the queue
+    append ─▶ queue ┼─▶ the front, while a small batch is in memory
+                ▲   ├─▶ removed, after the last run or an error
+                │   └─▶ waits for the slot that the next batch needs
+                └─────────┘ the slot is free
+
+A partition that waits has nothing but its compressed records in memory, and costs no time.
 """
 
 from __future__ import annotations
@@ -44,15 +48,16 @@ class DecodingQueue:
         return state in self._runs
 
     def append(self, state: PartitionState, fetched: PartitionData) -> None:
-        """Add a partition that is not in the queue."""
+        """Add a partition, which must not be in the queue, and its fetched records."""
         self._ready.append(state)
         self._runs[state] = decode(
             fetched, state.offset, self._read_committed, self._max_decompressed_bytes, self._slots
         )
 
     def next_run(self) -> tuple[PartitionState, RecordRun | CorruptRecordError | BatchTooLarge] | None:
-        """Return the next run of a partition, or why it cannot be decoded. Return None if there is none.
+        """Return a partition and its next run, or the error if the run cannot be decoded.
 
+        Return None if the queue is empty, or if the partition was discarded meanwhile.
         After the last run and after an error, the partition is not in the queue any more.
         """
         for slot, waiting in self._waiting.items():
@@ -78,7 +83,7 @@ class DecodingQueue:
         return state, result
 
     def discard(self, partitions: Container[Partition]) -> list[PartitionState]:
-        """Remove these partitions. Return those that were in the queue."""
+        """Remove these partitions. Return the states of those that were in the queue."""
         discarded = [state for state in self._runs if state.partition in partitions]
         for state in discarded:
             del self._runs[state]

@@ -17,7 +17,7 @@ VERSION = 7  # the first that may contain zstd
 
 
 def produce(bootstrap_servers: str, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
-    """Append records, each a key and a value, to a topic with one partition, as one batch that is compressed with zstd."""
+    """Append records, each a key and a value, to partition 0 of a topic, as one batch that is compressed with zstd."""
     produce_batch(bootstrap_servers, topic, 0, encode_batch(records, ZSTD))
 
 

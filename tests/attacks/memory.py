@@ -25,7 +25,7 @@ class Load(NamedTuple):
         streams: the open streams.
         stalled: those of them whose clients accept bytes more slowly than the server could send them.
         catching_up: those of them that have a cursor; at most `max_catch_ups`.
-        large_batches: those cursors that read compressed batches which are larger than 1 MiB when decompressed.
+        large_batches: those cursors that read batches of more than 1 MiB after decompression.
         feeds: the feeds that have a ring.
         partitions: the partitions of all feeds.
         snapshots: the snapshots in memory. While a new version is built, the old one may still be sent.

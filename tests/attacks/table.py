@@ -91,8 +91,8 @@ ELSEWHERE = [
 LOADS = [
     ("One batch of tiny records; one live client", "900,000 records of 7 bytes, zstd", "the client receives all records", "attacks/test_stalls.py::test_one_live_client_of_a_batch_of_tiny_records"),
     ("The same batch; slow clients that start at the first record", "10 clients, 4 KiB per 50 ms", "a fast client beside them receives all records", "attacks/test_stalls.py::test_ten_slow_clients_of_a_batch_of_tiny_records"),
-    ("A compressed batch in each partition; one live client", "400 partitions, batches of up to 4 MB when decompressed", "the client receives all records", "attacks/test_stalls.py::test_live_client_of_a_batch_in_each_of_many_partitions"),
-    ("The same; clients that start at the first record and do not read on", "60 clients", "the memory stays below the bound", "attacks/test_stalls.py::test_clients_that_catch_up_on_a_batch_in_each_of_many_partitions"),
+    ("A batch in each of many partitions; one live client", "400 partitions, up to 4 MB in each after decompression", "the client receives all records", "attacks/test_stalls.py::test_a_live_client_receives_a_batch_from_each_of_many_partitions"),
+    ("The same; clients that catch up but do not read", "60 clients", "the memory stays below the bound", "attacks/test_stalls.py::test_clients_that_catch_up_on_many_partitions"),
     ("Clients that resume at the oldest record of a full ring, reading or not", "200 clients, 8 MB", "each client that reads receives all records", "attacks/test_stalls.py::test_many_clients_join_the_ring_at_once"),
     ("A snapshot that is larger than `max_snapshot_bytes`", "200 MB, 8 clients", "an error that names the setting", "attacks/test_stalls.py::test_a_snapshot_of_a_large_table"),
     ("Many clients of one snapshot", "100,000 keys, 20 clients", "all receive it; records of another topic arrive meanwhile", "attacks/test_stalls.py::test_many_clients_of_a_snapshot"),

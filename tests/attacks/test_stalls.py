@@ -94,7 +94,7 @@ def produce_to_all(cluster: Cluster, topic: str, codec: int, records: int, value
 
 
 @BATCHES
-def test_live_client_of_a_batch_in_each_of_many_partitions(
+def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
     attack: Callable[..., Attack],
     cluster: Cluster,
     fresh_name: str,
@@ -103,7 +103,7 @@ def test_live_client_of_a_batch_in_each_of_many_partitions(
     records: int,
     value_bytes: int,
 ) -> None:
-    """One fetch contains many compressed batches. They are not all in memory when decompressed."""
+    """One fetch contains many batches. Only a few of them are in memory after decompression."""
     topic = cluster.create(fresh_name, SIZES.batches)
     worker = attack()
     with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
@@ -120,7 +120,7 @@ def test_live_client_of_a_batch_in_each_of_many_partitions(
 
 @pytest.mark.parametrize("max_fetch_bytes", [65_536, DEFAULTS["max_fetch_bytes"]])
 @BATCHES
-def test_clients_that_catch_up_on_a_batch_in_each_of_many_partitions(
+def test_clients_that_catch_up_on_many_partitions(
     attack: Callable[..., Attack],
     cluster: Cluster,
     fresh_name: str,
@@ -130,7 +130,7 @@ def test_clients_that_catch_up_on_a_batch_in_each_of_many_partitions(
     value_bytes: int,
     max_fetch_bytes: int,
 ) -> None:
-    """The same for clients that read from the start, but do not read on."""
+    """The same for clients that start at the first record, but do not read."""
     topic, clients = cluster.create(fresh_name, SIZES.batches), SIZES.batch_readers
     worker = attack(max_fetch_bytes=max_fetch_bytes)
     produce_to_all(cluster, topic, codec, records, value_bytes)

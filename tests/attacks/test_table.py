@@ -61,7 +61,8 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
         ("slow client", f"{memory.CHUNKS_PER_STALLED_CLIENT} \u00d7 `max_chunk_bytes`"),
         (
             "cursor",
-            f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`, at least {memory.MIN_CURSOR_BYTES // memory.MIB} MiB",
+            f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`,"
+            f" but at least {memory.MIN_CURSOR_BYTES // memory.MIB} MiB",
         ),
         ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),
     ):

@@ -1,4 +1,4 @@
-"""Partitions take turns at decoding, and only a small part of their records is in memory at the same time."""
+"""The partitions of a cursor are decoded in turn, and only a small part of their records is in memory at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def queue() -> DecodingQueue:
 
 
 def fill(queue: DecodingQueue, *partitions: bytes) -> list[PartitionState]:
-    """Add partitions with this data, numbered from 0 on."""
+    """Add one partition for each argument, numbered from 0."""
     states = []
     for number, data in enumerate(partitions):
         states.append(PartitionState(Partition("t", number)))
@@ -88,7 +88,7 @@ def as_snappy_block(data: bytes) -> bytes:
 
 
 def turns(runs: list[tuple[int, int]]) -> list[int]:
-    """Return whose records were decoded, without repetitions."""
+    """Return the partitions in the order of decoding. Consecutive runs of one partition count once."""
     numbers = [number for number, count in runs if count]
     return [number for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1]]
 
@@ -116,7 +116,7 @@ def test_returns_all_records_of_batches_of_all_sizes_in_order(queue: DecodingQue
 def test_memory_does_not_grow_with_the_number_of_partitions(
     queue: DecodingQueue, codec: int, records: int, value_bytes: int
 ) -> None:
-    """Without slots, they would take up to 60 MB. The caller keeps no records."""
+    """Without slots, the 20 partitions would take up to 60 MB. The test keeps no records."""
     data = memoryview(b"".join(batch(at * records, *[b"x" * value_bytes] * records, codec=codec) for at in range(2)))
     count = 20
     for number in range(count):
@@ -138,7 +138,7 @@ def test_memory_does_not_grow_with_the_number_of_partitions(
 
 @pytest.mark.parametrize("records", [MEDIUM, LARGE])
 def test_batches_of_one_size_take_turns(queue: DecodingQueue, records: int) -> None:
-    """A partition with many batches does not delay another until all of them are decoded."""
+    """No partition has to wait until another has decoded all its batches."""
     fill(queue, *[batches(3, records)] * 3)
 
     assert [0, 1, 2] * 3 == turns(steps(queue))
@@ -164,7 +164,7 @@ def test_a_snappy_block_is_not_decompressed_before_it_has_the_slot(
 
 
 def test_a_small_batch_is_decoded_in_one_turn(queue: DecodingQueue) -> None:
-    """It takes several runs, and no other partition has its turn between them. Then it is the other partition's turn."""
+    """It takes several runs. No other partition is decoded between them, but the next one is decoded after them."""
     count = PIECE_BYTES // 10
     small = b"".join(batch(at * count, *[b""] * count, codec=ZSTD) for at in range(2))
     fill(queue, small, small)
@@ -175,21 +175,21 @@ def test_a_small_batch_is_decoded_in_one_turn(queue: DecodingQueue) -> None:
     assert len(runs) > 20
 
 
-@pytest.mark.parametrize(("records", "loud"), [(SMALL, MEDIUM), (SMALL, LARGE), (MEDIUM, LARGE)])
+@pytest.mark.parametrize(("records", "larger"), [(SMALL, MEDIUM), (SMALL, LARGE), (MEDIUM, LARGE)])
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_a_batch_does_not_wait_for_larger_ones(queue: DecodingQueue, records: int, loud: int, codec: int) -> None:
-    fill(queue, batches(2, loud, codec), batches(2, loud, codec), batches(1, records, codec))
+def test_a_batch_does_not_wait_for_larger_ones(queue: DecodingQueue, records: int, larger: int, codec: int) -> None:
+    fill(queue, batches(2, larger, codec), batches(2, larger, codec), batches(1, records, codec))
 
     done = Counter[int]()
     while done[2] < records:
         number, count = step(queue)
         done[number] += count
 
-    assert done[0] + done[1] < loud
+    assert done[0] + done[1] < larger
 
 
-def test_partitions_that_wait_cost_no_time(queue: DecodingQueue) -> None:
-    """They are not asked again until the slot is free: each waits once for each of its batches."""
+def test_a_waiting_partition_is_skipped_until_the_slot_is_free(queue: DecodingQueue) -> None:
+    """A partition waits at most once for each of its batches."""
     count = 50
     fill(queue, *[batches(2, MEDIUM)] * count)
 
@@ -209,7 +209,7 @@ def test_a_discarded_partition_frees_its_slot(queue: DecodingQueue, records: int
 
 
 def test_a_discarded_partition_does_not_get_a_slot(queue: DecodingQueue) -> None:
-    """It waits behind another. The third partition gets the slot."""
+    """Partition 1 waits for the slot when it is discarded, so partition 2 gets the slot."""
     _, second, _ = fill(queue, *[batches(1, LARGE)] * 3)
     while not step(queue)[1]:
         pass

@@ -1,4 +1,4 @@
-"""A client reconnects to another server, which last looked at the topics a moment before they changed."""
+"""A client reconnects to a server whose cached descriptions of the topics are older than their last change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def current(log: MemoryLog) -> FlaskClient:
 
 @pytest.fixture(params=["described", "live"])
 def outdated(log: MemoryLog, request: pytest.FixtureRequest) -> Iterator[FlaskClient]:
-    """A server that has described the topics before the test changes them, or has streams of them."""
+    """A server that described the topics, or opened streams of them, before the test changes them."""
     server = client_of(log, routes=ROUTES, metadata_refresh_s=60)
     with ExitStack() as streams:
         for path in PATHS:
@@ -45,7 +45,7 @@ def outdated(log: MemoryLog, request: pytest.FixtureRequest) -> Iterator[FlaskCl
 
 
 def received(server: FlaskClient, path: str, until: int, last_event_id: str = "") -> tuple[list[object], str]:
-    """Read up to a record. Return the number of each record, the type of each other event, and the last event ID."""
+    """Read until the record whose `n` is `until`. Return `n` of each record, the type of each other event, and the last ID."""
     start = {"headers": {"Last-Event-ID": last_event_id}} if last_event_id else {"query_string": {"timestamp": 0}}
     with server.get(path, buffered=False, **start) as response:
         assert 200 == response.status_code, response.get_data(as_text=True)
@@ -73,7 +73,7 @@ def test_resumes_in_a_partition_that_was_added(
 def test_resumes_in_a_topic_that_was_recreated(
     log: MemoryLog, current: FlaskClient, outdated: FlaskClient, path: str
 ) -> None:
-    """Without a new description, the client would receive the records again that it has already received."""
+    """Without a new description, the client would receive records again."""
     log.delete("t")
     log.create("t")
     log.append("t", b'{"n":1}')
