@@ -45,7 +45,7 @@ def outdated(log: MemoryLog, request: pytest.FixtureRequest) -> Iterator[FlaskCl
 
 
 def received(server: FlaskClient, path: str, until: int, last_event_id: str = "") -> tuple[list[object], str]:
-    """Read until the record whose `n` is `until`. Return `n` of each record, the type of each other event, and the last ID."""
+    """Read until the record whose `n` is `until`. Return each `n`, the type of each other event, and the last ID."""
     start = {"headers": {"Last-Event-ID": last_event_id}} if last_event_id else {"query_string": {"timestamp": 0}}
     with server.get(path, buffered=False, **start) as response:
         assert 200 == response.status_code, response.get_data(as_text=True)
