@@ -28,7 +28,7 @@ from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.filter.dimensions import Dimensions, Selector
 from kafkasse.frame import Encoder, ServerSentEvents
-from kafkasse.kafka import batches, cursor
+from kafkasse.kafka import batches, decoding
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.log import KafkaLog
@@ -343,7 +343,7 @@ def _decoded_from_the_start() -> None:
             applied["batch_decoded_from_its_start"] += bool(run.records) and run.records[0].offset < offset
             yield run
 
-    patch(cursor, "decode", decode)
+    patch(decoding, "decode", decode)
 
 
 def _last_not_decoded() -> None:
