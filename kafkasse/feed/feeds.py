@@ -93,15 +93,21 @@ class Feeds:
         self._ring_limits = limits or ring_limits(settings)
 
     def describe(
-        self, topics: Sequence[str], max_age_s: float = MAX_DESCRIPTION_AGE_S, position: Position | None = None
+        self,
+        topics: Sequence[str],
+        max_age_s: float = MAX_DESCRIPTION_AGE_S,
+        position: Position | None = None,
+        since: float = 0.0,
     ) -> dict[str, Topic]:
         """Return those of `topics` that exist and that we may read.
 
         Args:
             topics: the names of the topics.
             max_age_s: how old cached descriptions may be.
-            position: a client's position, or None. Topics whose cached descriptions contradict it are looked up again,
-                because the server that issued the event ID may have noticed a change first.
+            position: a client's position, or None. The server that issued the event ID may have noticed a change of a topic
+                first. If a description contradicts the position, a newer one is returned, for which the client may have to
+                wait `max_age_s` seconds.
+            since: when the client's request arrived, as in time.monotonic(). Newer descriptions are not replaced.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
@@ -109,7 +115,7 @@ class Feeds:
         described = self._describing.get(topics, max_age_s)
         if position is not None and (outdated := contradictions(position, described).intersection(topics)):
             described = {name: topic for name, topic in described.items() if name not in outdated}
-            described |= self._describing.get(outdated)
+            described |= self._describing.get(outdated, max_age_s, since)
         for name, topic in list(described.items()):
             if isinstance(topic.error, TopicNotAvailable):
                 del described[name]
@@ -117,18 +123,20 @@ class Feeds:
                 raise copy.copy(topic.error)
         return described
 
-    def topic_names(self, max_age_s: float = MAX_DESCRIPTION_AGE_S) -> set[str]:
+    def topic_names(self, max_age_s: float = MAX_DESCRIPTION_AGE_S, since: float = 0.0) -> set[str]:
         """Return the names of all topics that we may read. A cached result may be `max_age_s` seconds old.
+
+        If it was requested before `since`, wait until it is that old, and return a newer one.
 
         Raises:
             Unavailable: the cluster does not answer.
         """
-        return self._listing.get([ALL], max_age_s)[ALL]
+        return self._listing.get([ALL], max_age_s, since)[ALL]
 
-    def matching(self, route: Route, position: Position) -> list[str]:
+    def matching(self, route: Route, position: Position, since: float) -> list[str]:
         """Return the existing topics that match a pattern of the route.
 
-        If the client's event ID has a matching topic that the cached list lacks, the list is looked up again.
+        The result is newer than `since`, the time of the request, if an older list lacks a topic of the client's position.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
@@ -137,9 +145,9 @@ class Feeds:
             return []
         names = self.topic_names()
         if not names.issuperset(route.matching(position.topic_ids)):
-            names = self.topic_names(max_age_s=0)
+            names = self.topic_names(since=since)
         # describe() omits topics that were deleted after they were listed.
-        return [*self.describe(route.matching(names), position=position)]
+        return [*self.describe(route.matching(names), position=position, since=since)]
 
     def open(
         self,

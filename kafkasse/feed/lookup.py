@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +22,14 @@ MAX_KEYS = 100  # in one request, so that one caller with many keys does not del
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[Value]):
+    """When a key was requested, as in time.monotonic(), and its value, if it has one."""
+
+    requested_at: float
+    values: list[Value]
 
 
 class SharedLookup(Generic[Key, Value]):
@@ -45,25 +54,38 @@ class SharedLookup(Generic[Key, Value]):
         self._timeout_s = timeout_s
         self._one_at_a_time = one_at_a_time
         self._max_cached = max_cached
-        # For each key, when its result arrived, and the value, if it has one. The oldest result is first.
-        self._cache: dict[Key, tuple[float, list[Value]]] = {}
+        self._cache: dict[Key, _Found[Value]] = {}  # the oldest result is first
         self._requests = 0  # in flight
         self._waiting: dict[Key, None] = {}  # the keys of the next requests
-        self._results: dict[Key, AsyncResult[list[Value]]] = {}  # of the keys that wait or are in flight
+        self._results: dict[Key, AsyncResult[_Found[Value]]] = {}  # of the keys that wait or are in flight
 
-    def get(self, keys: Iterable[Key], max_age_s: float = 0.0) -> dict[Key, Value]:
-        """Return the values of those keys that have one. Cached results may be `max_age_s` seconds old.
+    def get(self, keys: Iterable[Key], max_age_s: float = 0.0, since: float = 0.0) -> dict[Key, Value]:
+        """Return the values of those keys that have one.
+
+        Args:
+            keys: the keys.
+            max_age_s: how old cached results may be.
+            since: results that were requested before this time, as in time.monotonic(), are replaced. The caller waits until
+                they are `max_age_s` old, so that such calls cause no more requests than others.
 
         Raises:
             KafkasseError: raised by the request, or by an earlier request while the keys waited.
             KafkaUnavailable: there is no answer within the timeout.
         """
+        found = self._find(keys, max_age_s)
+        while outdated := [key for key, each in found.items() if each.requested_at < since]:
+            newest = max(found[key].requested_at for key in outdated)
+            gevent.sleep(max(0.0, newest + max_age_s - time.monotonic()))
+            found |= self._find(outdated, max_age_s)
+        return {key: each.values[0] for key, each in found.items() if each.values}
+
+    def _find(self, keys: Iterable[Key], max_age_s: float) -> dict[Key, _Found[Value]]:
         oldest = time.monotonic() - max_age_s
-        values: dict[Key, list[Value]] = {}
+        found: dict[Key, _Found[Value]] = {}
         results = {}
         for key in keys:
-            if max_age_s and (cached := self._cache.get(key)) and cached[0] >= oldest:
-                values[key] = cached[1]
+            if max_age_s and (cached := self._cache.get(key)) and cached.requested_at > oldest:
+                found[key] = cached
                 continue
             if key not in self._results:
                 self._results[key] = AsyncResult()
@@ -71,8 +93,8 @@ class SharedLookup(Generic[Key, Value]):
             results[key] = self._results[key]
         if results:
             self._start_requests()
-            values |= _wait_for(results, self._timeout_s)
-        return {key: value[0] for key, value in values.items() if value}
+            found |= _wait_for(results, self._timeout_s)
+        return found
 
     def _start_requests(self) -> None:
         while self._waiting and not (self._one_at_a_time and self._requests):
@@ -84,12 +106,13 @@ class SharedLookup(Generic[Key, Value]):
             gevent.spawn(self._request, keys)
 
     def _request(self, keys: list[Key]) -> None:
+        requested_at = time.monotonic()
         try:
-            found = self._look_up(keys)
+            values = self._look_up(keys)
             for key in keys:
-                values = [found[key]] if key in found else []
-                self._add_to_cache(key, values)
-                self._results.pop(key).set(values)
+                found = _Found(requested_at, [values[key]] if key in values else [])
+                self._add_to_cache(key, found)
+                self._results.pop(key).set(found)
         except Exception as error:  # noqa: BLE001 - each caller raises it
             failed = [*keys]
             if isinstance(error, Unavailable):
@@ -102,9 +125,9 @@ class SharedLookup(Generic[Key, Value]):
             self._requests -= 1
             self._start_requests()
 
-    def _add_to_cache(self, key: Key, values: list[Value]) -> None:
+    def _add_to_cache(self, key: Key, found: _Found[Value]) -> None:
         self._cache.pop(key, None)  # a new entry must be the last one
-        self._cache[key] = time.monotonic(), values
+        self._cache[key] = found
         while len(self._cache) > self._max_cached:
             del self._cache[next(iter(self._cache))]
 
@@ -183,24 +206,23 @@ class OffsetRanges(FreshLookup[Partition, OffsetRange]):
         super().__init__(log.offset_ranges, lambda partition: partition.topic, timeout_s)
 
 
-def _wait_for(results: Mapping[Key, AsyncResult[list[Value]]], timeout_s: float) -> dict[Key, list[Value]]:
+def _wait_for(results: Mapping[Key, AsyncResult[Any]], timeout_s: float) -> dict[Key, Any]:
     """Return the results.
 
     Raises:
         KafkaUnavailable: there is no result within the timeout.
     """
     with gevent.Timeout(timeout_s, KafkaUnavailable(f"Kafka did not answer within {timeout_s:g} s.")):
-        values: dict[Key, list[Value]] = {key: _values(result) for key, result in results.items()}
+        values = {key: _result(result) for key, result in results.items()}
     take_turn()  # a thousand callers may have waited for the same result
     return values
 
 
-def _values(result: AsyncResult[list[Value]]) -> list[Value]:
+def _result(result: AsyncResult[Any]) -> Any:
     try:
-        values: list[Value] = result.get()
+        return result.get()
     except KafkasseError as error:
         raise copy.copy(error) from error  # many callers share the error, and each adds to its traceback
-    return values
 
 
 class BackgroundLookups:

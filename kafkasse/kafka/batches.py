@@ -110,7 +110,7 @@ class RecordRun(NamedTuple):
     """Records of one leader epoch in offset order, and the offset after them. `records` may be empty.
 
     Attributes:
-        cost: the work for this run, including checksums and decompression; compare MAX_COST.
+        cost: their number, plus one for each 512 bytes.
         is_last: the response has no more records of this partition.
         keeps_turn: a small batch is in memory. The caller must decode it completely before it decodes another partition.
         waits_for: the slot that the next batch waits for, or None. Until it is free, the next runs have no records.
@@ -135,7 +135,7 @@ class BatchTooLarge(Exception):
 class _Piece(NamedTuple):
     """Some records, the offset after them, and the cost of decoding them. `next_offset` is 0 if it is not known yet.
 
-    The receiver empties the list of records.
+    The receiver empties the list of records. The cost of work that returns no records is in pieces without records.
     """
 
     records: list[Record]
@@ -229,16 +229,16 @@ def decode(
             have been yielded.
     """
     run: list[Record] = []
-    first_offset, run_start, epoch, cost = offset, offset, UNKNOWN_EPOCH, 0
-    max_cost = _max_cost()
+    first_offset, run_start, epoch, cost, work = offset, offset, UNKNOWN_EPOCH, 0, 0
+    max_work = _max_cost()
     buffer = _Buffer(slots)
     had_batch = False  # whether the buffer had a batch when the last run ended
     pieces = _pieces(fetched, read_committed, max_decompressed_bytes, buffer)
 
-    def end_run(is_last: bool = False) -> RecordRun:
-        nonlocal run, run_start, cost, had_batch
-        ended = RecordRun(run, offset, epoch, cost, is_last, buffer.is_small, buffer.waits_for)
-        run, run_start, cost, had_batch = [], offset, 0, bool(buffer.data)
+    def end_run(is_last: bool = False, waits_for: BatchSlot | None = None) -> RecordRun:
+        nonlocal run, run_start, cost, work, had_batch
+        ended = RecordRun(run, offset, epoch, cost, is_last, buffer.is_small, waits_for)
+        run, run_start, cost, work, had_batch = [], offset, 0, 0, bool(buffer.data)
         return ended
 
     while True:
@@ -253,17 +253,18 @@ def decode(
             break
         if piece.epoch != epoch and offset > run_start:
             yield end_run()
-        records, next_offset, epoch, piece_cost = piece
+        records, next_offset, epoch, piece_work = piece
+        cost += piece_work if records else 0
+        work += piece_work
         if records and records[0].offset < first_offset:
             run += [record for record in records if record.offset >= first_offset]
         else:
             run += records
         records.clear()  # suspended generators refer to it, and there may be thousands of partitions
         offset = max(offset, next_offset)
-        cost += piece_cost
         # At the end of a batch, end the run, so that another partition can take the slot.
-        if cost >= max_cost or (had_batch and not buffer.data):
-            yield end_run()
+        if work >= max_work or (had_batch and not buffer.data):
+            yield end_run(waits_for=buffer.waits_for)
     yield end_run(is_last=True)
 
 
@@ -366,7 +367,8 @@ def _legacy_messages(decoder: Any, batch: memoryview, magic: int, uncompressed: 
             if has_append_time:
                 each[_LEGACY_TIMESTAMP] = batch[_LEGACY_TIMESTAMP]
             records += decoder(each, magic)
-        yield records, MAX_COST
+        yield records, _cost(len(piece), sum(map(len, piece)))
+        yield [], MAX_COST
 
 
 def _legacy_value(batch: memoryview, magic: int) -> memoryview:
@@ -415,7 +417,7 @@ def _uncompressed_records(batch: memoryview, count: int) -> Iterator[_Step]:
         try:
             piece.extend(islice(records, size))
         except Exception:  # noqa: BLE001 - decoders raise many types; for a damaged batch, the next line raises again
-            yield from _lenient_records(batch, piece, decoded)
+            yield from _lenient_records(batch, piece, decoded, bytes_per_record)
             return
         if not piece:
             return
@@ -423,14 +425,17 @@ def _uncompressed_records(batch: memoryview, count: int) -> Iterator[_Step]:
         yield piece, _cost(len(piece), len(piece) * bytes_per_record)
 
 
-def _lenient_records(batch: memoryview, piece: list[Any], decoded: int) -> Iterator[_Step]:
+def _lenient_records(batch: memoryview, piece: list[Any], decoded: int, bytes_per_record: int) -> Iterator[_Step]:
     """Yield `piece`, then the remaining records. The caller has yielded `decoded` records before `piece`."""
     skip = decoded + len(piece)
-    yield piece, MAX_COST
+    yield piece, _cost(len(piece), len(piece) * bytes_per_record)
     records = lenient_records(batch)
     while piece := list(islice(records, MAX_COST_IN_PYTHON)):
-        yield piece[skip:], MAX_COST
-        skip = max(0, skip - len(piece))
+        skipped = min(skip, len(piece))
+        del piece[:skipped]
+        skip -= skipped
+        yield piece, _cost(len(piece), len(piece) * bytes_per_record)
+        yield [], MAX_COST
 
 
 def _cost(records: int, size: int) -> int:

@@ -57,8 +57,10 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def block_bytes(codec: int, data: memoryview) -> int:
-    """Return the decompressed size of a snappy block, which can only be decompressed as a whole; 0 for all other data."""
-    return _snappy_size(data) if codec == _SNAPPY and not _has_xerial_frames(data) else 0
+    """Return the decompressed size of the largest snappy block, which can only be decompressed as a whole; else 0."""
+    if codec != _SNAPPY:
+        return 0
+    return max((_block_size(block) for block in _snappy_blocks(data)), default=0)
 
 
 def _gzip(data: memoryview, _: int) -> Iterator[bytes]:
@@ -107,8 +109,13 @@ def _zstd(data: memoryview, _: int) -> Iterator[bytes]:
 
 
 def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    if not _has_xerial_frames(data):
-        yield _snappy_block(data, max_bytes)
+    for block in _snappy_blocks(data):
+        yield _decompress_block(block, max_bytes)
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        yield data
         return
     at = _XERIAL_HEADER_BYTES
     while at < len(data):
@@ -116,17 +123,13 @@ def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         if size < 0:
             raise ValueError("a block has a negative length")
         at += _LENGTH.size
-        yield _snappy_block(data[at : at + size], max_bytes)
+        yield data[at : at + size]
         at += size
 
 
-def _has_xerial_frames(data: memoryview) -> bool:
-    return bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
-
-
-def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
+def _decompress_block(data: memoryview, max_bytes: int) -> bytes:
     """Decompress a block. Pieces are not possible, so a large block is decompressed in a thread, without the GIL."""
-    size = _snappy_size(data)
+    size = _block_size(data)
     if size > max_bytes:
         raise DecompressedTooLarge(f"{size} bytes")
     decompressed: bytes
@@ -138,7 +141,7 @@ def _snappy_block(data: memoryview, max_bytes: int) -> bytes:
     return decompressed
 
 
-def _snappy_size(data: memoryview) -> int:
+def _block_size(data: memoryview) -> int:
     """Return the decompressed size of a block. The block starts with this size as a varint: seven bits per byte."""
     size = 0
     for index, byte in enumerate(data[:5]):

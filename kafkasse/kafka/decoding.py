@@ -36,6 +36,7 @@ class DecodingQueue:
         self._slots = BatchSlots.create()
         self._runs: dict[PartitionState, Iterator[RecordRun]] = {}
         self._ready: deque[PartitionState] = deque()
+        self._keeps_turn: PartitionState | None = None  # it has a small batch in memory
         self._waiting: dict[BatchSlot, deque[PartitionState]] = {slot: deque() for slot in self._slots}
 
     def __len__(self) -> int:
@@ -60,25 +61,29 @@ class DecodingQueue:
         Return None if the queue is empty, or if the partition was discarded meanwhile.
         After the last run and after an error, the partition is not in the queue any more.
         """
-        for slot, waiting in self._waiting.items():
-            if waiting and not slot.taken:
-                self._ready.appendleft(waiting.popleft())
+        if self._keeps_turn not in self._runs:
+            for slot, waiting in self._waiting.items():
+                if waiting and not slot.taken:
+                    self._ready.appendleft(waiting.popleft())
         if not self._ready:
             return None
         state = self._ready[0]
         runs = self._runs[state]
+        self._keeps_turn = None
         result: RecordRun | CorruptRecordError | BatchTooLarge
         try:
             result = next(runs)  # may switch greenlets
         except (CorruptRecordError, BatchTooLarge) as error:
-            result = error
+            result = error.with_traceback(None)  # otherwise, the error and this frame would keep each other alive
         if self._runs.get(state) is not runs:  # it was discarded meanwhile
             return None
         if not isinstance(result, RecordRun) or result.is_last:
             del self._runs[self._ready.popleft()]
         elif result.waits_for is not None:
             self._waiting[result.waits_for].append(self._ready.popleft())
-        elif not result.keeps_turn:
+        elif result.keeps_turn:
+            self._keeps_turn = state
+        else:
             self._ready.rotate(-1)
         return state, result
 

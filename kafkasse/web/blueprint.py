@@ -8,6 +8,7 @@ handlers and sessions.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from sys import intern
@@ -300,14 +301,15 @@ class StreamService:
         """
         if request.method == "OPTIONS":
             return Response(status=204, headers={"Allow": READ_METHODS, **DEFAULT_HEADERS})
+        began_at = time.monotonic()
         self._server.check(request.environ)
         settings = self._endpoints[route.name].settings
         visitor, parsed, selection = self._parse(route, topics, parameters)
         registry = self._running_registry()
         feeds = self._get_feeds(route.cluster)
-        position = route.adapt(parsed.position, feeds.matching(route, parsed.position))
+        position = route.adapt(parsed.position, feeds.matching(route, parsed.position, began_at))
         names = position.topics
-        found = feeds.describe([name for name in names if route.allows(name)], position=position)
+        found = feeds.describe([name for name in names if route.allows(name)], position=position, since=began_at)
         route.check(names, found)
         check_id_size(route, position, found, settings)
         address = self._limits.client(request)

@@ -134,7 +134,8 @@ def test_clients_that_catch_up_on_many_partitions(
     topic, clients = cluster.create(fresh_name, SIZES.batches), SIZES.batch_readers
     worker = attack(max_fetch_bytes=max_fetch_bytes)
     produce_to_all(cluster, topic, codec, records, value_bytes)
-    with Crowd(worker.server.port, [f"/{topic}?timestamp=0"] * clients, reads=False, receive_buffer=4096):
+    paths = [f"/{topic}?timestamp=0"] * clients
+    with Crowd(worker.server.port, paths, reads=False, receive_buffer=4096) as crowd:
         gevent.sleep(SIZES.seconds)
 
         worker.is_bounded(
@@ -146,6 +147,9 @@ def test_clients_that_catch_up_on_many_partitions(
                 partitions=SIZES.batches,
             )
         )
+        for client in crowd.clients:
+            while not client.events:
+                assert client.read()
 
 
 # Clients that join the ring.

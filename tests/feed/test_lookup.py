@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import gevent
@@ -66,6 +67,38 @@ def test_collects_keys_while_a_request_is_in_flight(monkeypatch: pytest.MonkeyPa
     gevent.joinall(callers)
 
     assert [["a"], ["b", "c", "d"], ["e", "f"]] == service.requests
+
+
+def test_results_that_are_too_old_for_a_caller_are_replaced_once() -> None:
+    """Callers that need a newer result wait until the cached one expires, and then share a request."""
+    service = Service()
+    service.answer.set()
+    shared = SharedLookup(service.look_up, TIMEOUT_S, max_cached=10)
+    max_age_s = 0.1
+    shared.get(["a", "missing"], max_age_s)
+    since = time.monotonic()
+    callers = [gevent.spawn(shared.get, ["a", "missing"], max_age_s, since) for _ in range(10)]
+
+    assert [{"a": "A"}] * 10 == [each.get() for each in callers]
+    assert time.monotonic() - since > max_age_s / 2
+    assert [["a", "missing"]] * 2 == service.requests
+    assert {"a": "A"} == shared.get(["a"], max_age_s, since)
+    assert 2 == len(service.requests)
+
+
+def test_a_request_that_was_sent_too_early_does_not_count() -> None:
+    service = Service()
+    shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True, max_cached=10)
+    early = gevent.spawn(shared.get, ["a"])
+    gevent.sleep(0)
+    gevent.sleep(0)
+    assert [["a"]] == service.requests
+    late = gevent.spawn(shared.get, ["a"], 0.01, time.monotonic())
+    gevent.sleep(0)
+    service.answer.set()
+
+    assert {"a": "A"} == early.get() == late.get()
+    assert [["a"], ["a"]] == service.requests
 
 
 def test_a_failure_is_shared_with_the_callers_that_waited() -> None:

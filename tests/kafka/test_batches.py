@@ -322,7 +322,7 @@ def test_decodes_a_header_name_that_is_not_utf8_in_a_large_batch():
     """The records before it are returned once, and the slow decoder works in pieces too."""
     builder = MemoryRecordsBuilder(2, NO_CODEC, 1 << 20)
     for number in range(5000):
-        builder.append(1000, None, b"x", [("name" if number == 3000 else "more", b"1")])
+        builder.append(1000, None, b"x", [("name" if number == 3210 else "more", b"1")])
     builder.close()
     data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
     data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import tracemalloc
+import weakref
 from collections import Counter
 
+import gevent
 import pytest
 import snappy
 from kafka.errors import CorruptRecordError
@@ -26,7 +29,7 @@ VALUE = b"x" * 1000
 SMALL, MEDIUM, LARGE = 100, 800, 3000  # records in a batch
 
 
-def fetched(data: bytes) -> PartitionData:
+def fetched(data: bytes | memoryview) -> PartitionData:
     return PartitionData(b"t", 0, 0, memoryview(data), (), None)
 
 
@@ -78,9 +81,11 @@ def legacy_batches(count: int, records: int) -> bytes:
     return data
 
 
-def as_snappy_block(data: bytes) -> bytes:
-    """Compress an uncompressed batch as librdkafka does: without Java's framing."""
-    compressed = bytearray(data[:61] + snappy.compress(data[61:]))
+def as_snappy_block(data: bytes, is_framed: bool) -> bytes:
+    """Compress an uncompressed batch as one block: as librdkafka does, or with Java's framing."""
+    block = snappy.compress(data[61:])
+    frame = b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, len(block)) if is_framed else b""
+    compressed = bytearray(data[:61] + frame + block)
     compressed[8:12] = struct.pack(">i", len(compressed) - 12)
     compressed[21:23] = struct.pack(">h", SNAPPY)
     compressed[17:21] = struct.pack(">I", calc_crc32c(bytes(compressed[21:])))
@@ -93,8 +98,13 @@ def turns(runs: list[tuple[int, int]]) -> list[int]:
     return [number for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1]]
 
 
+@pytest.mark.parametrize("decoder", ["compiled", "plain"])
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_returns_all_records_of_batches_of_all_sizes_in_order(queue: DecodingQueue, codec: int) -> None:
+def test_returns_all_records_of_batches_of_all_sizes_in_order(
+    queue: DecodingQueue, codec: int, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if decoder == "plain":
+        monkeypatch.setattr("kafkasse.kafka.batches.CompiledDecoder", None)
     sizes = [SMALL, LARGE, MEDIUM, 1, LARGE, MEDIUM]
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
     data = b"".join(batch(at, *[VALUE] * size, codec=codec) for at, size in zip(starts, sizes, strict=True))
@@ -150,17 +160,48 @@ def test_batches_in_old_formats_take_turns(queue: DecodingQueue) -> None:
     assert [0, 1, 2] * 3 == turns(steps(queue))
 
 
+@pytest.mark.parametrize("is_framed", [False, True])
 def test_a_snappy_block_is_not_decompressed_before_it_has_the_slot(
-    queue: DecodingQueue, monkeypatch: pytest.MonkeyPatch
+    queue: DecodingQueue, monkeypatch: pytest.MonkeyPatch, is_framed: bool
 ) -> None:
     """A block can only be decompressed as a whole, so it would take up memory for nothing."""
     decompressed = []
     uncompress = snappy.uncompress
     monkeypatch.setattr(snappy, "uncompress", lambda data: decompressed.append(uncompress(data)) or decompressed[-1])
-    fill(queue, *[as_snappy_block(batch(0, *[VALUE] * LARGE))] * 3)
+    fill(queue, *[as_snappy_block(batch(0, *[VALUE] * LARGE), is_framed)] * 3)
 
     assert [0, 1, 2] == turns(steps(queue))
     assert 3 == len(decompressed)
+
+
+@pytest.mark.parametrize("action", ["discard", "replace"])
+def test_a_partition_may_be_discarded_while_a_thread_decompresses(queue: DecodingQueue, action: str) -> None:
+    """Its records are not returned, and another partition gets the slot."""
+    data = as_snappy_block(batch(0, *[VALUE] * LARGE), False)
+    first, _ = fill(queue, data, data)
+    late = gevent.spawn(queue.next_run)
+    gevent.sleep(0)
+    assert not late.ready()
+    assert [first] == queue.discard([first.partition])
+    if action == "replace":
+        queue.append(first, fetched(data))
+
+    assert late.get() is None
+    assert ([1, 0] if action == "replace" else [1]) == turns(steps(queue))
+
+
+@pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("records", [1, SMALL, MEDIUM, LARGE])
+def test_the_cost_of_a_run_is_that_of_its_records(queue: DecodingQueue, records: int, codec: int) -> None:
+    """Waiting and decompression do not count. Otherwise, poll() would return only a few records at a time."""
+    fill(queue, *[batches(2, records, codec)] * 3, legacy_batches(2, records))
+    while queue:
+        found = queue.next_run()
+        assert found is not None
+        run = found[1]
+        assert isinstance(run, RecordRun)
+        assert run.cost <= 4 * len(run.records)  # one for each record, and at most three for its bytes
+        assert bool(run.cost) == bool(run.records)
 
 
 def test_a_small_batch_is_decoded_in_one_turn(queue: DecodingQueue) -> None:
@@ -241,3 +282,24 @@ def test_a_partition_that_cannot_be_decoded_leaves_the_queue(
 
     assert {0: SMALL, 1: LARGE} == records
     assert [(0, error)] == errors
+
+
+@pytest.mark.parametrize("data", [b"\0" * 100, batches(1, 2 * MAX_BYTES // len(VALUE))], ids=["damaged", "too-large"])
+def test_an_error_does_not_keep_the_response_in_memory(data: bytes) -> None:
+    """A reference cycle would keep it until the next garbage collection, which is rare."""
+    response = Response(data)
+    gone = weakref.ref(response)
+    queue = DecodingQueue(True, MAX_BYTES)
+    queue.append(PartitionState(Partition("t", 0)), fetched(memoryview(response)))
+    del response
+    gc.disable()
+    try:
+        while queue:
+            queue.next_run()
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+class Response(bytearray):
+    """Supports weak references."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import gevent
 import pytest
 from flask.testing import FlaskClient
 
@@ -100,3 +102,22 @@ def test_rejects_a_partition_that_does_not_exist(current: FlaskClient, path: str
 
     for answer in (current.get, current.head):
         assert 400 == answer(path, headers={"Last-Event-ID": last_event_id}).status_code
+
+
+def test_invented_event_ids_do_not_cause_more_requests_to_kafka(
+    log: MemoryLog, current: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten clients with other topic IDs and an invented topic cause one list and one description, like other clients."""
+    calls = Counter[str]()
+    for name in ("describe", "topic_names"):
+        original = getattr(log, name)
+        monkeypatch.setattr(
+            log, name, lambda *args, name=name, original=original: calls.update([name]) or original(*args)
+        )
+    topics = [{"topic": name, "partition": 0, "offset": 0, "topic_id": "invented"} for name in ("t", "t9")]
+    headers = {"Last-Event-ID": json.dumps(topics)}
+    assert 200 == current.head("/streams/whole").status_code
+    clients = [gevent.spawn(current.head, "/streams/whole", headers=headers) for _ in range(10)]
+
+    assert {200} == {each.get().status_code for each in clients}
+    assert {"topic_names": 2, "describe": 2} == calls
