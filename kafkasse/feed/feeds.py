@@ -126,7 +126,7 @@ class Feeds:
     def topic_names(self, max_age_s: float = MAX_DESCRIPTION_AGE_S, since: float = 0.0) -> set[str]:
         """Return the names of all topics that we may read. A cached result may be `max_age_s` seconds old.
 
-        If it was requested before `since`, wait until it is that old, and return a newer one.
+        If the cached result was requested before `since`, wait until it expires, and return a newer one.
 
         Raises:
             Unavailable: the cluster does not answer.
