@@ -42,6 +42,9 @@ MAX_CUTS = 6
 MAX_DELAY_S = 20.0  # of a record; generous, because all clients and servers share the cores
 MAX_BEHIND_S = 2.0  # of a server's tail
 MAX_CONNECTIONS = 25  # of an impatient client: a broken server may end every stream
+# Of an impatient client: a broken server may repeat its records forever. Each read takes time in proportion to the body, so
+# a few such clients would occupy the whole test process.
+MAX_BODY_BYTES = 1_000_000
 LINES = "application/x-ndjson"
 END = b"end"  # the key of the last record of each partition
 
@@ -349,7 +352,8 @@ class Scenario:
                 return True
             waited_s = time.monotonic() - self._written_at
             is_over = waited_s > PATIENCE_S or (waited_s > 0 and body.endswith(silence))
-            return not patient and (is_over or len(recorder.connections) > MAX_CONNECTIONS)
+            is_flooded = len(body) > MAX_BODY_BYTES or len(recorder.connections) > MAX_CONNECTIONS
+            return not patient and (is_over or is_flooded)
 
         return enough
 
