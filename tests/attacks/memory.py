@@ -12,6 +12,7 @@ IDLE_WORKER_BYTES = 72 * MIB
 RESERVE_BYTES = 24 * MIB
 STREAM_BYTES = 24 * KIB
 PARTITION_BYTES = 8 * KIB
+CURSOR_PARTITION_BYTES = 4 * KIB
 CHUNKS_PER_STALLED_CLIENT = 2
 FETCHES_PER_CURSOR = 3
 MIN_CURSOR_BYTES = 3 * MIB
@@ -53,5 +54,5 @@ def growth(load: Load, settings: Mapping[str, Any]) -> int:
         + load.stalled * CHUNKS_PER_STALLED_CLIENT * chunk
         + cursors * max(FETCHES_PER_CURSOR * fetch, MIN_CURSOR_BYTES)
         + min(load.large_batches, cursors) * limits["max_decompressed_bytes"]
-        + load.partitions * PARTITION_BYTES
+        + load.partitions * (PARTITION_BYTES + cursors * CURSOR_PARTITION_BYTES)
     )

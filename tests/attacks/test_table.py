@@ -65,6 +65,7 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
             f" but at least {memory.MIN_CURSOR_BYTES // memory.MIB} MiB",
         ),
         ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),
+        ("partition of a cursor", f"{memory.CURSOR_PARTITION_BYTES // memory.KIB} KiB"),
     ):
         assert f"| {term} | {size} |" in text
 
