@@ -164,7 +164,7 @@ class _Buffer:
     @property
     def is_small(self) -> bool:
         """Whether there is a batch that needs no slot."""
-        return bool(self.data) and self._slot is None and self.waits_for is None
+        return bool(self.data) and self._slot is None
 
     def fill(self, header: memoryview, codec: int, data: memoryview, max_bytes: int) -> Iterator[_Step]:
         """Set `data` to the header and the decompressed batch. Yield no records.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 import pytest
@@ -79,61 +79,64 @@ def _drip(client: Any) -> None:
 
 # A batch in each of many partitions.
 
-BATCHES = pytest.mark.parametrize(
-    ("codec", "records", "value_bytes"),
-    [(ZSTD, 20_000, 0), (ZSTD, 90, 10_000), (ZSTD, 400, 10_000), (UNCOMPRESSED, 20_000, 0)],
+
+class Records(NamedTuple):
+    """The records of one batch."""
+
+    codec: int
+    count: int
+    value_bytes: int
+
+    @property
+    def is_large(self) -> bool:
+        return self.count * self.value_bytes > MB
+
+    def produce_to_all(self, cluster: Cluster, topic: str) -> None:
+        """Append the batch to each partition."""
+        values = [(None, b'{"n":%d,"x":"%b"}' % (n, b"x" * self.value_bytes)) for n in range(self.count)]
+        batch = encode_batch(values, self.codec)
+        for partition in range(SIZES.batches):
+            produce_batch(cluster.bootstrap_servers, topic, partition, batch)
+
+
+RECORDS = pytest.mark.parametrize(
+    "records",
+    [Records(ZSTD, 20_000, 0), Records(ZSTD, 90, 10_000), Records(ZSTD, 400, 10_000), Records(UNCOMPRESSED, 20_000, 0)],
     ids=["tiny", "medium", "large", "uncompressed"],
 )
 
 
-def produce_to_all(cluster: Cluster, topic: str, codec: int, records: int, value_bytes: int) -> None:
-    values = [(None, b'{"n":%d,"x":"%b"}' % (n, b"x" * value_bytes)) for n in range(records)]
-    batch = encode_batch(values, codec)
-    for partition in range(SIZES.batches):
-        produce_batch(cluster.bootstrap_servers, topic, partition, batch)
-
-
-@BATCHES
+@RECORDS
 def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
-    attack: Callable[..., Attack],
-    cluster: Cluster,
-    fresh_name: str,
-    measured: dict[str, Any],
-    codec: int,
-    records: int,
-    value_bytes: int,
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], records: Records
 ) -> None:
     """One fetch contains many batches. Only a few of them are in memory after decompression."""
     topic = cluster.create(fresh_name, SIZES.batches)
     worker = attack()
     with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
-        produce_to_all(cluster, topic, codec, records, value_bytes)
-        crowd.wait(lambda client: client.events >= records * SIZES.batches, SIZES.wait_s)
+        records.produce_to_all(cluster, topic)
+        crowd.wait(lambda client: client.events >= records.count * SIZES.batches, SIZES.wait_s)
 
         measured["events"] = crowd.clients[0].events
-        worker.is_bounded(
-            Load(streams=1, stalled=1, large_batches=int(records * value_bytes > MB), partitions=SIZES.batches)
-        )
-        assert records * SIZES.batches == crowd.clients[0].events
+        worker.is_bounded(Load(streams=1, stalled=1, large_batches=int(records.is_large), partitions=SIZES.batches))
+        assert records.count * SIZES.batches == crowd.clients[0].events
 
 
 @pytest.mark.parametrize("max_fetch_bytes", [65_536, DEFAULTS["max_fetch_bytes"]])
-@BATCHES
+@RECORDS
 def test_clients_that_catch_up_on_many_partitions(
     attack: Callable[..., Attack],
     cluster: Cluster,
     fresh_name: str,
     measured: dict[str, Any],
-    codec: int,
-    records: int,
-    value_bytes: int,
+    records: Records,
     max_fetch_bytes: int,
 ) -> None:
     """The same for clients that start at the first record, but do not read."""
     topic, clients = cluster.create(fresh_name, SIZES.batches), SIZES.batch_readers
     worker = attack(max_fetch_bytes=max_fetch_bytes)
-    produce_to_all(cluster, topic, codec, records, value_bytes)
+    records.produce_to_all(cluster, topic)
     # Kafka itself needs seconds to find timestamps in so many batches.
     position = ",".join(f'{{"topic":"{topic}","partition":{each},"offset":0}}' for each in range(SIZES.batches))
     start = f"Last-Event-ID: [{position}]"
@@ -145,7 +148,7 @@ def test_clients_that_catch_up_on_many_partitions(
                 streams=clients,
                 stalled=clients,
                 catching_up=clients,
-                large_batches=clients if records * value_bytes > MB else 0,
+                large_batches=clients if records.is_large else 0,
                 partitions=SIZES.batches,
             )
         )

@@ -28,6 +28,7 @@ from tests.history.scenario import (
     END,
     HEARTBEAT_S,
     MAX_BEHIND_S,
+    MAX_BODY_BYTES,
     MAX_DELAY_S,
     PATIENCE_S,
     TIMEOUT_S,
@@ -201,7 +202,8 @@ class Gateway:
             body = bytes(recorder.body or (recorder.connections[-1].body if recorder.connections else b""))
             if last_id(body, recorder.last_id) is not None:
                 began.set()
-            if time.monotonic() > self._written_at + PATIENCE_S and not is_patient:
+            is_over = time.monotonic() > self._written_at + PATIENCE_S or len(body) > MAX_BODY_BYTES
+            if is_over and not is_patient:
                 return True
             marks = {self._end_mark(*each) for each in self._contents(visitor)}
             received.update(mark for mark in marks if mark[:-1] in kept_part(body))

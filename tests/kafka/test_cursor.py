@@ -43,6 +43,7 @@ SOON_S = 5.0
 TURNS, TURN_S = 20, 0.001  # gevent reads sockets only if a turn is longer than 0 s
 CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
 LARGE = b"x" * 600_000  # more than half of max_fetch_bytes: the cursor fetches ahead
+MAX_RECORDS = MAX_POLL_COST  # small records; poll() returns at most about this many
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def fetched_ahead(broker: FakeBroker, cursor: KafkaCursor) -> tuple[bytes, bytes
     first = start_poll(cursor)
     broker.next_fetch().respond(partition_data(0, batch(0, b"x" * 900_000)))
     first.get()
-    many, few = batch(1, *[b"y" * 300] * MAX_POLL_COST), batch(0, b"a", b"b")
+    many, few = batch(1, *[b"y" * 300] * MAX_RECORDS), batch(0, b"a", b"b")
     broker.next_fetch().respond(partition_data(0, many), partition_data(1, few))
     await_response(cursor)
     return many, few
@@ -163,7 +164,7 @@ def test_returns_records_once_while_the_topic_grows(cluster, opened):
     if broker.pending_fetches:  # the same request again
         broker.next_fetch().respond(partition_data(0, many), partition_data(1, few + batch(2, b"c")))
         await_response(cursor)
-    found += poll_until(cursor, lambda batches: MAX_POLL_COST == len(offsets(found + batches)))
+    found += poll_until(cursor, lambda batches: MAX_RECORDS == len(offsets(found + batches)))
     last = start_poll(cursor)
     broker.next_fetch().respond(partition_data(1, batch(2, b"c") + batch(3, b"d")))
     found += last.get()
@@ -179,9 +180,9 @@ def test_keeps_a_response_until_its_last_record_is_returned(cluster, opened):
     found = cursor.poll(POLL_TIMEOUT_S)
     run_event_loop()
     if broker.pending_fetches:  # the same request again
-        broker.next_fetch().respond(partition_data(0, many + batch(MAX_POLL_COST + 1, b"new")), partition_data(1, few))
+        broker.next_fetch().respond(partition_data(0, many + batch(MAX_RECORDS + 1, b"new")), partition_data(1, few))
         await_response(cursor)
-    found += poll_until(cursor, lambda batches: MAX_POLL_COST == len(offsets(found + batches)))
+    found += poll_until(cursor, lambda batches: MAX_RECORDS == len(offsets(found + batches)))
 
     assert [0, 1] == offsets(found, 1)
 
@@ -190,7 +191,7 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
     """A tail fetches the other partitions between two polls, and later the busy one again."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     poll = start_poll(cursor)
-    large = batch(0, *[b"x"] * 4 * MAX_POLL_COST)
+    large = batch(0, *[b"x"] * 4 * MAX_RECORDS)
     broker.next_fetch().respond(partition_data(0, large), partition_data(1), session=SESSION_ID)
     found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
     meanwhile = broker.next_fetch()
@@ -198,7 +199,7 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
     await_response(cursor)
     found += cursor.poll(POLL_TIMEOUT_S)
     during = offsets(found, 1), len(offsets(found))
-    found += poll_until(cursor, lambda batches: 4 * MAX_POLL_COST == len(offsets(found + batches)))
+    found += poll_until(cursor, lambda batches: 4 * MAX_RECORDS == len(offsets(found + batches)))
     start_poll(cursor)
     fetch = broker.next_fetch()
     while 0 not in fetch.offsets:  # sent while the large batch was decoded
@@ -207,16 +208,16 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
 
     assert ([0], {}) == (meanwhile.forgotten, meanwhile.offsets)
     assert [0] == during[0]
-    assert during[1] < 4 * MAX_POLL_COST
-    assert list(range(4 * MAX_POLL_COST)) == offsets(found)
-    assert 4 * MAX_POLL_COST == fetch.offsets[0]
+    assert during[1] < 4 * MAX_RECORDS
+    assert list(range(4 * MAX_RECORDS)) == offsets(found)
+    assert 4 * MAX_RECORDS == fetch.offsets[0]
 
 
 def test_leader_may_change_while_a_large_batch_is_decoded(cluster, opened):
     """The new leader returns records that the cursor has decoded meanwhile. No record is returned twice or lost."""
     (broker, other), cursor = cluster.brokers, opened(0, tail=True)
     poll = start_poll(cursor)
-    values = [b"%d" % number for number in range(4 * MAX_POLL_COST)]
+    values = [b"%d" % number for number in range(4 * MAX_RECORDS)]
     broker.next_fetch().respond(partition_data(0, batch(0, *values)), session=SESSION_ID)
     found = poll.get()
     cluster.topics["t"].leaders[0] = 1
@@ -242,7 +243,7 @@ def test_large_batch_may_be_discarded_while_it_is_decoded(cluster, opened, actio
     """Another greenlet may close the cursor, remove the partition or move it, between any two pieces."""
     (broker, _), cursor = cluster.brokers, opened(0, tail=True)
     poll = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(0, batch(0, *[b"x"] * 4 * MAX_POLL_COST)), session=SESSION_ID)
+    broker.next_fetch().respond(partition_data(0, batch(0, *[b"x"] * 4 * MAX_RECORDS)), session=SESSION_ID)
     poll.get()
     late = start_poll(cursor)  # has begun to decode when take_turn() switches greenlets
     gevent.sleep(0)
@@ -661,13 +662,13 @@ def test_partitions_take_turns(cluster, opened):
     """A busy partition does not delay the records of a quiet one in the same response."""
     (broker, _), cursor = cluster.brokers, opened(0, 0, tail=True)
     poll = start_poll(cursor)
-    many = b"".join(batch(at, *[b"x"] * MAX_POLL_COST) for at in range(0, 4 * MAX_POLL_COST, MAX_POLL_COST))
+    many = b"".join(batch(at, *[b"x"] * MAX_RECORDS) for at in range(0, 4 * MAX_RECORDS, MAX_RECORDS))
     broker.next_fetch().respond(partition_data(0, many), partition_data(1, batch(0, b"a")), session=SESSION_ID)
 
     found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
 
     assert [0] == offsets(found, 1)
-    assert len(offsets(found, 0)) <= 2 * MAX_POLL_COST
+    assert len(offsets(found, 0)) <= 2 * MAX_RECORDS
 
 
 # Reconnecting and leaders
