@@ -11,6 +11,7 @@ const MAX_WAIT_MS = 300_000; // a cap on `retry:` and Retry-After: a wrong value
 const TIMEOUT_MS = 60_000; // heartbeats are more frequent, so a connection that is silent for longer is dead
 const SUSPECT_MS = 10_000; // after a change of the network, a connection that is silent for this long is dead
 const WATCH_MS = 2000;
+const SETTLE_MS = 3000; // a new leader reaches the positions of the other tabs within this time
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
 const MAX_BEHIND = 10_000; // events that wait for a slow tab
@@ -19,7 +20,6 @@ const MAX_RECENT_CHARS = 2 ** 20;
 const MAX_KEYS = 10_000; // rows that the leader keeps for tabs that open later
 const TEMPORARY = [408, 425, 429];
 
-/** The stream cannot continue, and a retry would not help. `problem` is the server's error object (RFC 9457), if any. */
 export class StreamError extends Error {
   name = "StreamError";
 
@@ -68,6 +68,7 @@ export class Stream {
   #leads = false;
   #connection = null;
   #heardAt = 0;
+  #openedAt = 0; // Infinity until a new leader is connected
   #failures = 0;
   #refreshed = false;
   #opened = false;
@@ -103,7 +104,6 @@ export class Stream {
     return this.#closing.signal.aborted;
   }
 
-  /** Call the handler of each event's type. Returns when the stream is closed; rejects with StreamError or a handler's error. */
   async run(handlers) {
     for await (const event of this) await handlers[event.type]?.(event);
   }
@@ -131,7 +131,6 @@ export class Stream {
     }
   }
 
-  /** Store the position of an event that is processed, before the next event is requested. */
   async commit({ id }) {
     if (!id || id === this.#position) return;
     this.#position = id;
@@ -146,7 +145,6 @@ export class Stream {
     this.#options.onState?.({ state: "closed" });
   }
 
-  /** Retry now instead of at the end of the wait. Replaces a connection that is silent, for example after a network change. */
   retry() {
     if (!this.#leads) return this.#channel?.postMessage({ retry: true });
     this.#skipsWait = true;
@@ -196,6 +194,7 @@ export class Stream {
       this.#isFollowed ||= pending.length > 0; // Followers wait for the lock.
     }
     this.#leads = this.#joined = true;
+    this.#openedAt = Infinity;
     signal.addEventListener("abort", () => {
       this.#leads = false;
       this.#connection?.abort();
@@ -231,14 +230,14 @@ export class Stream {
     const watch = setInterval(() => Date.now() - this.#heardAt > silence && controller.abort(), Math.min(WATCH_MS, silence));
     try {
       const response = await this.#request(controller.signal);
-      const openedAt = Date.now();
+      this.#openedAt = Date.now();
       this.#opened = true;
       this.#refreshed = false;
       this.#setState({ state: "open" });
       try {
         await this.#read(response.body, signal);
       } finally {
-        if (Date.now() - openedAt > MAX_BACKOFF_MS) this.#failures = 0;
+        if (Date.now() - this.#openedAt > MAX_BACKOFF_MS) this.#failures = 0;
       }
     } finally {
       clearInterval(watch);
@@ -362,7 +361,7 @@ export class Stream {
   #join() {
     this.#joined = false;
     this.#received = this.#inbox.at(-1)?.id || this.#taken;
-    this.#channel.postMessage({ join: this.#tab });
+    this.#channel.postMessage({ join: this.#tab, after: this.#received });
   }
 
   #receive(message) {
@@ -370,7 +369,7 @@ export class Stream {
     if (sync === this.#tab) this.#synced?.();
     if (join) this.#isFollowed = true;
     if (this.#leads) {
-      if (join) this.#welcome(join);
+      if (join) this.#welcome(message);
       if (retry) this.retry();
     } else if (to === this.#tab) {
       this.#adopt(message);
@@ -378,7 +377,7 @@ export class Stream {
       this.#join(); // The previous leader closed before it responded.
     } else if (problem) {
       this.#fail(problem);
-    } else if (this.#joined && state) {
+    } else if (state) {
       this.#setState(state);
     } else if (this.#joined && event) {
       this.#accept(event);
@@ -389,7 +388,10 @@ export class Stream {
     }
   }
 
-  #welcome(to) {
+  #welcome({ join: to, after }) {
+    // If all tabs were reloaded, this leader may be behind the tab. It then reaches the tab's position soon.
+    const isKnown = !after || after === this.#received || this.#recent.some(({ id }) => id === after);
+    if (!isKnown && Date.now() - this.#openedAt < SETTLE_MS) return setTimeout(() => this.#receive({ join: to, after }), 50);
     this.#channel.postMessage({ to, rows: this.#rows, recent: this.#recent, id: this.#received, state: this.#state });
   }
 

@@ -42,6 +42,8 @@ new Stream("stream", { shared: true, store }).run({ message: ({ id }) => add(id)
 </script>
 """
 
+LOCKS = "return navigator.locks.query().then(({ held, pending }) => held.length + pending.length)"
+
 
 class Site:
     """The page, and a stream of numbers from 1 that continues after the number in Last-Event-ID.
@@ -49,11 +51,14 @@ class Site:
     Attributes:
         streams: how many streams are open.
         end: the last number; None while there is none.
+        opens: set unless streams that are requested have to wait.
     """
 
     def __init__(self) -> None:
         self.streams = 0
         self.end: int | None = None
+        self.opens = threading.Event()
+        self.opens.set()
         self._began_s = time.monotonic()
         app = Flask("tabs")
         app.add_url_rule("/", "page", lambda: PAGE)
@@ -76,6 +81,7 @@ class Site:
         self._server.server_close()
 
     def _stream(self) -> Response:
+        self.opens.wait()
         start = int(request.headers.get("Last-Event-ID") or self.newest)
         return Response(self._events(start), content_type="text/event-stream")
 
@@ -115,6 +121,17 @@ def wait_for_more(browser: Any, count: int = 5) -> None:
     """Wait until each frame has received more numbers."""
     wanted = {name: len(seen(browser, name)) + count for name in FRAMES}
     wait_until(lambda: all(len(seen(browser, name)) >= wanted[name] for name in FRAMES))
+
+
+def add_frame(browser: Any, name: str) -> None:
+    """Add a frame to a page. Wait until it leads, or waits until it can lead."""
+    before = browser.execute_script(LOCKS)
+    browser.execute_script(
+        "const [id, src] = arguments; document.body.append(Object.assign(document.createElement('iframe'), { id, src }))",
+        name,
+        f"frame?{name}",
+    )
+    wait_until(lambda: browser.execute_script(LOCKS) > before)
 
 
 def check(browser: Any, site: Site) -> None:
@@ -158,3 +175,19 @@ def test_a_page_that_was_left_resumes_when_the_user_goes_back(
     wait_until(lambda: any_browser.execute_script("return document.title") == "tabs")
 
     check(any_browser, site)
+
+
+def test_a_frame_that_is_ahead_of_the_connected_one_receives_each_event_once(
+    any_browser: webdriver.Chrome | Firefox, site: Site
+) -> None:
+    """If all frames are loaded again, the one that connects may have received fewer events than the others."""
+    any_browser.get(site.url + "other")
+    site.opens.clear()
+    for name, position in zip(FRAMES, ("10", "20", "30"), strict=True):
+        any_browser.execute_script("sessionStorage.setItem(`position ${arguments[0]}`, arguments[1])", name, position)
+        add_frame(any_browser, name)
+    wait_until(lambda: site.newest > 30)
+    site.opens.set()
+
+    check(any_browser, site)
+    assert ["11", "21", "31"] == [seen(any_browser, name)[0] for name in FRAMES]
