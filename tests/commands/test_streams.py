@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kafkasse.commands import main
+from kafkasse.server import runtime
 from tests.support.client import Client, fetch
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -81,8 +82,8 @@ def test_names_the_server_of_each_stream(server: Server, tmp_path: Path, capsys:
 
 def test_names_a_worker_that_does_not_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """The list contains the other worker's streams. stderr names the process ID of the silent one. The exit code is 1."""
+    wait_until(lambda: [2] == [len(runtime.sockets(folder)) for folder in runtime.folders()])
     clients = [Client(server.port, "/t").ready() for _ in range(8)]
-    wait_until(lambda: len(server.workers()) == 2)
     assert 0 == main(["streams", "--json"])
     owners = {each["id"]: int(each["id"].partition("-")[0]) for each in map(json.loads, _lines(capsys))}
     stopped, running = server.workers()
