@@ -98,14 +98,20 @@ class Cluster:
 
     def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:
         """Append records in one transaction, and commit or abort it."""
-        producer = KafkaProducer(**self._settings, transactional_id=f"{topic}-writer")
-        producer.init_transactions()
+        producer = self._transactional_producer(topic)
         producer.begin_transaction()
         for value in values:
             producer.send(topic, value, partition=0)
         producer.flush()
         _ = producer.commit_transaction() if commit else producer.abort_transaction()
         producer.close()
+        # Kafka writes the marker after it has answered, and accepts the next producer when the marker is written.
+        self._transactional_producer(topic).close()
+
+    def _transactional_producer(self, topic: str) -> KafkaProducer:
+        producer = KafkaProducer(**self._settings, transactional_id=f"{topic}-writer")
+        producer.init_transactions()
+        return producer
 
     def compressed(self, topic: str, codec: str, *values: bytes) -> None:
         """Append records in one compressed batch."""
