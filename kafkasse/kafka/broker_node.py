@@ -42,7 +42,7 @@ class BrokerNode:
     Args:
         broker: the broker.
         pool: provides connections to it.
-        options: the fields that all requests share.
+        options: the fields that all requests share. fetch() may lower `max_bytes`.
         use_session: keep a fetch session, so that requests name only partitions that have changed.
         timeout_s: how long to wait for a response, in addition to `options.max_wait_ms`.
         on_response: called in the event loop with each response. It must not block.
@@ -79,6 +79,7 @@ class BrokerNode:
         self._connection: Connection | None = None
         self._is_fetching = False
         self._may_redirect = False
+        self._max_bytes = 0
         self._version = 0  # of the last request
         self._received_bytes = 0  # of the response, when its progress was checked
         response_timeout_s = options.max_wait_ms / 1000 + timeout_s
@@ -122,16 +123,17 @@ class BrokerNode:
         """Request a partition at its new offset, and after all others, so that each gets its share of a response."""
         self._partitions[state.partition] = self._changed[state.partition] = self._partitions.pop(state.partition)
 
-    def fetch(self, may_redirect: bool) -> None:
+    def fetch(self, may_redirect: bool, max_bytes: int) -> None:
         """Send a request, unless one is in flight or there is nothing to read. Opening a connection does not block.
 
         Args:
             may_redirect: send our rack, so that the broker may name a nearer replica instead of returning records.
+            max_bytes: the maximum size of the response. If the next batch is larger, the broker returns only this batch.
         """
         if not self._partitions or self._is_fetching:
             return
         self._is_fetching = True
-        self._may_redirect = may_redirect
+        self._may_redirect, self._max_bytes = may_redirect, max_bytes
         if self._connection is not None:
             self._send_or_fail(self._connection)
         elif (idle := self._pool.take_idle(self.broker)) is not None:
@@ -218,7 +220,7 @@ class BrokerNode:
         # A partition that was removed and added again must not be in both lists: the protocol does not define the result.
         forgotten = [name for name in self._forgotten if name not in self._requested]
         self._changed, self._forgotten = {}, []
-        options = self._options if self._may_redirect else self._options.without_rack()
+        options = self._options.of_request(self._may_redirect, self._max_bytes)
         body = encode_request(version, options, self._session, partitions, forgotten)
         self._received_bytes = 0
         self._response_timer.again(self._check_progress, connection)

@@ -49,7 +49,7 @@ MAX_METADATA_LAG_S = 5.0
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_POLL_COST = 2 * MAX_COST  # poll() returns at most about 2,000 records or 1 MiB
-MAX_PENDING_PARTITIONS = 16  # a tail fetches more only while at most this many partitions have records to decode
+MAX_UNDECODED_FETCHES = 1.5  # a tail fetches more while the responses to decode are at most this often max_fetch_bytes
 MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
 BATCH_TOO_LARGE = "too large when decompressed"
 
@@ -276,7 +276,7 @@ class KafkaCursor:
     def _fetch_others(self) -> None:
         """Fetch the other partitions while large batches are being decoded."""
         self._process_responses()
-        if len(self._undecoded) <= MAX_PENDING_PARTITIONS:
+        if self._undecoded.response_bytes <= MAX_UNDECODED_FETCHES * self._options.fetch.max_bytes:
             for state in self._undecoded:
                 if (node := self._nodes_of.get(state.partition)) is not None:
                     node.pause(state)
@@ -316,7 +316,7 @@ class KafkaCursor:
         # After a large response there are probably more records. At the end of the log, do not fetch ahead: if no request is
         # in flight when the cursor is closed, its connection can be reused at once.
         record_bytes = sum(len(each.records) for each in response.partitions)
-        self._fetches_ahead = not self._options.tail and record_bytes > self._options.fetch.max_bytes // 2
+        self._fetches_ahead = not self._options.tail and record_bytes > self._max_bytes_per_node() // 2
         failed: defaultdict[tuple[str, type[kafka_errors.KafkaError]], list[PartitionState]] = defaultdict(list)
         for state, data in node.match(response):
             if data.error_code != _SUCCESS or data.diverging is not None:
@@ -365,8 +365,13 @@ class KafkaCursor:
             self._is_refreshing = True
             gevent.spawn(self._refresh_leaders)
         may_redirect = time.monotonic() >= self._replicas_allowed_at
+        max_bytes = self._max_bytes_per_node()
         for node in list(self._nodes.values()):
-            node.fetch(may_redirect)
+            node.fetch(may_redirect, max_bytes)
+
+    def _max_bytes_per_node(self) -> int:
+        """Return the maximum size of a response. Together, the responses of all brokers have at most `fetch.max_bytes`."""
+        return self._options.fetch.max_bytes // max(1, len(self._nodes))
 
     def _refresh_leaders(self) -> None:
         """Find leaders for the partitions without one whose backoff is over."""

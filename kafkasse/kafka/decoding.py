@@ -35,6 +35,7 @@ class DecodingQueue:
         self._max_decompressed_bytes = max_decompressed_bytes
         self._slots = BatchSlots.create()
         self._runs: dict[PartitionState, Iterator[RecordRun]] = {}
+        self._fetched: dict[PartitionState, memoryview] = {}  # the compressed records, a part of a response
         self._ready: deque[PartitionState] = deque()
         self._keeps_turn: PartitionState | None = None  # it has a small batch in memory
         self._waiting: dict[BatchSlot, deque[PartitionState]] = {slot: deque() for slot in self._slots}
@@ -48,9 +49,16 @@ class DecodingQueue:
     def __contains__(self, state: object) -> bool:
         return state in self._runs
 
+    @property
+    def response_bytes(self) -> int:
+        """The size of the responses in memory. A response is in memory until its last partition is decoded."""
+        responses = {id(each.obj): memoryview(each.obj).nbytes for each in self._fetched.values()}
+        return sum(responses.values())
+
     def append(self, state: PartitionState, fetched: PartitionData) -> None:
         """Add a partition, which must not be in the queue, and its fetched records."""
         self._ready.append(state)
+        self._fetched[state] = fetched.records
         self._runs[state] = decode(
             fetched, state.offset, self._read_committed, self._max_decompressed_bytes, self._slots
         )
@@ -78,7 +86,7 @@ class DecodingQueue:
         if self._runs.get(state) is not runs:  # it was discarded meanwhile
             return None
         if not isinstance(result, RecordRun) or result.is_last:
-            del self._runs[self._ready.popleft()]
+            self._remove(self._ready.popleft())
         elif result.waits_for is not None:
             self._waiting[result.waits_for].append(self._ready.popleft())
         elif result.keeps_turn:
@@ -91,7 +99,7 @@ class DecodingQueue:
         """Remove these partitions. Return the states of those that were in the queue."""
         discarded = [state for state in self._runs if state.partition in partitions]
         for state in discarded:
-            del self._runs[state]
+            self._remove(state)
         for states in (self._ready, *self._waiting.values()):
             kept = [state for state in states if state in self._runs]
             states.clear()
@@ -101,5 +109,9 @@ class DecodingQueue:
     def clear(self) -> None:
         """Remove all partitions."""
         self._runs.clear()
+        self._fetched.clear()
         for states in (self._ready, *self._waiting.values()):
             states.clear()
+
+    def _remove(self, state: PartitionState) -> None:
+        del self._runs[state], self._fetched[state]

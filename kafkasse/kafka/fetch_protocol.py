@@ -61,9 +61,9 @@ class FetchOptions(NamedTuple):
     isolation_level: int
     rack: str = ""
 
-    def without_rack(self) -> FetchOptions:
-        """Return options with which a leader does not name another replica."""
-        return self._replace(rack="")
+    def of_request(self, may_redirect: bool, max_bytes: int) -> FetchOptions:
+        """Return the options of one request. Unless `may_redirect` is set, the leader does not name another replica."""
+        return self._replace(rack=self.rack if may_redirect else "", max_bytes=max_bytes)
 
 
 class FetchPartition(NamedTuple):

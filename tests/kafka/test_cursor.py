@@ -31,7 +31,7 @@ from tests.kafka.fake_broker import (
     batch,
     partition_data,
 )
-from tests.kafka.logs import open_log
+from tests.kafka.logs import DEFAULTS, open_log
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
 
@@ -211,6 +211,36 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
     assert during[1] < 4 * MAX_RECORDS
     assert list(range(4 * MAX_RECORDS)) == offsets(found)
     assert 4 * MAX_RECORDS == fetch.offsets[0]
+
+
+def test_a_tail_does_not_fetch_more_than_it_decodes(cluster, opened):
+    """While the responses to decode are larger than 1.5 times max_fetch_bytes, it fetches nothing. It loses no record."""
+    (broker, _), cursor = cluster.brokers, opened(0, 0, 0, tail=True)
+    many = [b"x" * 100] * 4 * MAX_RECORDS  # three quarters of max_fetch_bytes
+    poll = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(0, batch(0, *many)), session=SESSION_ID)
+    found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
+    broker.next_fetch().respond(partition_data(1, batch(0, *many)), session=SESSION_ID)
+    await_response(cursor)
+    found += cursor.poll(POLL_TIMEOUT_S)
+    run_event_loop()
+    fetches_during = broker.pending_fetches
+    found += poll_until(cursor, lambda batches: 2 * len(many) == sum(len(each.records) for each in found + batches))
+    last = start_poll(cursor)
+    broker.next_fetch().respond(partition_data(2, batch(0, b"a")), session=SESSION_ID)
+    found += last.get()
+
+    assert not fetches_during
+    assert [[*range(len(many))], [*range(len(many))], [0]] == [offsets(found, number) for number in range(3)]
+
+
+def test_the_responses_of_all_brokers_together_are_bounded(cluster, opened):
+    """The memory of a cursor does not grow with the number of brokers."""
+    cursor = opened(0, 1)
+    cursor.poll(0.01)
+    fetches = [broker.next_fetch() for broker in cluster.brokers]
+
+    assert [DEFAULTS["max_fetch_bytes"] // 2] * 2 == [fetch.request.max_bytes for fetch in fetches]
 
 
 def test_leader_may_change_while_a_large_batch_is_decoded(cluster, opened):

@@ -303,3 +303,21 @@ def test_an_error_does_not_keep_the_response_in_memory(data: bytes) -> None:
 
 class Response(bytearray):
     """Supports weak references."""
+
+
+def test_counts_each_response_until_its_last_partition_is_decoded(queue: DecodingQueue) -> None:
+    """A partition keeps its whole response in memory, because the records are a part of the response's buffer."""
+    first = batch(0, VALUE) + batch(0, VALUE)
+    other = batch(0, VALUE)
+    states = [PartitionState(Partition("t", number)) for number in range(3)]
+    half = len(first) // 2
+    queue.append(states[0], fetched(memoryview(first)[:half]))
+    queue.append(states[1], fetched(memoryview(first)[half:]))
+    queue.append(states[2], fetched(other))
+
+    sizes = [queue.response_bytes]
+    while queue:
+        step(queue)
+        sizes.append(queue.response_bytes)
+
+    assert [len(first) + len(other)] * 2 + [len(other), 0] == sizes
