@@ -3,15 +3,15 @@
 //   fetch ─▶ Parser ─▶ leader ─▶ inbox of this tab ─▶ your code ─▶ position store
 //                        └─────▶ inboxes of the other tabs, over a BroadcastChannel
 //
-// Without the option `shared`, each tab is its own leader. kafkasse.d.ts describes the interface.
+// Without the option `shared`, each tab is a leader. kafkasse.d.ts describes the interface.
 
 const BACKOFF_MS = 1000; // before the first retry, until the server sends `retry:`
 const MAX_BACKOFF_MS = 30_000;
-const MAX_WAIT_MS = 300_000; // a cap on `retry:` and Retry-After: a wrong value could make us wait for days
+const MAX_WAIT_MS = 300_000; // a cap on `retry:` and Retry-After, which may be wrong
 const TIMEOUT_MS = 60_000; // heartbeats are more frequent, so a connection that is silent for longer is dead
 const SUSPECT_MS = 10_000; // after a change of the network, a connection that is silent for this long is dead
 const WATCH_MS = 2000;
-const SETTLE_MS = 3000; // a new leader reaches the positions of the other tabs within this time
+const SETTLE_MS = 3000; // how long tabs wait for a new leader to catch up with them
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
 const MAX_BEHIND = 10_000; // events that wait for a slow tab
@@ -68,7 +68,6 @@ export class Stream {
   #leads = false;
   #connection = null;
   #heardAt = 0;
-  #openedAt = 0; // Infinity until a new leader is connected
   #failures = 0;
   #refreshed = false;
   #opened = false;
@@ -79,6 +78,7 @@ export class Stream {
   #channel = null;
   #tab = Math.random().toString(36).slice(2);
   #joined = false; // this tab has received the leader's earlier events
+  #settlesAt = 0; // a leader is new until then
   #isFollowed = false;
   #synced = null;
   #state = null;
@@ -180,7 +180,7 @@ export class Stream {
     aborted.then(() => channel.close());
     // The tab keeps the lock until #lead() returns.
     const leading = navigator.locks.request(name, { signal }, () => Promise.race([this.#lead(signal, name), aborted]));
-    leading.catch(() => this.#lead(signal)); // The browser does not permit locks, for example in a sandboxed frame.
+    leading.catch(() => this.#lead(signal)); // The browser permits no locks, for example in a sandboxed frame.
     this.#join();
   }
 
@@ -194,13 +194,13 @@ export class Stream {
       this.#isFollowed ||= pending.length > 0; // Followers wait for the lock.
     }
     this.#leads = this.#joined = true;
-    this.#openedAt = Infinity;
+    this.#settlesAt = Infinity;
     signal.addEventListener("abort", () => {
       this.#leads = false;
       this.#connection?.abort();
       this.#notify();
     });
-    this.#channel?.postMessage({ leader: true });
+    this.#channel?.postMessage({ leader: true, id: this.#received });
     while (!signal.aborted) {
       const failure = await this.#connect(signal).catch((error) => error);
       if (signal.aborted) return;
@@ -230,14 +230,15 @@ export class Stream {
     const watch = setInterval(() => Date.now() - this.#heardAt > silence && controller.abort(), Math.min(WATCH_MS, silence));
     try {
       const response = await this.#request(controller.signal);
-      this.#openedAt = Date.now();
+      const openedAt = Date.now();
+      this.#settlesAt = Math.min(this.#settlesAt, openedAt + SETTLE_MS);
       this.#opened = true;
       this.#refreshed = false;
       this.#setState({ state: "open" });
       try {
         await this.#read(response.body, signal);
       } finally {
-        if (Date.now() - this.#openedAt > MAX_BACKOFF_MS) this.#failures = 0;
+        if (Date.now() - openedAt > MAX_BACKOFF_MS) this.#failures = 0;
       }
     } finally {
       clearInterval(watch);
@@ -361,23 +362,23 @@ export class Stream {
   #join() {
     this.#joined = false;
     this.#received = this.#inbox.at(-1)?.id || this.#taken;
-    this.#channel.postMessage({ join: this.#tab, after: this.#received });
+    this.#channel.postMessage({ join: this.#tab });
   }
 
   #receive(message) {
-    const { join, leader, to, state, event, problem, retry, sync } = message;
+    const { join, leader, id, to, state, event, problem, retry, sync } = message;
     if (sync === this.#tab) this.#synced?.();
     if (join) this.#isFollowed = true;
     if (this.#leads) {
-      if (join) this.#welcome(message);
+      if (join) this.#welcome(join);
       if (retry) this.retry();
     } else if (to === this.#tab) {
       this.#adopt(message);
-    } else if (leader && !this.#joined) {
-      this.#join(); // The previous leader closed before it responded.
+    } else if (leader && !(this.#joined && id === this.#received)) {
+      this.#join(); // The previous leader did not respond, or had another position.
     } else if (problem) {
       this.#fail(problem);
-    } else if (state) {
+    } else if (state && !to) {
       this.#setState(state);
     } else if (this.#joined && event) {
       this.#accept(event);
@@ -385,22 +386,28 @@ export class Stream {
         this.#inbox = [];
         this.#join();
       }
+    } else if (event?.id === this.#received) {
+      this.#join(); // The leader has caught up with this tab.
     }
   }
 
-  #welcome({ join: to, after }) {
-    // If all tabs were reloaded, this leader may be behind the tab. It then reaches the tab's position soon.
-    const isKnown = !after || after === this.#received || this.#recent.some(({ id }) => id === after);
-    if (!isKnown && Date.now() - this.#openedAt < SETTLE_MS) return setTimeout(() => this.#receive({ join: to, after }), 50);
-    this.#channel.postMessage({ to, rows: this.#rows, recent: this.#recent, id: this.#received, state: this.#state });
+  #welcome(to) {
+    const isNew = Date.now() < this.#settlesAt;
+    this.#channel.postMessage({ to, isNew, rows: this.#rows, recent: this.#recent, id: this.#received, state: this.#state });
   }
 
   /** Deliver the events after this tab's position if the leader has them; otherwise, the newest event of each key. */
-  #adopt({ rows, recent, id, state }) {
+  #adopt({ isNew, rows, recent, id, state }) {
     const after = this.#received;
-    const found = recent.findIndex((event) => event.id === after);
-    if (after && (found >= 0 || after === id)) {
-      recent.slice(found < 0 ? recent.length : found + 1).forEach((event) => this.#deliver(event));
+    const known = recent.findIndex((event) => event.id === after) + 1 || (after === id && Infinity);
+    if (state) this.#setState(state);
+    if (isNew && after && !known) {
+      // After all tabs were reloaded, this tab may be ahead of the leader.
+      setTimeout(() => this.#joined || this.#over || this.#join(), SETTLE_MS);
+      return;
+    }
+    if (after && known) {
+      recent.slice(known).forEach((event) => this.#deliver(event));
     } else {
       if (after) this.#deliver({ type: "gap", data: '{"reason":"another tab has read on"}', id: "" });
       // The rows have no IDs: an old ID would move the position back.
@@ -412,7 +419,6 @@ export class Stream {
     this.#recent = recent;
     this.#recentChars = recent.reduce((sum, { data }) => sum + data.length, 0);
     this.#joined = true;
-    if (state) this.#setState(state);
   }
 
   #remember(event) {
