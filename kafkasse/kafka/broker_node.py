@@ -42,7 +42,7 @@ class BrokerNode:
     Args:
         broker: the broker.
         pool: provides connections to it.
-        options: the fields that all requests share. fetch() may lower `max_bytes`.
+        options: the fields of all requests; fetch() sets `max_bytes` for each.
         use_session: keep a fetch session, so that requests name only partitions that have changed.
         timeout_s: how long to wait for a response, in addition to `options.max_wait_ms`.
         on_response: called in the event loop with each response. It must not block.
@@ -103,6 +103,11 @@ class BrokerNode:
             if self._requested.pop(name, None) is not None:
                 self._forgotten.append(name)
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether this node reads partitions. Those that are paused count."""
+        return bool(self._partitions or self._paused)
+
     def pause(self, state: PartitionState) -> None:
         """Do not request a partition until resume() is called. May be called twice."""
         if state.partition in self._partitions:
@@ -128,7 +133,7 @@ class BrokerNode:
 
         Args:
             may_redirect: send our rack, so that the broker may name a nearer replica instead of returning records.
-            max_bytes: the maximum size of the response. If the next batch is larger, the broker returns only this batch.
+            max_bytes: the maximum size of the response. If the next batch is larger, the broker returns that batch alone.
         """
         if not self._partitions or self._is_fetching:
             return
@@ -220,7 +225,7 @@ class BrokerNode:
         # A partition that was removed and added again must not be in both lists: the protocol does not define the result.
         forgotten = [name for name in self._forgotten if name not in self._requested]
         self._changed, self._forgotten = {}, []
-        options = self._options.of_request(self._may_redirect, self._max_bytes)
+        options = self._options.for_request(self._may_redirect, self._max_bytes)
         body = encode_request(version, options, self._session, partitions, forgotten)
         self._received_bytes = 0
         self._response_timer.again(self._check_progress, connection)

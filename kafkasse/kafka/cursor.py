@@ -49,7 +49,10 @@ MAX_METADATA_LAG_S = 5.0
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_POLL_COST = 2 * MAX_COST  # poll() returns at most about 2,000 records or 1 MiB
-MAX_UNDECODED_FETCHES = 1.5  # a tail fetches more while the responses to decode are at most this often max_fetch_bytes
+MAX_UNDECODED_FETCHES = (
+    6  # a tail fetches more only while its undecoded responses are at most this many times max_fetch_bytes
+)
+MIN_FETCH_BYTES = 1 << 20  # what MAX_UNDECODED_FETCHES counts if max_fetch_bytes is smaller
 MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
 BATCH_TOO_LARGE = "too large when decompressed"
 
@@ -276,7 +279,8 @@ class KafkaCursor:
     def _fetch_others(self) -> None:
         """Fetch the other partitions while large batches are being decoded."""
         self._process_responses()
-        if self._undecoded.response_bytes <= MAX_UNDECODED_FETCHES * self._options.fetch.max_bytes:
+        max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
+        if self._undecoded.response_bytes <= MAX_UNDECODED_FETCHES * max_bytes:
             for state in self._undecoded:
                 if (node := self._nodes_of.get(state.partition)) is not None:
                     node.pause(state)
@@ -370,8 +374,8 @@ class KafkaCursor:
             node.fetch(may_redirect, max_bytes)
 
     def _max_bytes_per_node(self) -> int:
-        """Return the maximum size of a response. Together, the responses of all brokers have at most `fetch.max_bytes`."""
-        return self._options.fetch.max_bytes // max(1, len(self._nodes))
+        """Return the maximum size of a response: all brokers that the cursor reads from share `fetch.max_bytes`."""
+        return self._options.fetch.max_bytes // max(1, sum(node.has_partitions for node in self._nodes.values()))
 
     def _refresh_leaders(self) -> None:
         """Find leaders for the partitions without one whose backoff is over."""

@@ -35,7 +35,7 @@ class DecodingQueue:
         self._max_decompressed_bytes = max_decompressed_bytes
         self._slots = BatchSlots.create()
         self._runs: dict[PartitionState, Iterator[RecordRun]] = {}
-        self._fetched: dict[PartitionState, memoryview] = {}  # the compressed records, a part of a response
+        self._fetched: dict[PartitionState, memoryview] = {}  # the compressed records: a slice of the response's buffer
         self._ready: deque[PartitionState] = deque()
         self._keeps_turn: PartitionState | None = None  # it has a small batch in memory
         self._waiting: dict[BatchSlot, deque[PartitionState]] = {slot: deque() for slot in self._slots}
@@ -51,7 +51,7 @@ class DecodingQueue:
 
     @property
     def response_bytes(self) -> int:
-        """The size of the responses in memory. A response is in memory until its last partition is decoded."""
+        """The size of the responses in memory. A response stays in memory until its last partition is decoded."""
         responses = {id(each.obj): memoryview(each.obj).nbytes for each in self._fetched.values()}
         return sum(responses.values())
 

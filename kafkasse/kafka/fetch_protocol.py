@@ -47,7 +47,7 @@ _MIN_BYTES = 1
 
 
 class FetchOptions(NamedTuple):
-    """The fields that are the same in all Fetch requests of a cursor.
+    """The fields that are the same in all Fetch requests of a cursor, except `max_bytes`: the brokers share it.
 
     Attributes:
         max_wait_ms: how long the broker may hold the request while it has no records.
@@ -61,8 +61,8 @@ class FetchOptions(NamedTuple):
     isolation_level: int
     rack: str = ""
 
-    def of_request(self, may_redirect: bool, max_bytes: int) -> FetchOptions:
-        """Return the options of one request. Unless `may_redirect` is set, the leader does not name another replica."""
+    def for_request(self, may_redirect: bool, max_bytes: int) -> FetchOptions:
+        """Return the options of a request. Without `may_redirect`, it has no rack, so the leader names no other replica."""
         return self._replace(rack=self.rack if may_redirect else "", max_bytes=max_bytes)
 
 

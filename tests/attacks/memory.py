@@ -16,6 +16,8 @@ CURSOR_PARTITION_BYTES = 4 * KIB
 CHUNKS_PER_STALLED_CLIENT = 2
 FETCHES_PER_CURSOR = 3
 MIN_CURSOR_BYTES = 3 * MIB
+FETCHES_OF_TAIL = 8
+MIN_TAIL_BYTES = 8 * MIB
 DEFAULTS = {name: schema.get("default") for name, schema in read("config")["properties"].items()}
 
 
@@ -52,7 +54,8 @@ def growth(load: Load, settings: Mapping[str, Any]) -> int:
         + 2 * load.snapshots * limits["max_snapshot_bytes"]
         + load.streams * STREAM_BYTES
         + load.stalled * CHUNKS_PER_STALLED_CLIENT * chunk
-        + cursors * max(FETCHES_PER_CURSOR * fetch, MIN_CURSOR_BYTES)
+        + (cursors - 1) * max(FETCHES_PER_CURSOR * fetch, MIN_CURSOR_BYTES)
+        + max(FETCHES_OF_TAIL * fetch, MIN_TAIL_BYTES)
         + min(load.large_batches, cursors) * limits["max_decompressed_bytes"]
         + load.partitions * (PARTITION_BYTES + cursors * CURSOR_PARTITION_BYTES)
     )

@@ -64,6 +64,10 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
             f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`,"
             f" but at least {memory.MIN_CURSOR_BYTES // memory.MIB} MiB",
         ),
+        (
+            "tail",
+            f"{memory.FETCHES_OF_TAIL} \u00d7 `max_fetch_bytes`, but at least {memory.MIN_TAIL_BYTES // memory.MIB} MiB",
+        ),
         ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),
         ("partition of a cursor", f"{memory.CURSOR_PARTITION_BYTES // memory.KIB} KiB"),
     ):

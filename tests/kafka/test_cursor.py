@@ -6,7 +6,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from uuid import UUID
 
 import gevent
@@ -16,7 +16,7 @@ from crc32c import crc32c
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable
 from kafkasse.kafka import client
 from kafkasse.kafka import cursor as cursor_module
-from kafkasse.kafka.cursor import MAX_POLL_COST, KafkaCursor
+from kafkasse.kafka.cursor import MAX_POLL_COST, MAX_UNDECODED_FETCHES, KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed
 from tests.kafka import fake_broker
@@ -101,6 +101,10 @@ def start_poll(cursor: KafkaCursor) -> gevent.Greenlet:
 
 def offsets(batches: list[Batch], number: int = 0) -> list[int]:
     return [record.offset for each in batches if each.partition == at(number) for record in each.records]
+
+
+def count_records(batches: list[Batch]) -> int:
+    return sum(len(each.records) for each in batches)
 
 
 def poll_until(cursor: KafkaCursor, done: Callable[[list[Batch]], bool]) -> list[Batch]:
@@ -213,34 +217,47 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(cluster, opened):
     assert 4 * MAX_RECORDS == fetch.offsets[0]
 
 
-def test_a_tail_does_not_fetch_more_than_it_decodes(cluster, opened):
-    """While the responses to decode are larger than 1.5 times max_fetch_bytes, it fetches nothing. It loses no record."""
-    (broker, _), cursor = cluster.brokers, opened(0, 0, 0, tail=True)
-    many = [b"x" * 100] * 4 * MAX_RECORDS  # three quarters of max_fetch_bytes
-    poll = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(0, batch(0, *many)), session=SESSION_ID)
-    found = poll.get() + cursor.poll(POLL_TIMEOUT_S)
-    broker.next_fetch().respond(partition_data(1, batch(0, *many)), session=SESSION_ID)
-    await_response(cursor)
-    found += cursor.poll(POLL_TIMEOUT_S)
-    run_event_loop()
-    fetches_during = broker.pending_fetches
-    found += poll_until(cursor, lambda batches: 2 * len(many) == sum(len(each.records) for each in found + batches))
-    last = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(2, batch(0, b"a")), session=SESSION_ID)
-    found += last.get()
+@pytest.mark.parametrize("max_fetch_bytes", [1024, DEFAULTS["max_fetch_bytes"]])
+def test_a_tail_stops_fetching_while_too_much_is_undecoded(cluster, max_fetch_bytes):
+    """It fetches again when it has decoded enough. It loses no record."""
+    [broker, _], count = cluster.brokers, 2 * MAX_UNDECODED_FETCHES
+    many = [b"x" * 100] * 4 * MAX_RECORDS  # more than three quarters of MIN_FETCH_BYTES
+    cluster.topics["t"].leaders = [0] * (count + 1)
+    with closing(open_log(cluster.bootstrap_servers, max_fetch_bytes=max_fetch_bytes)) as log:
+        log.describe(["t"])
+        with closing(log.cursor({at(number): 0 for number in range(count + 1)}, True)) as cursor:
+            poll = start_poll(cursor)
+            broker.next_fetch().respond(partition_data(0, batch(0, *many)), session=SESSION_ID)
+            found = poll.get()
+            for responses in range(1, count + 1):
+                found += cursor.poll(POLL_TIMEOUT_S)
+                run_event_loop()
+                if not broker.pending_fetches:
+                    break
+                broker.next_fetch().respond(partition_data(responses, batch(0, *many)), session=SESSION_ID)
+                await_response(cursor)
+            found += poll_until(cursor, lambda batches: responses * len(many) == count_records(found + batches))
+            last = start_poll(cursor)
+            broker.next_fetch().respond(partition_data(count, batch(0, b"a")), session=SESSION_ID)
+            found += last.get()
 
-    assert not fetches_during
-    assert [[*range(len(many))], [*range(len(many))], [0]] == [offsets(found, number) for number in range(3)]
+    assert MAX_UNDECODED_FETCHES < responses < MAX_UNDECODED_FETCHES + 3
+    assert [[*range(len(many))]] * responses == [offsets(found, number) for number in range(responses)]
+    assert [0] == offsets(found, count)
 
 
 def test_the_responses_of_all_brokers_together_are_bounded(cluster, opened):
-    """The memory of a cursor does not grow with the number of brokers."""
+    """The brokers share max_fetch_bytes. A broker without partitions has no share."""
     cursor = opened(0, 1)
     cursor.poll(0.01)
-    fetches = [broker.next_fetch() for broker in cluster.brokers]
+    both = [broker.next_fetch() for broker in cluster.brokers]
+    cursor.remove([at(1)])
+    both[0].respond(partition_data(0))
+    cursor.poll(0.01)
+    one = cluster.brokers[0].next_fetch()
 
-    assert [DEFAULTS["max_fetch_bytes"] // 2] * 2 == [fetch.request.max_bytes for fetch in fetches]
+    assert [DEFAULTS["max_fetch_bytes"] // 2] * 2 == [fetch.request.max_bytes for fetch in both]
+    assert DEFAULTS["max_fetch_bytes"] == one.request.max_bytes
 
 
 def test_leader_may_change_while_a_large_batch_is_decoded(cluster, opened):

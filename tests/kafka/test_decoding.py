@@ -306,7 +306,7 @@ class Response(bytearray):
 
 
 def test_counts_each_response_until_its_last_partition_is_decoded(queue: DecodingQueue) -> None:
-    """A partition keeps its whole response in memory, because the records are a part of the response's buffer."""
+    """One undecoded partition keeps the whole response in memory: its records are a slice of the response's buffer."""
     first = batch(0, VALUE) + batch(0, VALUE)
     other = batch(0, VALUE)
     states = [PartitionState(Partition("t", number)) for number in range(3)]
