@@ -348,6 +348,7 @@ class Scene:
         """Stop the producer of a topic, read the whole topic, then delete it."""
         self.stop_producer(topic)
         self.witness(topic)
+        retry(self._watch.now)  # the next bounds may be those of the recreated topic
         self.kafka.delete(topic)
 
     def recreate(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:

@@ -70,7 +70,7 @@ def test_partitions_are_added(new_scene: NewScene, fresh_name: str) -> None:
 
 def test_retention_removes_records_of_disconnected_clients(new_scene: NewScene, fresh_name: str) -> None:
     """A gap covers the records that were removed meanwhile, and no others."""
-    scene = new_scene(idle_feed_timeout_s=0)  # otherwise, the clients may receive these records from the ring
+    scene = new_scene(idle_feed_timeout_s=0)  # otherwise, clients might get the removed records from the ring
     topic = scene.topic(fresh_name)
     clients = connect_clients(scene, topic)
 

@@ -50,7 +50,7 @@ def test_serves_nothing_until_topics_are_allowed(
     broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, file: Path
 ) -> None:
     """The file is valid and lists the existing topics in comments. The next steps are in the output."""
-    topic = f"0{fresh_name}"  # among the first 100 of all topics of the tests
+    topic = f"0{fresh_name}"  # sorts before other topics; init lists only the first 100
     cluster.create(topic, 3)
 
     done = kafkasse("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers)

@@ -23,10 +23,11 @@ MAX_REQUEST_BYTES = 65_536
 
 
 @pytest.fixture
-def refused() -> str:
-    """An address at which no process listens."""
-    with closing(socket.create_server((HOST, 0))) as sock:
-        return f"{HOST}:{sock.getsockname()[1]}"
+def refused() -> Iterator[str]:
+    """An address at which no process listens. The socket prevents other tests from listening there."""
+    with closing(socket.socket()) as reserved:
+        reserved.bind((HOST, 0))
+        yield f"{HOST}:{reserved.getsockname()[1]}"
 
 
 @pytest.fixture

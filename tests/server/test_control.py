@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import gevent
 import pytest
 
 from kafkasse.server import control
 from kafkasse.web.registry import EndReason, StreamInfo, StreamRegistry
+from tests.support.waiting import longest_turn_s
 
 STREAMS = 20_000
 MAX_TURN_S = 0.05  # of CPU time
@@ -52,25 +51,14 @@ def path(streams: list[Stream], tmp_path: Path) -> Iterator[Path]:
     server.close()
 
 
-def longest_turn_s(ticks: list[float]) -> float:
-    return max(after - before for before, after in pairwise(ticks))
-
-
 def test_listing_many_streams_does_not_block_the_event_loop(path: Path) -> None:
     """Other greenlets run between two pieces of the list."""
-    ticks: list[float] = []
+    listed: list[object] = []
 
-    def tick() -> None:
-        while True:
-            ticks.append(time.thread_time())
-            gevent.sleep(0)
+    longest_s = longest_turn_s(lambda: [listed.extend(lines) for lines in control.stream_lines([path])])
 
-    ticking = gevent.spawn(tick)
-    listed = sum(len(lines) for lines in control.stream_lines([path]))
-    ticking.kill()
-
-    assert STREAMS == listed
-    assert longest_turn_s(ticks) < MAX_TURN_S
+    assert STREAMS == len(listed)
+    assert longest_s < MAX_TURN_S
 
 
 def test_ends_the_stream_with_an_id(path: Path, streams: list[Stream]) -> None:

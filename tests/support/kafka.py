@@ -105,7 +105,7 @@ class Cluster:
         producer.flush()
         _ = producer.commit_transaction() if commit else producer.abort_transaction()
         producer.close()
-        # Kafka writes the marker after it has answered, and accepts the next producer when the marker is written.
+        # Kafka answers before it has written the marker, but accepts the next producer only afterwards.
         self._transactional_producer(topic).close()
 
     def _transactional_producer(self, topic: str) -> KafkaProducer:
