@@ -49,9 +49,7 @@ MAX_METADATA_LAG_S = 5.0
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_POLL_COST = 2 * MAX_COST  # poll() returns at most about 2,000 records or 1 MiB
-MAX_UNDECODED_FETCHES = (
-    6  # a tail fetches more only while its undecoded responses are at most this many times max_fetch_bytes
-)
+MAX_UNDECODED_FETCHES = 6  # times max_fetch_bytes: while its undecoded responses are larger, a tail fetches nothing
 MIN_FETCH_BYTES = 1 << 20  # what MAX_UNDECODED_FETCHES counts if max_fetch_bytes is smaller
 MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
 BATCH_TOO_LARGE = "too large when decompressed"
