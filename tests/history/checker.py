@@ -313,10 +313,13 @@ class _Client:
         return self._by_time(partition, position.versions, position.timestamp, position.low)
 
     def _by_time(
-        self, partition: Partition, versions: tuple[LogVersion, ...], timestamp: int, end: int | None
+        self, partition: Partition, versions: tuple[LogVersion, ...], timestamp: int, end: int | None, first: int = 0
     ) -> _Position:
-        """Return the position at a timestamp. If no record has it, that is the log end at that time: at least `end`."""
-        ever, now = self._stored.at_time(partition, versions, timestamp)
+        """Return the position at a timestamp in a log that starts at `first`.
+
+        If no record has it, that is the log end at that time: at least `end`.
+        """
+        ever, now = self._stored.at_time(partition, versions, timestamp, first)
         if end is None:
             return _Position(0 if ever == FOREVER else ever, now, versions, timestamp)
         return _Position(min(ever, end), now, versions, timestamp)
@@ -338,8 +341,10 @@ class _Client:
         return positions
 
     def _since(self, partition: Partition, timestamp: int) -> _Position:
-        ends = self._ends(partition)
-        return self._by_time(partition, self._versions(partition), timestamp, min(ends, default=None))
+        of_log = partition, self._versions(partition), timestamp, min(self._ends(partition), default=None)
+        started_at = self._added(partition)
+        high = self._by_time(*of_log, started_at.high)
+        return replace(high, low=self._by_time(*of_log, started_at.low).low)
 
     def _ends(self, partition: Partition) -> list[int]:
         """Return the ends of the log at which a client without a position may start."""

@@ -94,9 +94,10 @@ class Log:
             self._visible[view] = Visible(list(seen), seen, self._replaced)
         return self._visible[view]
 
-    def at_time(self, timestamp: int) -> int | None:
-        """Return the offset of the first record at or after a timestamp."""
-        return next((each.offset for each in self.records.values() if each.timestamp >= timestamp), None)
+    def at_time(self, timestamp: int, first: int) -> int | None:
+        """Return the offset of the first record at or after a timestamp. Records before the offset `first` do not count."""
+        rest = (each for each in self.records.values() if each.offset >= first)
+        return next((each.offset for each in rest if each.timestamp >= timestamp), None)
 
     def differs_from(self, later: Log) -> int:
         """Return the first offset at which a later version of this log has a different record."""
@@ -155,12 +156,14 @@ class StoredLogs:
         holes = (hole for each in self.between(partition, -inf, time) for hole in each.holes)
         return any(low <= start < to == high for low, high in holes)
 
-    def at_time(self, partition: Partition, versions: Iterable[LogVersion], timestamp: int) -> tuple[int, int]:
-        """Return the first offset at or after a timestamp, among all records ever stored and according to Kafka now.
+    def at_time(
+        self, partition: Partition, versions: Iterable[LogVersion], timestamp: int, first: int
+    ) -> tuple[int, int]:
+        """Return the first offset at or after a timestamp, among the records from `first` on, and according to Kafka now.
 
         Kafka's offset may be lower, because Kafka counts markers. It is higher if records were removed since.
         """
-        times = [self.versions(partition)[version].at_time(timestamp) for version in versions]
+        times = [self.versions(partition)[version].at_time(timestamp, first) for version in versions]
         ever = min((at for at in times if at is not None), default=FOREVER)
         now = self._first_at(partition, timestamp) if self._first_at else ever
         return min(ever, FOREVER if now is None else now), FOREVER if now is None else now

@@ -273,6 +273,19 @@ def test_an_added_partition_starts_at_the_first_record_that_the_log_holds() -> N
     assert "offset 1 came, but 1 records before it did not" in found(removed_at=5.0)[0]
 
 
+def test_a_client_that_starts_at_a_timestamp_receives_the_first_record_that_the_log_holds() -> None:
+    """Records that retention removed before the client connected need no gap. Later ones do."""
+
+    def found(removed_at: float) -> list[str]:
+        connection = Connection(None, 200, stream(start=1), began=1.0, arrivals=[(10_000, 2.0)])
+        bounds = [Bounds(at, at, int(at >= removed_at), 3) for at in (0.0, 1.5, 2.5, 3.0)]
+        history = History("c", [TOPIC], [connection], start=0)
+        return violations([history], stored_records(), bounds={(TOPIC, 1): bounds})
+
+    assert [] == found(removed_at=0.0) == found(removed_at=1.5)
+    assert "[0] would be lost" in found(removed_at=3.0)[0]
+
+
 def test_reports_refused_connections() -> None:
     """A server that refuses more connections in a row than expected is not available."""
     refused = [Connection(None, 0, b"")] * 1000
