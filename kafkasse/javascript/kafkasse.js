@@ -11,7 +11,7 @@ const MAX_WAIT_MS = 300_000; // a cap on `retry:` and Retry-After, which may be 
 const TIMEOUT_MS = 60_000; // heartbeats are more frequent, so a connection that is silent for longer is dead
 const SUSPECT_MS = 10_000; // after a change of the network, a connection that is silent for this long is dead
 const WATCH_MS = 2000;
-const SETTLE_MS = 3000; // how long tabs wait for a new leader to catch up with them
+const SETTLE_MS = 3000; // how long a leader is new: other tabs wait for it to catch up
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
 const MAX_BEHIND = 10_000; // events that wait for a slow tab
@@ -399,15 +399,15 @@ export class Stream {
   /** Deliver the events after this tab's position if the leader has them; otherwise, the newest event of each key. */
   #adopt({ isNew, rows, recent, id, state }) {
     const after = this.#received;
-    const known = recent.findIndex((event) => event.id === after) + 1 || (after === id && Infinity);
+    const next = after && (recent.findIndex((event) => event.id === after) + 1 || (after === id && Infinity));
     if (state) this.#setState(state);
-    if (isNew && after && !known) {
+    if (isNew && after && !next) {
       // After all tabs were reloaded, this tab may be ahead of the leader.
       setTimeout(() => this.#joined || this.#over || this.#join(), SETTLE_MS);
       return;
     }
-    if (after && known) {
-      recent.slice(known).forEach((event) => this.#deliver(event));
+    if (next) {
+      recent.slice(next).forEach((event) => this.#deliver(event));
     } else {
       if (after) this.#deliver({ type: "gap", data: '{"reason":"another tab has read on"}', id: "" });
       // The rows have no IDs: an old ID would move the position back.

@@ -336,15 +336,15 @@ class _Client:
         for partition in self._partitions():
             if partition not in positions and partition[0] not in parsed.only:
                 positions[partition] = (
-                    self._route_start(partition) if partition[0] in parsed.bare_topics else self._added(partition)
+                    self._route_start(partition) if partition[0] in parsed.bare_topics else self._log_start(partition)
                 )
         return positions
 
     def _since(self, partition: Partition, timestamp: int) -> _Position:
         of_log = partition, self._versions(partition), timestamp, min(self._ends(partition), default=None)
-        started_at = self._added(partition)
-        high = self._by_time(*of_log, started_at.high)
-        return replace(high, low=self._by_time(*of_log, started_at.low).low)
+        start = self._log_start(partition)
+        high = self._by_time(*of_log, start.high)
+        return replace(high, low=self._by_time(*of_log, start.low).low)
 
     def _ends(self, partition: Partition) -> list[int]:
         """Return the ends of the log at which a client without a position may start."""
@@ -359,8 +359,8 @@ class _Client:
         known = {*self._stored.logs, *self._reached, *self._stored.bounds}
         return sorted(partition for partition in known if partition[0] in self._history.topics)
 
-    def _added(self, partition: Partition) -> _Position:
-        """Return the first offset of a partition: the start of a partition that was added since the event ID."""
+    def _log_start(self, partition: Partition) -> _Position:
+        """Return the first offset of a partition's log, at which a partition that was added since the event ID starts."""
         firsts = [each.first for each in self._stored.between(partition, self._began, self._opened)]
         return _Position(min(firsts, default=0), max(firsts, default=0), self._versions(partition))
 
@@ -370,7 +370,7 @@ class _Client:
         if isinstance(start, int):
             return self._since(partition, start)
         if start != "latest":
-            return self._added(partition)
+            return self._log_start(partition)
         ends = self._ends(partition)
         if not ends:
             self._report(f"{_label(partition)}: the end of the log was not recorded, so the start cannot be checked")
@@ -573,7 +573,7 @@ class _Client:
     def _all(self, positions: dict[Partition, _Position], parsed: EventId) -> dict[Partition, _Position]:
         """Return the positions of all partitions, including those that this event ID names for the first time."""
         return positions | {
-            partition: self._added(partition) for partition in parsed.entries if partition not in positions
+            partition: self._log_start(partition) for partition in parsed.entries if partition not in positions
         }
 
     def _checked_position(self, partition: Partition, position: _Position, parsed: EventId) -> _Position:
@@ -708,7 +708,7 @@ class _Client:
         if self._positions is None:
             self._report(f"{_label(partition)}: the client never had a position")
         elif partition in self._positions or partition[0] not in self._only:
-            position = self._positions.get(partition) or self._added(partition)
+            position = self._positions.get(partition) or self._log_start(partition)
             *_, newest = self._stored.versions(partition)
             if newest not in self._may_read(partition, position):
                 self._report(f"{_label(partition)}: the position is {position.high} in a log that no longer exists")
