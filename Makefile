@@ -7,7 +7,7 @@ VENV := .venv
 # Without stored bytecode, each process of the tests compiles all tests and kafkasse again, which takes 5 s of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos pipeline-chaos attacks old-kafka proxies mutants fuzz audit tutorial uwsgi
+.PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos pipeline-chaos attacks old-kafka proxies mutants simulate fuzz audit tutorial uwsgi
 .PHONY: console dist jar links operators pipelines release release-check site diagrams
 
 help: ## list the commands
@@ -26,6 +26,10 @@ test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 # These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
 test-fast: setup ## run the tests that need no broker, browser or Spark, in about two minutes
 	$(VENV)/bin/pytest -n 4 -q -m "not processes" --hypothesis-profile=fast $(TEST)
+
+# More options: python -m tests.history.simulate --help. See docs/delivery.md.
+simulate: setup ## play random worlds for SECONDS; store those in which a client loses or repeats a record
+	@$(VENV)/bin/python -m tests.history.simulate --seconds $(SECONDS)
 
 lint: setup ## check the style and the types
 	$(VENV)/bin/ruff check

@@ -59,6 +59,7 @@ class Network:
         self._flowing.set()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._forgotten: set[tuple[socket.socket, socket.socket]] = set()
+        self._losses = random.Random(1)  # noqa: S311 - the same losses in each run
         self._listener = socket.create_server((HOST, 0), backlog=BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self._accepting = gevent.spawn(self._accept)
@@ -138,7 +139,7 @@ class Network:
                         raise ConnectionResetError
                     continue
                 gevent.sleep(self.conditions.latency_s + len(data) / self.conditions.bytes_per_s)
-                while random.random() < self.conditions.loss:  # noqa: S311 - not secret
+                while self._losses.random() < self.conditions.loss:
                     gevent.sleep(RETRANSMISSION_S)
                 self._flowing.wait()
                 sink.sendall(data)

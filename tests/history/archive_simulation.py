@@ -17,6 +17,7 @@ from unittest.mock import patch
 from kafkasse.log import Log
 from kafkasse.route import StartAt
 from tests.history.checker import Bounds
+from tests.history.draws import Draws
 from tests.history.simulation import Simulation
 from tests.history.wire import Partition
 
@@ -28,13 +29,13 @@ class ArchiveSimulation(Simulation):
     """Half of the simulations have clients that start at the earliest record, which may be archived.
 
     Args:
-        seed: the seed of all random choices.
+        draws: all choices.
         settings: see Simulation.
     """
 
-    def __init__(self, seed: int, **settings: Any) -> None:
-        super().__init__(seed, filtered=False, sparse=False, late_reconnects=True, truncates=True, **settings)
-        if self.rng.random() < 0.5:
+    def __init__(self, draws: Draws, **settings: Any) -> None:
+        super().__init__(draws, late_reconnects=True, truncates=True, **settings)
+        if self.draws.chance(5):
             self._route = replace(self._route, start=StartAt.EARLIEST)
 
     def _readable_log(self) -> Log:
@@ -70,7 +71,7 @@ class ArchiveSimulation(Simulation):
         """Remove the oldest records of a partition from Kafka."""
         partition = self._any_partition()
         if self.drops and self.ends[partition]:
-            self.drop_before(partition, self.rng.randrange(self.firsts[partition], self.ends[partition] + 1))
+            self.drop_before(partition, self.draws.between(self.firsts[partition], self.ends[partition] + 1))
 
     def compact(self) -> None:
         """Merge the small files of a topic."""
@@ -81,7 +82,7 @@ class ArchiveSimulation(Simulation):
 
     def drop_before(self, partition: Partition, first: int) -> None:
         """Remove records from Kafka. Some of them may not be archived."""
-        if self.rng.random() < 0.7 or self._epochs[partition]:
+        if self._epochs[partition] or self.draws.chance(7):
             self.archive(partition)
         super().drop_before(partition, first)
 

@@ -35,7 +35,7 @@ from hypothesis import Phase, settings
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutants.jsonl"
 PARTS = ("kafkasse/feed", "kafkasse/kafka")
-TESTS = ("tests/feed", "tests/kafka", "tests/history/test_delivery.py")
+TESTS = ("tests/feed", "tests/kafka", "tests/history/test_delivery.py", "tests/history/test_worlds.py")
 OPTIONS = ("-m", "not processes", "-p", "no:cacheprovider", "-p", "no:timeout", "-qq")
 PROCESSES = 2
 NICENESS = 15
@@ -265,7 +265,7 @@ class Mutation:
 
 def _tests_of(mutant: Mutant, items: list[pytest.Item], profiles: dict[str, Profile]) -> list[pytest.Item]:
     """Return the tests that execute the mutant, the fastest first."""
-    even_if_slow = (f"test_{Path(mutant.module).name}", "test_delivery.py")
+    even_if_slow = (f"test_{Path(mutant.module).name}", "test_delivery.py", "test_worlds.py")
     executing = [item for item in items if (mutant.module, mutant.statement) in profiles[item.nodeid].executed]
     tests = [item for item in executing if profiles[item.nodeid].seconds < SLOW_S or item.path.name in even_if_slow]
     return sorted(tests, key=lambda item: profiles[item.nodeid].seconds)
@@ -303,7 +303,7 @@ def main() -> int:
     random.shuffle(todo)  # a short run is a sample of all modules
     os.nice(NICENESS)
     with tempfile.TemporaryDirectory(prefix="kafkasse-mutants-") as directory:
-        os.environ |= {"HISTORY_SEED": "1", "PYTEST_DEBUG_TEMPROOT": directory}
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = directory
         mutation = Mutation(sources, todo, args.seconds, Path(directory))
         pytest.main([*OPTIONS, *TESTS], plugins=[mutation])
     for name in mutation.left_out:

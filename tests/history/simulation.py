@@ -1,4 +1,4 @@
-"""The same checker on feeds in this process, where a seed decides the order of all steps.
+"""The same checker on feeds in this process, where drawn or recorded numbers decide the order of all steps.
 
 Some faults need an order of steps that no black-box test can force, such as an eviction while a cursor is being closed. Here
 the log is in memory and the test advances the tail itself. The bytes that readers return are those that a client receives.
@@ -6,7 +6,7 @@ the log is in memory and the test advances the tail itself. The bytes that reade
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
+from tests.history.draws import Draws
 from tests.history.payloads import is_json
 from tests.history.wire import Partition, blocks
 from tests.support.turns import turn
@@ -33,7 +34,7 @@ PARTITIONS = 3
 HIDDEN = 3  # the filter drops one record in three
 MAX_CLIENTS = 6
 MAX_READS_TO_PARK = 10
-MAX_SETTLING_READS = 400
+MAX_IDLE_READS = 20
 
 
 class BusyCursor(MemoryCursor):
@@ -118,6 +119,7 @@ class Client:
                 break
         if not self._is_parked and self.reader.can_park:
             self.reader.park(self)
+            self._simulation.reached["parked"] += 1
             self._is_parked, self._is_woken = True, False
 
     def end(self) -> None:
@@ -154,6 +156,7 @@ class Client:
         self._unsent = b"" if room is None else chunk[room:]
         self._receive(chunk[:room])
         if self._unsent:
+            self._simulation.reached["sent in part"] += 1
             self.wake()
         return not self._unsent
 
@@ -162,14 +165,17 @@ class Client:
 
 
 class Simulation:
-    """A log, a feed and clients. One seed decides every step.
+    """A log, a feed and clients.
 
     Args:
-        seed: the seed of all random choices.
+        draws: all choices.
         filtered, sparse: the settings of the clients' route.
         drops: whether retention removes records.
         truncates: whether logs are truncated.
         late_reconnects: whether clients may reconnect after retention removed the records they need next.
+
+    Attributes:
+        reached: how often the situations occurred that only some orders of steps cause.
     """
 
     _route = Route("topics", "/{topics}", None)
@@ -177,14 +183,15 @@ class Simulation:
 
     def __init__(
         self,
-        seed: int,
-        filtered: bool,
-        sparse: bool,
+        draws: Draws,
+        filtered: bool = False,
+        sparse: bool = False,
         drops: bool = True,
         late_reconnects: bool = False,
         truncates: bool = False,
     ) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self.draws = draws
+        self.reached: Counter[str] = Counter()
         self.filtered, self.sparse, self.drops, self.late_reconnects = filtered, sparse, drops, late_reconnects
         self.truncates = truncates
         self.log = BusyLog()
@@ -198,7 +205,7 @@ class Simulation:
         self.now = 0  # the number of the step
         self._bounds: dict[Partition, list[Bounds]] = {}
         self._tails: list[Tail] = []
-        ring = self.rng.choice([1, 3, 8])
+        ring = self.draws.choice([1, 3, 8])
         config = Config(max_ring_records=ring, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
         # Refresh the metadata whenever a tail or a cursor checks it.
         self._feeds = Feeds(self._readable_log(), replace(config.feed, metadata_refresh_s=0.0), self._tails.append)
@@ -206,18 +213,24 @@ class Simulation:
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
     def play(self, steps: int) -> list[str]:
-        """Run this many random steps. Return the violations."""
+        """Run this many steps, or the recorded ones. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
         moves += [self.park, self.park, self.fill_socket, self.end, self.truncate, *self._more_moves()]
-        for _ in range(steps):
+        named = {move.__name__: move for move in moves}
+        for name in self.draws.moves(steps, [move.__name__ for move in moves]):
             self.tick()
-            self.rng.choice(moves)()
+            named[name]()
         return self.violations()
 
     def violations(self) -> list[str]:
         """Let every client read to the end. Return the violations."""
+        self.draws.settle()
         self.settle()
+        self.reached["gap"] += self.gaps
+        for stats in {id(client.reader.stats): client.reader.stats for client in self.clients}.values():
+            self.reached["catch-up"] += stats.catch_ups
+            self.reached["falls behind"] += stats.falls_behind
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         return violations(histories, self.stored, reached=self.ends, bounds=self._bounds)
 
@@ -268,7 +281,7 @@ class Simulation:
         self.ends[topic, at] = offset + 1
 
     def _any_partition(self) -> Partition:
-        return self.rng.choice(list(self.ends))
+        return self.draws.choice(list(self.ends))
 
     def _key(self, number: int) -> bytes | None:
         """Return the key of a record."""
@@ -284,11 +297,12 @@ class Simulation:
     def drop(self) -> None:
         """Remove the oldest records of a partition, as retention does; rarely."""
         partition = self._any_partition()
-        if self.drops and self.rng.random() < 0.2 and self.ends[partition]:
-            self.drop_before(partition, self.rng.randrange(self.firsts[partition], self.ends[partition] + 1))
+        if self.drops and self.draws.chance(2) and self.ends[partition]:
+            self.drop_before(partition, self.draws.between(self.firsts[partition], self.ends[partition] + 1))
 
     def drop_before(self, partition: Partition, first: int) -> None:
         topic, at = partition
+        self.reached["retention"] += 1
         self.log.drop_before(topic, first, at)
         self.firsts[partition] = first
 
@@ -301,13 +315,14 @@ class Simulation:
         """
         partition = self._any_partition()
         stored = self._stored_in(partition)
-        if self.truncates and self.rng.random() < 0.2 and stored and self._all_know_epoch(partition):
-            self.truncate_at(partition, self.rng.randrange(stored[0].offset + 1, self.ends[partition] + 1))
+        if self.truncates and self.draws.chance(2) and stored and self._all_know_epoch(partition):
+            self.truncate_at(partition, self.draws.between(stored[0].offset + 1, self.ends[partition] + 1))
             for _ in range(self._turns_to_end()):
                 self.turn()
 
     def truncate_at(self, partition: Partition, end: int) -> None:
         topic, at = partition
+        self.reached["truncation"] += 1
         self.log.truncate(topic, end, at)
         kept = [each for each in self._stored_in(partition) if each.offset < end]
         self.ends[partition] = end
@@ -362,7 +377,7 @@ class Simulation:
     def fill_socket(self) -> None:
         """Let the socket of a parked client accept only a part of the next chunk."""
         for client in self._some():
-            client.room = self.rng.randrange(200)
+            client.room = self.draws.below(200)
 
     def cut(self) -> None:
         for client in self._some():
@@ -370,7 +385,7 @@ class Simulation:
 
     def cut_at_any_byte(self) -> None:
         for client in self._some():
-            self._cut(client, self.rng.randrange(len(client.body) + 1))
+            self._cut(client, self.draws.below(len(client.body) + 1))
 
     def _cut(self, client: Client, received: int | None) -> None:
         if self._may_reconnect(client, received):
@@ -399,23 +414,30 @@ class Simulation:
             client.disconnect()
 
     def _read_all(self, client: Client) -> None:
-        for _ in range(MAX_SETTLING_READS):
+        idle = 0
+        while (
+            idle < MAX_IDLE_READS
+        ):  # a client that joins needs a few reads without bytes; a broken one would never end
             before = client.body
             try:
                 client.read()
             except KafkasseError:
                 return
-            if client.body == before and client.reader.state in (ReaderState.LIVE, ReaderState.PARKED):
+            if client.body != before:
+                idle = 0
+            elif client.reader.state in (ReaderState.LIVE, ReaderState.PARKED):
                 return
+            else:
+                idle += 1
 
     def _run_others(self) -> None:
         """Run the steps that other greenlets may take while this one waits."""
-        for _ in range(self.rng.randrange(6)):
+        for _ in range(self.draws.below(6)):
             self.append()
         self.turn()
 
     def _some(self) -> list[Client]:
-        return [self.rng.choice(self.clients)] if self.clients else []
+        return [self.draws.choice(self.clients)] if self.clients else []
 
     def _may_reconnect(self, client: Client, received: int | None) -> bool:
         kept = last_id(client.body[:received], client.sent_id)
@@ -459,13 +481,13 @@ class SelectingSimulation(Simulation):
     """A simulation whose clients select different records. Clients with equal filters and dimensions share an encoder.
 
     Args:
-        seed: the seed of all random choices.
+        draws: all choices of the world.
         choices: what the clients select, in turn.
         settings: see Simulation.
     """
 
-    def __init__(self, seed: int, choices: Sequence[Choice], sparse: bool = False, **settings: Any) -> None:
-        super().__init__(seed, filtered=False, sparse=sparse, **settings)
+    def __init__(self, draws: Draws, choices: Sequence[Choice], **settings: Any) -> None:
+        super().__init__(draws, **settings)
         self._choices = choices
         self._encoders: dict[Any, Encoder] = {}
 

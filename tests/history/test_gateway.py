@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.history.gateway import LIFETIME_S, VISITORS, Gateway
-from tests.history.test_delivery import SEED
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
 EXPIRIES = 3
 
 
+SEED = 1
+
+
 @pytest.fixture
 def gateway(cluster: Cluster, tmp_path: Path) -> Iterator[Gateway]:
-    print(f"to repeat this run: HISTORY_SEED={SEED}")
     with closing(Gateway(cluster, tmp_path, SEED)) as gateway:
         yield gateway
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -11,14 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.history import mutants
-from tests.history.archive_simulation import ArchiveSimulation
 from tests.history.gateway import LIFETIME_S, Gateway
 from tests.history.scenario import Outcome, Scenario
-from tests.history.simulation import Simulation
-from tests.history.test_delivery import SEED, STEPS
-from tests.history.test_patterns import PatternSimulation
-from tests.history.test_personal_streams import PersonalSimulation
-from tests.history.test_snapshots import SnapshotSimulation
+from tests.history.worlds import STORED
 from tests.support.kafka import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
@@ -27,42 +22,9 @@ BATCHES = 10
 MAX_PLAYS = 4  # whether a fault shows in one play depends on where reads and cuts happen
 # A server with a fault has only these clients, so that many servers can run at once.
 CLIENT_TYPES = "live", "from the start", "value", "timestamps", "filtered", "sparse", "table", "lines"
-SEEDS = range(60)
-# These need an order of steps that no black-box test can force, or retention during a stream.
-IN_PROCESS: dict[str, Callable[[int], Simulation]] = {
-    **dict.fromkeys(
-        (
-            "joins_one_too_late", "joins_one_too_early", "evicted_while_joining", "falls_behind_to_the_end",
-            "gap_not_sent", "gap_too_wide",
-        ),
-        lambda seed: Simulation(seed, filtered=False, sparse=False),
-    ),
-    **dict.fromkeys(
-        ("truncation_unnoticed", "truncation_ignored_by_the_tail"),
-        lambda seed: Simulation(seed, filtered=False, sparse=False, drops=False, truncates=True),
-    ),
-    **dict.fromkeys(
-        (
-            "sent_to_other_keys", "one_group_of_a_key", "keys_one_after_another", "index_skips_a_segment",
-            "frames_of_all_keys", "one_key_not_selected", "key_of_the_record_before", "skips_records_in_the_ring",
-        ),
-        PersonalSimulation,
-    ),
-    **dict.fromkeys(
-        (
-            "new_topic_from_its_end", "new_topic_ignored_by_the_tail", "new_topic_missed_in_catch_up",
-            "new_topic_starts_like_the_route", "topic_id_of_a_new_topic_missing",
-        ),
-        PatternSimulation,
-    ),
-    **dict.fromkeys(
-        ("snapshot_of_all_keys", "snapshot_out_of_order", "after_snapshot_at_the_end"), SnapshotSimulation
-    ),
-    **dict.fromkeys(
-        ("first_record_after_the_archive_skipped", "archived_record_repeated", "archive_hole_hidden"),
-        ArchiveSimulation,
-    ),
-}  # fmt: skip
+SEED = 1
+# The stored worlds prove these (see test_worlds.py): they need an order of steps that no black-box test can force.
+IN_PROCESS = {world.mutant for world in STORED if world.mutant}
 # These mutants need clients whose tokens expire.
 EXPIRY = "ends_before_expiry", "expired_id_too_far", "expiry_cuts_an_event", "expiry_ignored", "expiry_without_retry"
 BLACK_BOX = tuple(sorted(mutants.MUTANTS.keys() - {*IN_PROCESS, *EXPIRY}))
@@ -141,25 +103,6 @@ def test_reports_a_fault_at_expiry(gateway: Gateway, outcomes_of_expiry: Outcome
 
     assert outcome.applied > 0, "this mutant never ran: patch the code that runs instead"
     assert _reported(outcome)
-
-
-@pytest.fixture
-def mutant(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Applies a mutant to this process for one test."""
-    if IN_PROCESS[request.param] is ArchiveSimulation:
-        pytest.importorskip("pyarrow", reason="pip install pyarrow")
-    with mutants.mutated(request.param):
-        yield request.param
-
-
-@pytest.mark.parametrize("mutant", IN_PROCESS, indirect=True)
-def test_reports_a_fault_in_this_process(mutant: str) -> None:
-    """Feeds in this process with the fault apply it, and the checker reports it."""
-    simulations = map(IN_PROCESS[mutant], SEEDS)
-    found = next((found for each in simulations if (found := each.play(STEPS))), [])
-
-    assert mutants.applied[mutant] > 0, "this mutant never ran: patch the code that runs instead"
-    assert found
 
 
 def test_the_docs_list_every_mutant() -> None:

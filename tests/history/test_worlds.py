@@ -1,0 +1,92 @@
+"""The checker on simulated worlds: whatever the order of steps, no client loses a record or receives one twice.
+
+`make test` plays a fixed selection. `make simulate` plays random worlds, and stores those that fail for this module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kafkasse.filter import Filter
+from tests.history import mutants
+from tests.history.draws import RandomDraws, RecordedDraws, shortened
+from tests.history.worlds import KINDS, STORED, StoredWorld, find, kinds_of, outcome, play
+
+SEEDS = dict.fromkeys(KINDS, tuple(range(12))) | {"archive": (0, 1, 2, 13, 36, 37)}  # slow, and truncations are rare
+# What the selection must contain. A kind is worth little if no world of it reaches these.
+EVERY_KIND = {"parked", "sent in part", "catch-up", "falls behind"}
+REACHED = {
+    "retention": {"retention", "gap"},
+    "truncation": {"truncation", "gap"},
+    "patterns": {"new topic"},
+    "archive": {"retention", "truncation", "gap"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_client_receives_exactly_its_records(kind: str) -> None:
+    """Appends, fetches, opens, parks, full sockets, heartbeats, ends and cuts at any byte, in many orders."""
+    if kind == "archive":
+        pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    reached: Counter[str] = Counter()
+    for seed in SEEDS[kind]:
+        violations, world = play(kind, RandomDraws(seed))
+        assert [] == violations, f"to repeat this world: seed {seed} of {kind!r}"
+        reached += world.reached
+
+    expected = EVERY_KIND.union(*(REACHED[word] for word in REACHED if word in kind))
+    assert set() == expected - reached.keys()
+
+
+@pytest.mark.parametrize("world", STORED, ids=lambda world: world.mutant or f"{world.kind}-{world.seed}")
+def test_a_world_that_has_failed_before_passes(world: StoredWorld) -> None:
+    """If it failed with a mutant, the checker reports the same violation for the mutant, and nothing without it."""
+    if world.kind == "archive":
+        pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    if world.mutant:
+        assert kinds_of([world.violation]) <= kinds_of(world.replay())
+        assert mutants.applied[world.mutant] > 0
+
+    assert [] == world._replace(mutant="").replay()
+
+
+def test_a_world_that_fails_is_stored_with_few_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A filter that drops a matching record is reported. The stored world shows it again, and needs all of its steps."""
+    matches = Filter.matches
+    monkeypatch.setattr(Filter, "matches", lambda self, view: matches(self, view) and view.offset != 5)
+    found = next(found for seed in SEEDS["filters"] if (found := find("filters", seed, commit="abc")))
+
+    stored = StoredWorld.read(found.write(tmp_path))
+
+    assert found == stored
+    assert stored.replay()
+    for at in range(len(stored.steps)):
+        rest = stored.steps[:at] + stored.steps[at + 1 :]
+        assert kinds_of([stored.violation]).isdisjoint(kinds_of(outcome("filters", RecordedDraws(rest))))
+    monkeypatch.undo()
+    assert [] == stored.replay()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_steps_repeat_a_world(kind: str) -> None:
+    """The clients of the repetition receive the same bytes."""
+    if kind == "archive":
+        pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    drawn = RandomDraws(1)
+    _, world = play(kind, drawn)
+    recorded = RecordedDraws(drawn.steps)
+
+    _, repeated = play(kind, recorded)
+
+    assert drawn.steps == recorded.steps
+    assert [client.connections for client in world.clients] == [client.connections for client in repeated.clients]
+
+
+def test_shortened_steps_contain_only_what_fails() -> None:
+    """Steps are left out alone and together."""
+    steps = [[f"move{number}"] for number in range(40)]
+
+    assert [["move3"], ["move31"]] == shortened(steps, lambda rest: ["move3"] in rest and ["move31"] in rest)
