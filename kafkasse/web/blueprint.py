@@ -38,7 +38,6 @@ from kafkasse.feed.start import resolve
 from kafkasse.filter import Selection, parse_query
 from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log, Partition
-from kafkasse.log_line import Fields
 from kafkasse.registry import open_registry
 from kafkasse.route import Route
 from kafkasse.server import runtime
@@ -66,6 +65,7 @@ from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
 
+UNAVAILABLE = 503
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
 _limits_of_blueprints: WeakSet[StreamLimits] = WeakSet()  # of this process
 
@@ -223,15 +223,12 @@ class StreamService:
         try:
             return self._with_cors(respond())
         except KafkasseError as error:
-            if error.status < 500:  # other errors are ours
-                error = self.throttle() or error
-            return self.reject(error)
+            return self.reject_slowly(error)
         except HTTPException:  # a guard of the application called flask.abort()
             raise
-        except Exception:
-            fields = Fields(request_id=request_id.request_id(request.environ))
-            self.config.hooks.logger.exception("A request failed unexpectedly: %s", fields)
-            return self.reject(KafkasseError(UNEXPECTED))
+        except Exception as error:  # noqa: BLE001 - failed() logs it
+            self.observer.failed(request_id.request_id(request.environ), error)
+            return self.reject_slowly(KafkasseError(UNEXPECTED))
 
     def may_open(self, route: Route) -> bool:
         """Return whether the credentials of the current request open a route, for at least some path parameters."""
@@ -418,6 +415,13 @@ class StreamService:
             return error
         return None
 
+    def reject_slowly(self, error: KafkasseError) -> Any:
+        """Return the response to a request that gets no stream. A client that repeats such requests waits for it.
+
+        Only status 503 is prompt: many clients may share an address, and all of them return while Kafka recovers.
+        """
+        return self.reject(error if error.status == UNAVAILABLE else self.throttle() or error)
+
     def reject(self, error: KafkasseError) -> Any:
         """Return the response to a request that gets no stream."""
         self.record_rejection(error.status, type(error).__name__)
@@ -425,7 +429,7 @@ class StreamService:
             self._call_handler("event.error", error)
         # The Kafka adapter has logged the errors that kafka-python caused.
         if isinstance(error, ConfigurationError) and not _has_foreign_cause(error):
-            self.config.hooks.logger.error("A request failed because of the server's configuration: %s", error.detail)
+            self.observer.misconfigured(error.detail)
         response = self._response_of_hook(error)
         return self._with_cors(self.problem_response(error)) if response is None else response
 

@@ -168,4 +168,9 @@ def _is_from_trusted_page(request: Request, cors: CorsPolicy) -> bool:
     # Browsers send Origin only with some requests, and Sec-Fetch-Site with all. Scripts cannot set either of them.
     if site := request.headers.get("Sec-Fetch-Site"):
         return site in ("same-origin", "none")
-    return origin is None or urlsplit(origin).netloc == request.host
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc == request.host
+    except ValueError:  # such as "http://["; browsers send no such origin
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Iterable
 from weakref import WeakSet
 
@@ -54,6 +55,16 @@ class Observer:
         """Count and log a request that gets no stream. `error` and `reason` are names of classes."""
         self.metrics.count("requests_rejected", status=str(status), error=error)
         self._rejections.add(request_id, route, client, status, error, reason)
+
+    def failed(self, request_id: str, error: Exception) -> None:
+        """Log an error that nothing expected, with its traceback unless the same line of code has just raised one."""
+        raised_by = traceback.extract_tb(error.__traceback__)[-1]
+        subject = f"{type(error).__name__} {raised_by.filename}:{raised_by.lineno}"
+        self._rejections.add_failure(subject, "A request failed unexpectedly: %s", Fields(request_id=request_id), error)
+
+    def misconfigured(self, detail: str) -> None:
+        """Log an error of the server's configuration."""
+        self._rejections.add_failure(detail, "A request failed because of the server's configuration: %s", detail)
 
     def opened(self, info: StreamInfo) -> None:
         """Count a stream that has opened."""

@@ -51,7 +51,7 @@ def add_operations(app: Flask, service: StreamService) -> None:
                 try:
                     service.identifier.identify(request, route, {}, policy)
                 except KafkasseError as error:
-                    return service.reject(service.throttle() or error)
+                    return service.reject_slowly(error)
             return view(service, **arguments)
 
         return check

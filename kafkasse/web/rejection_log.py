@@ -31,6 +31,16 @@ class RejectionLog:
         fields = Fields(request_id=request_id, route=route, client=client, status=status, error=error, reason=reason)
         self._logger.log(level, "A request was rejected: %s", fields)
 
+    def add_failure(self, subject: str, message: str, fields: object, error: BaseException | None = None) -> None:
+        """Log a fault of the server, with the traceback of `error`: the first one of a subject in each interval.
+
+        The others have a line without a traceback at the level debug.
+        """
+        if self._is_due(("", subject)):
+            self._logger.error(message, fields, exc_info=error)
+        else:
+            self._logger.debug(message, fields)
+
     def _is_due(self, subject: tuple[str, str]) -> bool:
         now = self._clock()
         for oldest, logged_at in list(self._logged_at.items()):

@@ -222,6 +222,7 @@ def test_claims_grant_access(client: FlaskClient, claims: dict[str, Any], expect
         ({"Origin": "http://localhost"}, 200),  # the host of the test client
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        *(({"Origin": malformed}, 403) for malformed in ("http://[", "http://[x]", "http://a]b")),
     ],
 )
 def test_only_pages_of_allowed_origins_may_use_the_cookie(

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import gevent
 import pytest
@@ -21,7 +22,7 @@ from kafkasse.frame.hooks import TopicRecord
 from kafkasse.log import Partition, Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.sse import Event
-from kafkasse.web import wsgi_server
+from kafkasse.web import throttle, wsgi_server
 from kafkasse.web.blueprint import _limits_of_blueprints
 from tests.support.sse import read_events, read_until, without_positions
 
@@ -387,6 +388,24 @@ def test_the_log_line_of_an_unexpected_error_has_the_request_id(
     assert (500, "req-1") == (failed.status_code, failed.get_json()["request_id"])
     assert "A request failed unexpectedly: request_id=req-1" in caplog.messages
     assert b"zero" not in failed.data
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(ZeroDivisionError(), 429), (ConfigurationError("wrong password"), 429), (KafkaUnavailable("no answer"), 503)],
+)
+def test_a_request_that_always_fails_is_slowed_down(
+    log: CountingLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, expected: int
+) -> None:
+    """Except while Kafka is unavailable: then, many clients of one address return at the same time."""
+    monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
+    monkeypatch.setattr(CountingLog, "describe", mock.Mock(side_effect=error))
+    client = client_of(log)
+
+    statuses = [client.get("/streams/t").status_code for _ in range(throttle.BURST + 1)]
+
+    assert expected == statuses[-1]
+    assert 1 >= sum(record.levelno >= logging.ERROR for record in caplog.records)
 
 
 # Hooks.

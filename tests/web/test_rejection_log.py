@@ -79,6 +79,18 @@ def test_the_line_is_repeated_after_the_interval(caplog: pytest.LogCaptureFixtur
     assert ["request_id=0", "request_id=1", "request_id=2", f"request_id={INTERVAL_S:g}"] == ids
 
 
+def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    """A request that fails in a loop cannot fill the log. Each line of code that fails has its own interval."""
+    caplog.set_level(logging.INFO, LOGGER.name)
+    rejections = RejectionLog(LOGGER, lambda: 0.0)
+    for subject in ("ValueError a.py:1", "ValueError a.py:1", "ValueError a.py:2"):
+        rejections.add_failure(subject, "failed: %s", subject, ValueError("secret"))
+
+    assert [("failed: ValueError a.py:1", True), ("failed: ValueError a.py:2", True)] == [
+        (record.message, record.exc_info is not None) for record in caplog.records
+    ]
+
+
 def test_many_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """The number of lines in an interval is limited, and so is the memory."""
     caplog.set_level(logging.INFO, LOGGER.name)
