@@ -38,6 +38,7 @@ RENAMED = {
     "max_snapshot_keys": "max_snapshot_bytes",
     "id": "id_type",
     "id_every": "id_frequency",
+    "max_client_expressions": "max_client_filters",
 }
 
 OTHER_VARIABLES = {

@@ -54,7 +54,7 @@ class WebSettings:
     max_streams_per_client: int
     max_rejections_per_s: float
     max_topics_per_stream: int
-    max_client_expressions: int
+    max_client_filters: int
     max_last_event_id_bytes: int
     max_last_event_id_entries: int
     trusted_proxies: int | tuple[str, ...]

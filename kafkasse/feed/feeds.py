@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 from kafkasse.archive import without_archive
 from kafkasse.config.settings import FeedSettings
@@ -87,6 +88,7 @@ class Feeds:
         self._epoch_ends = EpochEnds(log, settings.kafka_timeout_s)
         self._offset_ranges = OffsetRanges(log, settings.kafka_timeout_s)
         self._tail: Tail | None = None
+        self._opened_by: WeakKeyDictionary[SharedFeed, str] = WeakKeyDictionary()  # the address of the first client
         self.stats: dict[str, RouteStats] = {}
         self._slots = CatchUpSlots(settings.max_catch_ups)
         self._cursors = Cursors(self._open_catch_up, self._slots, settings.max_chunk_bytes)
@@ -181,7 +183,7 @@ class Feeds:
             raise ValueError("A stream has a selector if and only if its encoder has dimensions.")
         check_partitions(position, topics)
         position = with_whole_topics(position, topics)
-        feed = self._feed(route, position, topics, encoder)
+        feed = self._feed(route, position, topics, encoder, client)
         feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
         try:
             return self._open_reader(feed, route, position, topics, since, client, selector)
@@ -300,7 +302,24 @@ class Feeds:
 
     # Shared feeds.
 
-    def _feed(self, route: Route, position: Position, topics: Mapping[str, Topic], encoder: Encoder) -> SharedFeed:
+    def drop_idle(self, encoders: Iterable[Encoder]) -> Encoder | None:
+        """Drop the feeds of the encoder that has had no readers for the longest time. Return it, if there is one."""
+        tail = self._open_tail()
+        feeds: dict[Encoder, list[SharedFeed]] = {encoder: [] for encoder in encoders}
+        for feed in tail.feeds.values():
+            if feed.key.encoder in feeds:
+                feeds[feed.key.encoder].append(feed)
+        idle = [used_by for used_by in feeds.values() if used_by and not any(feed.readers for feed in used_by)]
+        if not idle:
+            return None
+        oldest = min(idle, key=lambda used_by: max(feed.idle_since for feed in used_by))
+        for feed in oldest:
+            tail.remove(feed)
+        return oldest[0].key.encoder
+
+    def _feed(
+        self, route: Route, position: Position, topics: Mapping[str, Topic], encoder: Encoder, client: str
+    ) -> SharedFeed:
         """Return the feed of a selection. In partitions that the tail does not read yet, a new feed starts at the end."""
         partial = (each for each in position.starts if each.topic in position.partial_topics)
         selected = frozenset(each for each in partial if each.partition < topics[each.topic].partitions)
@@ -315,14 +334,18 @@ class Feeds:
             tail.end_recreated(topics)
             if key in tail.feeds:
                 return tail.feeds[key]
-            self._make_room(tail)  # before the states are read, because this may remove partitions from the tail
+            self._make_room(
+                tail, client
+            )  # before the states are read, because this may remove partitions from the tail
             partitions = tail.partitions_of(key, topics)
             unknown = [each for each in partitions if each not in tail.partitions and each not in found]
             if not unknown:
                 states = {each: tail.partitions.get(each) or found[each] for each in partitions}
                 offsets = {each: state.offset for each, state in states.items() if state.offset is not None}
                 if versions is None or versions.has_read(offsets):
-                    return self._add_feed(tail, key, states, route, topics, now_ms, versions)
+                    feed = self._add_feed(tail, key, states, route, topics, now_ms, versions)
+                    self._opened_by[feed] = client
+                    return feed
                 self._read_versions(versions, offsets)  # the tail may move on meanwhile
                 continue
             ranges = self._offset_ranges.get(unknown)
@@ -357,22 +380,28 @@ class Feeds:
         tail.add(feed, states)
         return feed
 
-    def _make_room(self, tail: Tail) -> None:
-        """Drop the feed that has been idle for the longest time if there are too many feeds.
+    def _make_room(self, tail: Tail, client: str) -> None:
+        """Drop feeds without readers, the one that has been idle for the longest time first, if there are too many feeds.
+
+        A client can cause at most as many feeds as are free. So the last ones remain for clients with few, and a client that
+        opens streams with ever other selections gets half of all feeds at most.
 
         Raises:
-            ServerFull: all feeds have readers.
+            ServerFull: the client has its share, and all feeds have readers.
         """
-        if len(tail.feeds) < MAX_FEEDS:
-            return
-        idle = [feed for feed in tail.feeds.values() if not feed.readers]
-        if not idle:
-            raise ServerFull(
-                f"Clients are reading {MAX_FEEDS} different selections of topics, which is this server's limit."
-                f" Retry after {FEEDS_RETRY_AFTER_S} s.",
-                retry_after_s=FEEDS_RETRY_AFTER_S,
-            )
-        tail.remove(min(idle, key=lambda feed: feed.idle_since))
+        while self._has_its_share(tail, client):
+            idle = [feed for feed in tail.feeds.values() if not feed.readers]
+            if not idle:
+                raise ServerFull(
+                    f"Your address, or all clients together, read too many of the {MAX_FEEDS} different selections of topics"
+                    f" that this server allows. Retry after {FEEDS_RETRY_AFTER_S} s.",
+                    retry_after_s=FEEDS_RETRY_AFTER_S,
+                )
+            tail.remove(min(idle, key=lambda feed: feed.idle_since))
+
+    def _has_its_share(self, tail: Tail, client: str) -> bool:
+        free = MAX_FEEDS - len(tail.feeds)
+        return len(tail.feeds) >= free and sum(self._opened_by[feed] == client for feed in tail.feeds.values()) >= free
 
     def _open_tail(self) -> Tail:
         if self._tail is None or self._tail.closed:

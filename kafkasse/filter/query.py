@@ -12,9 +12,9 @@ from kafkasse.filter.expression import Expression, compile_expression
 from kafkasse.filter.language import ExpressionError
 
 MAX_VALUE_CHARS = 1_000
-SIMILARITY = (
-    0.8  # of the name of a parameter to `key`, `header`, `field` or `filter` from which it counts as misspelled
-)
+MAX_OTHER_NAMES = 20  # of parameters that are not filters, because each is compared with the names of filters
+# Of the name of a parameter to `key`, `header`, `field` or `filter`, from which it counts as misspelled.
+SIMILARITY = 0.8
 
 _NAMES = ("key", "header", "field", "filter")
 
@@ -45,15 +45,21 @@ def parse_query(
             redacted fields. A field that `allowed` names, and does not merely match with field.*, can always be used.
 
     Raises:
-        InvalidParameter: the route does not allow a filter, its name is misspelled, or its value is too long.
+        InvalidParameter: the route does not allow a filter, its name is misspelled, its value is too long, or the query has
+            too many other parameters.
         InvalidFilter: the expression is invalid.
     """
-    values: dict[Dimension, frozenset[str]] = {}
+    values: dict[Dimension, set[str]] = {}
+    others: set[str] = set()
     expression: Expression | None = None
     for name, value in arguments:
         source, dot, rest = name.partition(".")
         if source not in _NAMES or bool(dot and rest) != (source in ("header", "field")):
-            _check_spelling(name, allowed)
+            if source not in others:
+                others.add(source)
+                if len(others) > MAX_OTHER_NAMES:
+                    raise InvalidParameter(f"The query has more than {MAX_OTHER_NAMES} parameters with unknown names.")
+                _check_spelling(name, allowed)
             continue
         if name not in allowed and f"{source}.*" not in allowed:
             raise _not_allowed(f"This route does not allow the filter {_shown(name)}.", allowed)
@@ -69,8 +75,8 @@ def parse_query(
             if source == "field" and name not in allowed:
                 _check_is_sent(rest, sends)
             dimension = Dimension(source, rest)  # type: ignore[arg-type]  # checked above
-            values[dimension] = values.get(dimension, frozenset()) | {value}
-    return Query(values, expression)
+            values.setdefault(dimension, set()).add(value)
+    return Query({dimension: frozenset(accepted) for dimension, accepted in values.items()}, expression)
 
 
 def _check_is_sent(path: str, sends: Callable[[str], bool]) -> None:

@@ -15,13 +15,14 @@ class Selection(NamedTuple):
         filter: the conditions that are the same for many clients, which share a feed; None if there are none. Hashable.
         dimensions: the parts of a record that decide which clients of the feed receive it.
         selector: the values that this client selects; None if there are no dimensions.
-        has_client_expression: whether the filter contains an expression of the client.
+        is_of_client: whether the query of the client decides what the filter or the dimensions are. Clients can cause any
+            number of such selections.
     """
 
     filter: RecordFilter | None = None
     dimensions: Dimensions = Dimensions()
     selector: Selector | None = None
-    has_client_expression: bool = False
+    is_of_client: bool = False
 
 
 EVERYTHING = Selection()

@@ -150,7 +150,7 @@ class Where:
             Filter.of(self.key, dict(self.headers), dict(self.fields), expressions, on_failure) if has_filter else None,
             Dimensions(tuple(sorted(selected))),
             _selector(selected) if selected else None,
-            query.expression is not None,
+            query.expression is not None or bool(query.values),
         )
 
 

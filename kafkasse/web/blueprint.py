@@ -319,7 +319,7 @@ class StreamService:
                 self._leave(route.name, address)
             return self._stream_response(route, parsed, (), coding)
         try:
-            encoder = self._encoders.get(route, parsed.wire, selection)
+            encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
             problem_types = self.problem_types()
             reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
         except BaseException:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kafkasse.config import Config
 from kafkasse.errors import ServerFull
@@ -15,6 +15,8 @@ from kafkasse.route import Route
 
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.registry.lookup import SchemaRegistry
+
+DropIdle = Callable[[Iterable[Encoder]], Encoder | None]
 
 
 class Encoders:
@@ -37,24 +39,41 @@ class Encoders:
         self._decoders = _decoders(config, registries)
         # Weak references, so that an unused encoder is freed: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
-        self._with_client_expression: WeakSet[Encoder] = WeakSet()
+        self._of_clients: WeakKeyDictionary[Encoder, str] = WeakKeyDictionary()  # the address whose query caused it
 
-    def get(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
+    def get(self, route: Route, wire: Wire, selection: Selection, address: str, drop_idle: DropIdle) -> Encoder:
         """Return the encoder for a selection of a route in a wire format.
 
+        Args:
+            route: the route.
+            wire: the wire format.
+            selection: what the client selects.
+            address: the address of the client.
+            drop_idle: drops the feeds of one of these encoders if it has no readers, and returns it.
+
         Raises:
-            ServerFull: the feeds of this worker already evaluate max_client_expressions different expressions of clients.
+            ServerFull: this address, or all clients together, use too many different filters (max_client_filters).
         """
         key = route.name, type(wire), selection.filter, selection.dimensions
         encoder = self._encoders.get(key)
+        is_new_filter = selection.is_of_client and encoder not in self._of_clients
+        if is_new_filter:
+            self._make_room(address, drop_idle)
         if encoder is None:
-            limit = self._config.web.max_client_expressions
-            if selection.has_client_expression and len(self._with_client_expression) >= limit:
-                raise ServerFull("Clients already use too many different filter expressions (max_client_expressions).")
             encoder = self._encoders[key] = self._create(route, wire, selection)
-            if selection.has_client_expression:
-                self._with_client_expression.add(encoder)
+        if is_new_filter:
+            self._of_clients[encoder] = address
         return encoder
+
+    def _make_room(self, address: str, drop_idle: DropIdle) -> None:
+        """Check that an address has at most as many different filters as are free, so that no address can use up all."""
+        limit = self._config.web.max_client_filters
+        while list(self._of_clients.values()).count(address) >= limit - len(self._of_clients):
+            if (idle := drop_idle(list(self._of_clients))) is None:
+                raise ServerFull(
+                    "Your address, or all clients together, use too many different filters (max_client_filters)."
+                )
+            del self._of_clients[idle]
 
     def _create(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
         hooks = self._config.hooks

@@ -70,12 +70,14 @@ class World:
         self.feeds = Feeds(self.log, replace(config, metadata_refresh_s=0.0, **settings), self.tails.append)
         self.encoder = Encoder()
 
-    def open(self, *entries: Any, encoder: Encoder | None = None, **route: Any) -> Reader:
+    def open(self, *entries: Any, encoder: Encoder | None = None, client: str = "", **route: Any) -> Reader:
         """Open a stream of these topics or position entries."""
         is_named = isinstance(entries[0], str)
         position = of_topics(entries) if is_named else parse(json.dumps(entries))
         topics = self.feeds.describe(position.topics)
-        return self.feeds.open(Route("r", "/r", None, **route), position, topics, encoder or self.encoder)
+        return self.feeds.open(
+            Route("r", "/r", None, **route), position, topics, encoder or self.encoder, client=client
+        )
 
     def turn(self) -> None:
         """Handle the records, heartbeats and checks that are due."""
@@ -229,8 +231,8 @@ def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_top
 
 
 def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all feeds have readers, the server is full."""
-    monkeypatch.setattr(feeds, "MAX_FEEDS", 2)
+    """If all feeds have readers, the server is full. A client can have as many as are free, so others have a chance."""
+    monkeypatch.setattr(feeds, "MAX_FEEDS", 4)
     world.open("a").close()
     world.open("b").close()
     kept = world.open("b")
@@ -238,8 +240,11 @@ def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: 
     other = world.open("a", "b")
 
     assert [("b",), ("a", "b")] == [key.topics for key in world.tails[0].feeds]
-    with pytest.raises(ServerFull, match="2 different selections"):
+    with pytest.raises(ServerFull, match="4 different selections"):
         world.open("a")
+    world.open("a", client="another")
+    with pytest.raises(ServerFull):
+        world.open("a", encoder=Encoder(), client="another")
     assert [[], []] == [numbers(kept), numbers(other)]
 
 

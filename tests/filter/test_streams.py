@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse as Response
 
 from kafkasse.app import blueprint
 from kafkasse.config import Config
+from kafkasse.errors import InvalidParameter
+from kafkasse.filter import parse_query, query
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from tests.support.sse import Event, read_events
@@ -173,6 +176,7 @@ def test_an_invalid_expression_is_rejected_with_its_position(client_of: Open) ->
         ("Key=a", "There is no query parameter Key. Did you mean key?"),
         ("fields.id=a", "There is no query parameter fields.id. Did you mean field.PATH?"),
         ("header=a", "There is no query parameter header. Did you mean header.NAME?"),
+        ("&".join(f"x{n}=" for n in range(21)), "The query has more than 20 parameters with unknown names."),
         ("key=" + "a" * 1001, "The value of key has more than 1000 characters."),
     ],
 )  # fmt: skip
@@ -242,17 +246,34 @@ def test_clients_with_the_same_filter_share_a_feed(
         response.close()
 
 
-def test_the_number_of_different_expressions_is_limited(client_of: Open) -> None:
-    """A client cannot use up the CPU time of the worker with many expressions, even if it closes its streams."""
-    client = client_of(settings={"max_client_expressions": 2}, client_filters=["filter", "key"])
-    for expression in ("offset>0", "offset>1", "offset > 1"):
-        client.get(f"/orders?filter={expression}", buffered=False).close()
+@pytest.mark.parametrize("template", ["filter=offset>{}", "header.name{}=a"])
+def test_the_number_of_different_filters_is_limited(client_of: Open, template: str) -> None:
+    """An address can have half of the places, so it cannot use up those of the others, and their CPU time."""
+    client = client_of(settings={"max_client_filters": 4, "trusted_proxies": 1}, client_filters=["filter", "header.*"])
 
-    rejected, others = (client.get(f"/orders?{query}", buffered=False) for query in ("filter=offset>2", "key=a"))
+    def opened(address: str, number: int) -> Response:
+        headers = {"X-Forwarded-For": address}
+        return client.get(f"/orders?{template.format(number)}", headers=headers, buffered=False)
 
-    assert (503, "ServerFullError") == (rejected.status_code, rejected.get_json(force=True)["name"])
-    assert 200 == others.status_code
-    others.close()
+    streams = [opened("10.0.0.1", 1), opened("10.0.0.1", 1), opened("10.0.0.1", 2), opened("10.0.0.1", 3)]
+    streams += [opened("10.0.0.2", 4), opened("10.0.0.2", 5), opened("10.0.0.3", 6), opened("10.0.0.3", 2)]
+
+    assert [200, 200, 200, 503, 200, 503, 200, 200] == [stream.status_code for stream in streams]
+    assert "ServerFullError" == streams[3].get_json(force=True)["name"]
+    for stream in streams:
+        stream.close()
+
+
+def test_a_filter_that_nobody_uses_anymore_gives_its_place_to_a_new_one(client_of: Open) -> None:
+    """Requests that are closed at once do not occupy the places until idle_feed_timeout_s."""
+    client = client_of(settings={"max_client_filters": 2}, client_filters=["filter"])
+
+    statuses = []
+    for number in range(6):
+        with client.get(f"/orders?filter=offset>{number}", buffered=False) as response:
+            statuses.append(response.status_code)
+
+    assert [200] * 6 == statuses
 
 
 def test_an_expression_without_a_result_is_counted_and_logged(
@@ -269,3 +290,15 @@ def test_an_expression_without_a_result_is_counted_and_logged(
     ]
     service = client.application.extensions["kafkasse"]["kafkasse"]
     assert 1 == service.observer.metrics.value("filter_failures", route="orders")
+
+
+def test_a_query_of_many_unknown_names_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing a name with those of the filters takes about 20 µs, and a query may contain a thousand names."""
+    compared: list[str] = []
+    monkeypatch.setattr(query, "get_close_matches", lambda name, *_: compared.append(name) or [])
+
+    with pytest.raises(InvalidParameter):
+        parse_query([(f"x{number}", "") for number in range(2_000)], ["key"])
+    parse_query([("x", "")] * 2_000, ["key"])
+
+    assert len(compared) <= query.MAX_OTHER_NAMES + 1
