@@ -48,6 +48,7 @@ from kafkasse.web.compression import Coding, negotiate
 from kafkasse.web.console import Console
 from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
+from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier
 from kafkasse.web.limits import StreamLimits
@@ -203,6 +204,7 @@ class StreamService:
         """Return the view function of a route."""
 
         def view(topics: str = "", **parameters: str) -> Any:
+            keep_unchanged_session()
             return self.answer(lambda: self._traced_response(route, topics, parameters))
 
         return view
