@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from kafkasse.config import Config
     from kafkasse.memory_log import MemoryLog
     from kafkasse.web.registry import drain
+    from kafkasse.web.revocations import end_streams
 
 __version__ = "0.1.0"
-__all__ = ["Config", "EmbeddedBroker", "MemoryLog", "Visitor", "__version__", "blueprint", "drain"]
+__all__ = ["Config", "EmbeddedBroker", "MemoryLog", "Visitor", "__version__", "blueprint", "drain", "end_streams"]
 
 _MODULES = {
     "Config": "kafkasse.config",
@@ -27,6 +28,7 @@ _MODULES = {
     "Visitor": "kafkasse.access",
     "blueprint": "kafkasse.app",
     "drain": "kafkasse.web.registry",
+    "end_streams": "kafkasse.web.revocations",
 }
 
 

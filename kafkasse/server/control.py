@@ -1,7 +1,7 @@
 """Lists and ends the open streams of all workers, through a Unix socket of each worker in the private directory.
 
-A client sends one line, `list` or `end ID`, and receives lines of JSON. An empty line ends the list, so that the client
-notices a list that was cut off. `kafkasse streams` and /-/streams use these sockets.
+A client sends one line, `list`, `end ID` or `end-visitor NAME`, and receives lines of JSON. An empty line ends the list, so
+that the client notices a list that was cut off. `kafkasse streams`, /-/streams and end_streams() use these sockets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafkasse.web.registry import StreamRegistry
 
 TIMEOUT_S = 5.0
-MAX_COMMAND_BYTES = 256
+MAX_COMMAND_BYTES = 8192
 MAX_CONNECTIONS = 8
 STREAMS_PER_PIECE = 50
 RECV_BYTES = 65_536
@@ -80,6 +80,20 @@ def end_stream(sockets: Iterable[Path], stream_id: str) -> tuple[bool, list[Path
     return False, silent
 
 
+def end_visitor(sockets: Iterable[Path], visitor: str) -> tuple[int, list[Path]]:
+    """End the streams of a visitor. Return how many there were, and the sockets of silent workers."""
+    command = f"end-visitor {json.dumps(visitor)}"
+    if len(command) >= MAX_COMMAND_BYTES:
+        raise ValueError(f"The name of the visitor is too long: {len(visitor)} characters.")
+    ended, silent = 0, []
+    for path in sockets:
+        try:
+            ended += sum(json.loads(line)["ended"] for lines in _ask(path, command) for line in lines)
+        except TimeoutError:
+            silent.append(path)
+    return ended, silent
+
+
 def _receive_line(client: Any) -> str:
     received = b""
     while b"\n" not in received and len(received) < MAX_COMMAND_BYTES and (data := client.recv(MAX_COMMAND_BYTES)):
@@ -88,9 +102,11 @@ def _receive_line(client: Any) -> str:
 
 
 def _answer(command: str, streams: StreamRegistry) -> Iterator[bytes]:
-    word, _, stream_id = command.partition(" ")
+    word, _, argument = command.partition(" ")
     if word == "end":
-        yield json.dumps({"ended": streams.end(stream_id)}).encode() + b"\n"
+        yield json.dumps({"ended": streams.end(argument)}).encode() + b"\n"
+    elif word == "end-visitor":
+        yield json.dumps({"ended": streams.end_visitor(json.loads(argument))}).encode() + b"\n"
     elif word == "list":
         for lines in registry_lines(streams):
             yield b"".join(line + b"\n" for line in lines)

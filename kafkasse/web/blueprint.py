@@ -328,7 +328,7 @@ class StreamService:
             self._leave(route.name, address)
             raise
         self._call_handler("ready", list(found))
-        info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name)
+        info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name, began_at)
         self.observer.opened(info)
         stream = Stream(
             reader,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -17,6 +19,7 @@ ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WS
 OPENED_KEY = "kafkasse.opened"  # a list with a weak reference to the stream of the request, if there is one
 OPERATIONS_KEY = "kafkasse.operations"  # true if the request arrived at the address for operators
 DRAIN_S = 1.0
+MAX_ENDED_VISITORS = 10_000  # a stream would have to open while as many visitors log out
 _numbers = count(1)
 _registries: WeakSet[StreamRegistry] = WeakSet()
 
@@ -45,6 +48,7 @@ class StreamInfo(NamedTuple):
         client: the address of the client.
         visitor: the name of the visitor; "" if it is unknown.
         opened_at: when the stream was opened, in seconds since the epoch.
+        requested_at: when the request arrived, as in time.monotonic(). Opening may take seconds.
     """
 
     id: str
@@ -53,11 +57,20 @@ class StreamInfo(NamedTuple):
     client: str
     visitor: str
     opened_at: float
+    requested_at: float
 
     @classmethod
-    def new(cls, request_id: str = "", route: str = "", client: str = "", visitor: str = "") -> StreamInfo:
+    def new(
+        cls,
+        request_id: str = "",
+        route: str = "",
+        client: str = "",
+        visitor: str = "",
+        requested_at: float | None = None,
+    ) -> StreamInfo:
         """Return the description of a stream that opens now."""
-        return cls(f"{os.getpid()}-{next(_numbers)}", request_id, route, client, visitor, time.time())
+        requested_at = time.monotonic() if requested_at is None else requested_at
+        return cls(f"{os.getpid()}-{next(_numbers)}", request_id, route, client, visitor, time.time(), requested_at)
 
 
 class StreamEnd(NamedTuple):
@@ -99,6 +112,7 @@ class StreamRegistry:
     def __init__(self) -> None:
         self.stopping = False
         self._open: WeakSet[OpenStream] = WeakSet()
+        self._visitors_ended_at: OrderedDict[str, float] = OrderedDict()
         _registries.add(self)
 
     @classmethod
@@ -113,10 +127,12 @@ class StreamRegistry:
         return len(self._open)
 
     def add(self, stream: OpenStream) -> None:
-        """Add an open stream. If the process is stopping, the stream ends at once."""
+        """Add an open stream. It ends at once if the process stops, or if end_visitor() was called while it opened."""
         self._open.add(stream)
         if self.stopping:
             stream.end(EndReason.SERVER_STOPPING)
+        elif stream.info.requested_at <= self._visitors_ended_at.get(stream.info.visitor, -inf):
+            stream.end(EndReason.ACCESS_REVOKED)
 
     def discard(self, stream: OpenStream) -> None:
         """Remove a stream that has ended."""
@@ -145,6 +161,17 @@ class StreamRegistry:
                 return True
         return False
 
+    def end_visitor(self, visitor: str) -> int:
+        """End all streams of a visitor, also those that are still opening. Return how many are open."""
+        self._visitors_ended_at.pop(visitor, None)
+        self._visitors_ended_at[visitor] = time.monotonic()
+        if len(self._visitors_ended_at) > MAX_ENDED_VISITORS:
+            self._visitors_ended_at.popitem(last=False)
+        ended = [stream for stream in list(self._open) if stream.info.visitor == visitor]
+        for stream in ended:
+            stream.end(EndReason.ACCESS_REVOKED)
+        return len(ended)
+
     def close_all(self) -> None:
         """Close the streams that are still open, because the process exits."""
         for stream in list(self._open):
@@ -159,6 +186,11 @@ def drain(within_s: float = DRAIN_S) -> None:
     worker does the same by itself.
     """
     spawn(_drain_all, within_s)  # a signal may have interrupted code that changes these sets
+
+
+def end_visitor_here(visitor: str) -> int:
+    """End all streams of a visitor in this process. Return how many were open."""
+    return sum(registry.end_visitor(visitor) for registry in list(_registries))
 
 
 def _drain_all(within_s: float) -> None:

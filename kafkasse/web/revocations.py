@@ -1,16 +1,45 @@
-"""Ends the streams whose API key was revoked. The clients reconnect and get 401."""
+"""Ends the streams whose API key was revoked, or whose visitor logged out. The clients reconnect and get 401."""
 
 from __future__ import annotations
 
+import os
 from weakref import WeakKeyDictionary
 
 import gevent
 
 from kafkasse.access import Guards, Visitor
-from kafkasse.web.registry import EndReason
+from kafkasse.server import control, runtime
+from kafkasse.web.registry import EndReason, end_visitor_here
 from kafkasse.web.stream import Stream
 
 CHECK_INTERVAL_S = 1.0
+
+
+def end_streams(visitor: str) -> int:
+    """End all streams of a visitor in all workers of this machine's server, also those that are still opening.
+
+    Call this when a visitor logs out, after the session was cleared. The clients receive their last event ID, and reconnect;
+    then the guards of the route decide again.
+
+    Args:
+        visitor: the name of the visitor, as in `Visitor.name`.
+
+    Returns:
+        How many streams were open.
+
+    Raises:
+        ValueError: the name is empty or too long.
+        TimeoutError: a worker did not answer within five seconds. The streams of the others have ended.
+    """
+    if not visitor:
+        raise ValueError("Only the streams of visitors with a name can be ended.")
+    others = [path for path in runtime.worker_sockets() if runtime.worker_pid(path) != os.getpid()]
+    ended, silent = control.end_visitor(others, visitor)
+    ended += end_visitor_here(visitor)
+    if silent:
+        pids = ", ".join(str(runtime.worker_pid(path)) for path in silent)
+        raise TimeoutError(f"These workers did not answer, so streams of the visitor may be open: {pids}.")
+    return ended
 
 
 class Revocations:

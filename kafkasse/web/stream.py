@@ -216,8 +216,10 @@ class Stream:
         """Return the current status of the stream for operators."""
         reader, info = self._reader, self.info
         events, sent_bytes = reader.totals()
+        known = info._asdict()
+        del known["requested_at"]  # a monotonic time means nothing to operators
         return {
-            **info._asdict(),
+            **known,
             "age_s": round(time.time() - info.opened_at, 1),
             "state": reader.state.name.lower(),
             "events": events,

@@ -59,6 +59,12 @@ def login(app: Flask) -> Any:
         flask_login.login_user(_user("ada"))
         return "welcome"
 
+    @app.post("/logout")
+    def log_out() -> str:
+        user = flask_login.current_user.get_id()
+        flask_login.logout_user()
+        return str(kafkasse.end_streams(user))
+
     return mounted(app, public=False, guards={"member": member}, access=["member"])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,24 @@ def test_flask_login_protects_streams(server: Server) -> None:
     rejected = fetch(server.port, "/login/streams/t")
 
     assert (401, "UnauthorizedError") == (rejected.status, rejected.json["name"])
+
+
+def test_a_logout_ends_the_streams_of_the_visitor_in_all_workers(processes: None) -> None:
+    """A new request with the same cookie gets 401, and streams of other visitors continue."""
+    with Server("tests.extensions.app:create()", WEB_CONCURRENCY="2") as server, ExitStack() as streams:
+        wait_until(lambda: len(server.workers()) == 2)
+        logged_in = cookie(fetch(server.port, "/login/login", "POST"))
+        opened = [
+            streams.enter_context(Client(server.port, "/login/streams/t", Cookie=logged_in)).ready() for _ in range(8)
+        ]
+
+        ended = fetch(server.port, "/login/logout", "POST", Cookie=logged_in)
+
+        assert b"8" == ended.body
+        for stream in opened:
+            stream.rest()
+            assert b"retry:" in stream.body
+        assert 401 == fetch(server.port, "/login/streams/t", Cookie=cookie(ended)).status
 
 
 def test_flask_session_stores_the_session_when_a_stream_opens(server: Server) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from flask import Flask
+from flask import Flask, redirect, session
 
 import kafkasse
 from kafkasse.filter.expression import compile_expression
@@ -57,6 +57,7 @@ TABLE = {
         "```yaml": SETTINGS,
         "kafkasse key create": COMMANDS,
         "```js": "access/test_browser.py::test_the_script_of_the_docs_reads_a_stream_with_tickets",
+        "def logout(": "project/test_samples.py::test_the_guard_names_the_user_of_the_session",
         "def login(": "project/test_samples.py::test_the_guard_names_the_user_of_the_session",
     },
     "docs/archive.md": {
@@ -264,7 +265,7 @@ def test_the_filter_expressions_are_valid() -> None:
 
 
 def test_the_guard_names_the_user_of_the_session() -> None:
-    """With the guard in docs/access.md, a user who has logged in reads a stream, and others get 401."""
+    """With the code in docs/access.md, a user who has logged in reads a stream until the logout, and others get 401."""
     names = _run(_code("docs/access.md", "def login("))
     log = kafkasse.MemoryLog()
     log.create("orders")
@@ -272,12 +273,15 @@ def test_the_guard_names_the_user_of_the_session() -> None:
     app.testing = True
     app.secret_key = "for a test"  # noqa: S105
     app.register_blueprint(kafkasse.blueprint(names["config"], log))
+    _run(_code("docs/access.md", "def logout("), app=app, kafkasse=kafkasse, session=session, redirect=redirect)
     client = app.test_client()
 
     assert 401 == client.get("/orders").status_code
-    with client.session_transaction() as session:
-        session["user"] = "ada"
+    with client.session_transaction() as stored:
+        stored["user"] = "ada"
     assert 200 == client.get("/orders").status_code
+    assert 302 == client.post("/logout").status_code
+    assert 401 == client.get("/orders").status_code
 
 
 def test_the_view_returns_metrics() -> None:
