@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,20 @@ def test_all_workers_are_ready_after_one_has_reached_kafka(
     kafka.is_up = False
 
     assert ([503, 503], 200) == (before, second.get("/-/ready").status_code)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"), [("text/event-stream", rb":ok\n\nretry: \d+\n\n"), ("application/x-ndjson", rb"\n")]
+)
+def test_a_stream_that_a_stopping_process_receives_ends_at_once(probed: Flask, accept: str, expected: bytes) -> None:
+    """The client reconnects, and keeps its event ID. After a 503, EventSource would give up."""
+    probed.extensions["kafkasse"]["kafkasse"].registry.drain()
+
+    response = probed.test_client().get("/t", headers={"Accept": accept})
+
+    assert 200 == response.status_code
+    assert response.content_type.startswith(accept)
+    assert re.fullmatch(expected, response.data)
 
 
 def test_is_not_ready_while_it_drains(probed: Flask, kafka: _Cluster) -> None:

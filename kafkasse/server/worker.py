@@ -270,8 +270,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             body = app(environ, start_response)
             if response.status is None:  # the app is a generator, which calls start_response() later
                 body = WrappedBody(body)
-            if getattr(response, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE:
-                response.force_close()  # the idle connection would take a descriptor
+            if getattr(response, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE or self.streams.stopping:
+                response.force_close()  # the idle connection would take a descriptor, or end with this worker
             stream = opened[0]() if opened else None
             if stream is None or not stream.can_serve or environ["SERVER_PROTOCOL"] != "HTTP/1.1":
                 return body

@@ -44,7 +44,7 @@ from kafkasse.server import runtime
 from kafkasse.telemetry import request_id, traces
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
-from kafkasse.web.compression import Coding, negotiate
+from kafkasse.web.compression import IDENTITY, Coding, negotiate
 from kafkasse.web.console import Console
 from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
@@ -57,7 +57,7 @@ from kafkasse.web.registry import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
-from kafkasse.web.stream import Stream
+from kafkasse.web.stream import Stream, with_jitter
 from kafkasse.web.stream_response import forbid_compression, stream_response_class
 from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.value_schemas import ValueSchemas
@@ -304,7 +304,9 @@ class StreamService:
         self._server.check(request.environ)
         settings = self._endpoints[route.name].settings
         visitor, parsed, selection = self._parse(route, topics, parameters)
-        registry = self._running_registry()
+        registry = StreamRegistry.of(request.environ, self.registry)
+        if registry.stopping and request.method == "GET":
+            return self._ended_response(route, parsed)
         feeds = self._get_feeds(route.cluster)
         position = route.adapt(parsed.position, feeds.matching(route, parsed.position, began_at))
         names = position.topics
@@ -397,6 +399,11 @@ class StreamService:
         if registry.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         return registry
+
+    def _ended_response(self, route: Route, parsed: StreamRequest) -> Response:
+        """Return a stream that has ended: its client reconnects to another worker. After a 503, a browser would give up."""
+        body = parsed.wire.opening + parsed.wire.retry(with_jitter(self._endpoints[route.name].settings.retry_ms))
+        return self._stream_response(route, parsed, [body], IDENTITY)
 
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
         headers = STREAM_HEADERS | self.catalog.links(route)

@@ -57,6 +57,11 @@ class _FirstPart(bytes):
     __slots__ = ()
 
 
+def with_jitter(retry_ms: int) -> int:
+    """Return a random time near `retry_ms`, so that clients whose streams ended together do not reconnect together."""
+    return int(retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311 - no secret
+
+
 class Stream:
     """The body of a streaming response.
 
@@ -365,7 +370,7 @@ class Stream:
             )
 
     def _retry_ms(self) -> int:
-        return int(self._settings.retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311 - no secret
+        return with_jitter(self._settings.retry_ms)
 
     # Sending, after serve() has taken over the socket.
 
