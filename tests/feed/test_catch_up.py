@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -372,13 +371,10 @@ def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
 
 def test_a_read_returns_after_its_timeout(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A longer read would delay heartbeats."""
-    monkeypatch.setattr(catch_up, "MAX_POLL_S", TIMEOUT_S)
+    monkeypatch.setattr(catch_up, "MAX_POLL_S", 3600.0)  # longer than a test may take
     client = Client(log)
-    began_at = time.monotonic()
 
     assert b"" == client.reader.read(0.01)
-
-    assert time.monotonic() - began_at < TIMEOUT_S / 2
 
 
 def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:

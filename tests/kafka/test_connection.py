@@ -12,6 +12,7 @@ from gevent import get_hub, socket
 
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.connection import INITIAL_BUFFER_BYTES, MAX_BYTES_PER_TURN, Connection
+from tests.support.turns import poll_events
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 2.0
@@ -55,7 +56,7 @@ def test_assembles_responses_from_pieces(link: Link) -> None:
         data = response(link.send(), 4)
         for piece in (data[:cut], data[cut:]):
             link.broker.sendall(piece)
-            gevent.sleep(0.001)
+            poll_events()
         wait_until(lambda cut=cut: len(link.responses) == cut)
         assert [] == link.errors
         assert data[4:] == link.responses[-1]
@@ -109,10 +110,10 @@ def test_reads_a_large_response_over_several_turns() -> None:
 def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
     """A request that fills the socket's buffer arrives completely, whatever the broker sends meanwhile."""
     sending = gevent.spawn(link.connection.send, VERSION, b"x" * 3_000_000)
-    gevent.sleep(0.01)
+    poll_events()
     data = response(1)
     link.broker.sendall(data[:2])
-    gevent.sleep(0.01)
+    poll_events()
     received = 0
     while received < 3_000_000:
         received += len(link.broker.recv(1 << 20))
@@ -140,7 +141,7 @@ def test_reports_a_malformed_response_once(link: Link, malformed) -> None:
 
     wait_until(lambda: link.errors)
     link.broker.sendall(data)
-    gevent.sleep(0.02)
+    poll_events()
     assert ([], 1) == (link.responses, len(link.errors))
 
 

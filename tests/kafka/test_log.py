@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -26,7 +25,6 @@ from tests.kafka.fake_broker import (
 from tests.kafka.logs import open_log
 
 TIMEOUT_S = 3.0
-SOON_S = 2.5
 NOT_LEADER, OFFSET_NOT_AVAILABLE, NOT_AUTHORIZED, LEADER_NOT_AVAILABLE = 6, 78, 29, 5
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
@@ -46,6 +44,14 @@ def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
         yield opened
 
 
+@pytest.fixture
+def patient_log(cluster: FakeCluster) -> Iterator[KafkaLog]:
+    """A log that waits for an hour. A call that waits for an answer in vain hangs, and fails its test."""
+    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=3600.0)) as opened:
+        opened.describe(["t"])
+        yield opened
+
+
 def at(number: int) -> Partition:
     return Partition("t", number)
 
@@ -53,17 +59,15 @@ def at(number: int) -> Partition:
 ALL = [at(0), at(1), at(2)]
 
 
-def test_offsets_of_a_partition_without_a_leader_are_absent(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_offsets_of_a_partition_without_a_leader_are_absent(cluster: FakeCluster, patient_log: KafkaLog) -> None:
     """The call does not wait long for a leader."""
     cluster.topics["t"].leaders[1] = NO_LEADER
-    log.describe(["t"])
-    began_at = time.monotonic()
+    patient_log.describe(["t"])
 
-    found = log.offset_ranges(ALL), log.offsets_at(dict.fromkeys(ALL, 5))
+    found = patient_log.offset_ranges(ALL), patient_log.offsets_at(dict.fromkeys(ALL, 5))
 
     assert ({at(0): OffsetRange(3, 7), at(2): OffsetRange(3, 7)}, {at(0): 7, at(2): 7}) == found
-    assert {} == log.offset_ranges([at(1)])
-    assert time.monotonic() - began_at < SOON_S
+    assert {} == patient_log.offset_ranges([at(1)])
 
 
 @pytest.mark.parametrize("error", [NOT_LEADER, OFFSET_NOT_AVAILABLE])
@@ -84,22 +88,20 @@ def test_offsets_after_an_election_are_found(cluster: FakeCluster, log: KafkaLog
     assert {at(0): OffsetRange(3, 7)} == log.offset_ranges([at(0)])
 
 
-def test_offsets_of_an_unreachable_broker_are_absent(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_offsets_of_an_unreachable_broker_are_absent(cluster: FakeCluster, patient_log: KafkaLog) -> None:
     """After a broker dies, it remains the leader in the metadata until its session times out."""
     cluster.brokers[2].close()
-    began_at = time.monotonic()
 
-    assert {at(0), at(1)} == log.offset_ranges(ALL).keys()
-    assert time.monotonic() - began_at < SOON_S
+    assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
 
 
-def test_offsets_do_not_wait_for_a_broker_that_hangs(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_offsets_do_not_wait_for_a_broker_that_hangs(
+    cluster: FakeCluster, log: KafkaLog, patient_log: KafkaLog
+) -> None:
     """The other brokers have answered. If no broker answers, the call raises an error after the timeout."""
     cluster.brokers[2].silent.add(LIST_OFFSETS)
-    began_at = time.monotonic()
 
-    assert {at(0), at(1)} == log.offset_ranges(ALL).keys()
-    assert time.monotonic() - began_at < SOON_S
+    assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
     with pytest.raises(KafkaUnavailable):
         log.offset_ranges([at(2)])
 

@@ -11,7 +11,7 @@ from kafkasse.frame import DeserializationError
 from kafkasse.registry import json_schema
 from kafkasse.registry.client import RegisteredSchema
 from kafkasse.registry.json_schema import JsonSchema
-from tests.support.waiting import longest_turn_s
+from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
 
 def compiled(schema: Any, **references: Any) -> JsonSchema:
@@ -103,17 +103,17 @@ def test_unique_items(items: Any, is_valid: bool) -> None:
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        ({"items": {"type": "integer", "minimum": 0}}, list(range(100_000))),
-        ({"uniqueItems": True}, [{"a": number} for number in range(50_000)]),
-        ({"additionalProperties": {"type": "integer"}}, {str(number): 1 for number in range(50_000)}),
-        ({"items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}, list(range(50_000))),
+        ({"items": {"type": "integer", "minimum": 0}}, list(range(10_000))),
+        ({"uniqueItems": True}, [{"a": number} for number in range(20_000)]),
+        ({"additionalProperties": {"type": "integer"}}, {str(number): 1 for number in range(5_000)}),
+        ({"items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}, list(range(5_000))),
     ],
 )
 def test_validation_does_not_stall_the_event_loop(schema: Any, value: Any) -> None:
     """Other greenlets run while a large value is validated."""
     data = json.dumps(value).encode()
 
-    assert longest_turn_s(lambda: compiled(schema).decode(data, validate=True)) < 0.1
+    assert most_lines_in_a_piece(lambda: compiled(schema).decode(data, validate=True)) < MAX_LINES
 
 
 def test_validation_has_a_maximum_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:

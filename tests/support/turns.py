@@ -1,18 +1,55 @@
-"""For tests of feeds: advance a tail whose greenlet does not run, and read what a reader returns."""
+"""For tests of feeds and connections: advance a tail whose greenlet does not run, and the event loop, and count work."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import gevent
+
+from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader
 from kafkasse.feed.tail import Tail
 from tests.support.sse import numbers_in
 
+MAX_LINES = 50_000  # in one piece of a long computation: a few milliseconds
+
 
 def turn(tail: Tail) -> float:
-    """Run one turn, and wait until the feeds with hooks have appended the records. Return the result of Tail.turn()."""
+    """Run one turn, and wait for what it started in other greenlets. Return the result of Tail.turn()."""
     rest_s = tail.turn(0)
     for backlog in list(tail.backlogs.values()):
         backlog.join()
+    gevent.joinall(list(tail._lookups._running.values()))  # the next turn uses what they found
     return rest_s
+
+
+def poll_events() -> None:
+    """Let the event loop handle everything that is readable by now. A timer fires after the loop has polled for I/O."""
+    for _ in range(2):
+        gevent.sleep(0.001)
+
+
+def most_lines_in_a_piece(call: Callable[[], object]) -> int:
+    """Return how many lines of Python `call` runs at most without take_turn(): the work that other greenlets wait for."""
+    lines = most = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines, most
+        if event == "line":
+            lines += 1
+        elif event == "call" and frame.f_code is take_turn.__code__:
+            most, lines = max(most, lines), 0
+        return count
+
+    sys.settrace(count)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return max(most, lines)
 
 
 def numbers(reader: Reader) -> list[int]:
