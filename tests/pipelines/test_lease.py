@@ -29,11 +29,27 @@ class SharedFiles:
         return self._contents.pop(0) if len(self._contents) > 1 else self._contents[0]
 
 
+class Clock:
+    """A clock that only sleeping advances."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def time_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+
 @pytest.fixture(autouse=True)
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that renews no marker has ended, after a short time."""
-    monkeypatch.setattr(lease, "SILENCE_S", 0.05)
-    monkeypatch.setattr(lease, "POLL_INTERVAL_S", 0.001)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease, "time", clock)
+    return clock
 
 
 def use(files: Any, checkpoint: str = "hdfs:///checkpoint") -> None:
@@ -42,9 +58,11 @@ def use(files: Any, checkpoint: str = "hdfs:///checkpoint") -> None:
 
 
 @pytest.mark.parametrize("contents", [(None,), ("other 1",), ("other 1", "other 1", None), (f"{lease._PROCESS} 1",)])
-def test_uses_a_checkpoint_that_no_other_run_uses(contents: tuple[str | None, ...]) -> None:
+def test_uses_a_checkpoint_that_no_other_run_uses(contents: tuple[str | None, ...], clock: Clock) -> None:
     """There is no marker, its run was killed or has just ended, or it belongs to an earlier attempt of this process."""
     use(SharedFiles(*contents))
+
+    assert clock.now_s <= lease.SILENCE_S
 
 
 def test_a_marker_that_changes_belongs_to_a_run() -> None:

@@ -136,7 +136,7 @@ def test_ends_a_stream_at_once_on_a_connection_that_was_accepted_before_it_stopp
 
 @pytest.mark.parametrize("path", ["/missing", "/no/such/path"])
 def test_slows_down_a_client_that_repeats_a_rejected_request(start: Callable[..., Server], path: str) -> None:
-    """Meanwhile, other requests of the same address succeed at once."""
+    """Meanwhile, other requests of the same address succeed without such a delay."""
     server = start(KAFKASSE_MAX_REJECTIONS_PER_S="1")
     statuses: list[int] = []
     began_at = time.monotonic()
@@ -149,15 +149,15 @@ def test_slows_down_a_client_that_repeats_a_rejected_request(start: Callable[...
     wait_until(lambda: len(statuses) >= BURST)
     gevent.sleep(LOOP_S)
     rejected, looped_s = len(statuses), time.monotonic() - began_at
-    began_at = time.monotonic()
+    before = len(statuses)
     for _ in range(OTHER_REQUESTS):
         fetch(server.port, "/t", "HEAD")
-    others_s = time.monotonic() - began_at
+    rejected_meanwhile = len(statuses) - before
     looping.kill()
 
     assert {404} == set(statuses)
     assert rejected <= BURST + looped_s  # max_rejections_per_s is 1
-    assert others_s < OTHER_REQUESTS / 2  # a rejected request waits for a second
+    assert rejected_meanwhile < OTHER_REQUESTS  # a rejected request waits for a second
 
 
 # The access log.
