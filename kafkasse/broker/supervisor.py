@@ -4,7 +4,8 @@ A parent that is killed by SIGKILL cannot stop its children, and an orphaned bro
 Linux can signal a child when its parent dies, but the signal is sent when the *thread* that started the child ends. macOS
 has no such signal. So a small Python process, the supervisor, runs between the parent and the child. It executes only this
 file. It checks once a second that its parent is alive, forwards SIGTERM to the child, and exits with the child's exit code
-after killing all processes that the child left behind. This module does not depend on the command that it runs.
+after killing all processes that the child left behind. If the supervisor is killed too, as by `pkill -9 -f kafkasse`, Linux
+sends SIGTERM to the child. This module does not depend on the command that it runs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 PARENT_CHECK_INTERVAL_S = 1.0
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ORPHAN_GRACE_S = 10.0  # between SIGTERM and SIGKILL, after the parent died
 
 
@@ -84,7 +86,12 @@ def _supervise(parent: int, pid_descriptor: int, scratch: str, command: list[str
     signal.signal(signal.SIGCHLD, lambda *_: None)
     os.set_inheritable(pid_descriptor, False)
     # The caller's command, with the descriptors that the caller passed on. Its process group includes all its children.
-    child = subprocess.Popen(command, close_fds=False, process_group=0)  # noqa: S603
+    child = subprocess.Popen(  # noqa: S603
+        command,
+        close_fds=False,
+        process_group=0,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+    )
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     with os.fdopen(pid_descriptor, "wb") as pid_pipe:
         pid_pipe.write(str(child.pid).encode())
@@ -101,6 +108,12 @@ def _supervise(parent: int, pid_descriptor: int, scratch: str, command: list[str
         shutil.rmtree(scratch, ignore_errors=True)
     # The convention of shells: 128 plus the signal's number.
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _end_with_parent() -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -63,3 +63,12 @@ def test_kills_a_command_that_ignores_sigterm() -> None:
     process.stop(0.1)
 
     assert 128 + signal.SIGKILL == process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no signal for the death of a parent")
+def test_a_command_ends_with_its_supervisor() -> None:
+    """`pkill -9 -f kafkasse` kills the supervisor, too."""
+    process = SupervisedProcess(["sleep", "600"])
+
+    with exits(process.pid):
+        process._supervisor.kill()
