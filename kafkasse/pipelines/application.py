@@ -172,7 +172,8 @@ class _Application:
             self.status.rejected(results.records)
             logger.warning("dead letters: %d results, such as one because %s", results.records, results.example)
         batch = json.loads(progress.json)
-        self.status.committed(batch)
+        if late_rows := self.status.committed(batch):
+            logger.warning("later than the watermark: %d rows, which were dropped", late_rows)
         self.processed = next_offsets(batch)
         if time.monotonic() - self.measured_at_s >= STATUS_INTERVAL_S:
             self._measure_lag(spark, kafka, ended_at_ms(batch))

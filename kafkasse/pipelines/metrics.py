@@ -42,6 +42,9 @@ METRICS = {
     "commit_seconds": PipelineMetric("Duration of the last commit.", "commit_s"),
     "state_rows": PipelineMetric("Rows of the state.", "state_rows"),
     "state_bytes": PipelineMetric("Memory that the state uses.", "state_bytes"),
+    "late_rows": PipelineMetric(
+        "Rows that were dropped because they were later than the watermark.", "late_rows", True
+    ),
 }
 STATE = f"{PREFIX}state"
 STATE_DESCRIPTION = "1 for the current state, 0 for the others."

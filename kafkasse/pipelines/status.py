@@ -34,6 +34,8 @@ class Status:
         records_per_s: records read per second in the last batch.
         batch_s, commit_s: how long the last batch and its commit took.
         state_rows, state_bytes: the size of the state, and the memory that it uses.
+        late_rows: rows that the state dropped because they were later than the watermark. Spark first aggregates the
+            records of a batch, so a row may stand for several records.
     """
 
     pipeline: str
@@ -58,6 +60,7 @@ class Status:
     commit_s: float = 0.0
     state_rows: int = 0
     state_bytes: int = 0
+    late_rows: int = 0
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:
@@ -71,8 +74,8 @@ class Status:
         self.restarts += state is State.RESTARTING
         self.state, self.reason, self.updated = state, reason, _now()
 
-    def committed(self, progress: Mapping[str, Any]) -> None:
-        """Apply the progress of a batch, as Spark's JSON."""
+    def committed(self, progress: Mapping[str, Any]) -> int:
+        """Apply the progress of a batch, as Spark's JSON. Return how many rows of it were later than the watermark."""
         durations = progress["durationMs"]
         operators = progress["stateOperators"]
         self.commits += 1
@@ -84,7 +87,10 @@ class Status:
         self.records_per_s = round(progress["numInputRows"] / self.batch_s, 3) if self.batch_s else 0.0
         self.state_rows = sum(each["numRowsTotal"] for each in operators)
         self.state_bytes = sum(each["memoryUsedBytes"] for each in operators)
+        late_rows: int = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)
+        self.late_rows += late_rows
         self.updated = _now()
+        return late_rows
 
     def measured(self, records: int, oldest_ms: int | None, at_ms: int) -> None:
         """Set the lag.

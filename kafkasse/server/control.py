@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -85,13 +86,17 @@ def end_visitor(sockets: Iterable[Path], visitor: str) -> tuple[int, list[Path]]
     command = f"end-visitor {json.dumps(visitor)}"
     if len(command) >= MAX_COMMAND_BYTES:
         raise ValueError(f"The name of the visitor is too long: {len(visitor)} characters.")
-    ended, silent = 0, []
-    for path in sockets:
+
+    def end_in(path: Path) -> int | None:
         try:
-            ended += sum(json.loads(line)["ended"] for lines in _ask(path, command) for line in lines)
+            return sum(int(json.loads(line)["ended"]) for lines in _ask(path, command) for line in lines)
         except TimeoutError:
-            silent.append(path)
-    return ended, silent
+            return None
+
+    paths = list(sockets)
+    with ThreadPoolExecutor(max_workers=max(1, len(paths))) as threads:  # a worker that hangs does not delay the others
+        ended = dict(zip(paths, threads.map(end_in, paths), strict=True))
+    return sum(filter(None, ended.values())), [path for path, count in ended.items() if count is None]
 
 
 def _receive_line(client: Any) -> str:

@@ -26,9 +26,9 @@ def keep_unchanged_session() -> None:
         return
 
     # Flask has no hook between the last after_request function, which may change the session, and saving it.
-    def save_session(app: Flask, own: Any, response: Any) -> None:
-        if own.modified or ENVIRON_KEY not in request.environ:
-            save(app, own, response)
+    def save_session(app: Flask, current: Any, response: Any) -> None:
+        if current.modified or ENVIRON_KEY not in request.environ:
+            save(app, current, response)
 
     save_session.skips_streams = True  # type: ignore[attr-defined]
     interface.save_session = save_session

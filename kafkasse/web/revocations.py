@@ -34,12 +34,12 @@ def end_streams(visitor: str) -> int:
     if not visitor:
         raise ValueError("Only the streams of visitors with a name can be ended.")
     others = [path for path in runtime.worker_sockets() if runtime.worker_pid(path) != os.getpid()]
+    ended_here = end_visitor_here(visitor)
     ended, silent = control.end_visitor(others, visitor)
-    ended += end_visitor_here(visitor)
     if silent:
         pids = ", ".join(str(runtime.worker_pid(path)) for path in silent)
         raise TimeoutError(f"These workers did not answer, so streams of the visitor may be open: {pids}.")
-    return ended
+    return ended_here + ended
 
 
 class Revocations:

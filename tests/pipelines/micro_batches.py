@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -29,6 +31,7 @@ class MicroBatches:
         self._spark, self._directory = spark, directory
         self._files = 0
         self.results: list[Row] = []
+        self.progress: list[Any] = []  # Spark's JSON of each batch of the last call of process()
 
     def process(self, *inputs: DataFrame) -> list[Row]:
         """Start the query, process each DataFrame as a micro-batch, and end the query. Returns the new results."""
@@ -46,4 +49,5 @@ class MicroBatches:
             .start()
         )
         query.awaitTermination()
+        self.progress = [json.loads(progress.json) for progress in query.recentProgress]
         return self.results[count:]

@@ -43,6 +43,15 @@ def test_sums_the_batches(status: Status) -> None:
     assert (7, 130) == (status.state_rows, status.state_bytes)
 
 
+def test_counts_rows_that_are_later_than_the_watermark(status: Status) -> None:
+    """Not every operator has a watermark."""
+    batch = progress(10)
+    batch["stateOperators"][0]["numRowsDroppedByWatermark"] = 3
+
+    assert [3, 0, 3] == [status.committed(each) for each in (batch, progress(11), batch)]
+    assert 6 == status.late_rows
+
+
 def test_the_lag_is_the_age_of_the_oldest_record(status: Status) -> None:
     """A clock that differs does not make the lag negative."""
     lags = []

@@ -17,6 +17,7 @@ from kafkasse.pipelines import Pipeline, dead_letters, tables
 from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type, validate
+from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, reversible
 from tests.pipelines.full import takes_minutes
 from tests.pipelines.micro_batches import MicroBatches
@@ -215,7 +216,7 @@ def test_each_group_of_a_window_has_its_own_key(run: Defined) -> None:
 
 
 def test_final_results_are_written_once(run: Defined) -> None:
-    """A window is written when the watermark has passed its end. A record that arrives later is not counted."""
+    """A window is written when the watermark has passed its end. A record that arrives later is counted as late instead."""
     window = {"time": "at", "size": "1 minute", "watermark": "10 seconds", "aggregates": {"n": "count(*)"}}
     query = {"window": window | {"results": "final"}}
     pipeline = run.pipeline(ONE_SOURCE | {"mode": "microbatch", "query": query})
@@ -234,6 +235,7 @@ def test_final_results_are_written_once(run: Defined) -> None:
     values = [json.loads(row.value) for row in found]
     counts = [(value["window_start"][11:16], value["n"]) for value in values]
     assert [("12:00", 2), ("12:02", 1), ("12:03", 1), ("12:05", 1)] == counts
+    assert 1 == sum(Status.of(pipeline).committed(progress) for progress in batches.progress)
 
 
 HOURLY = {
