@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 from kafkasse.config import Config
@@ -206,9 +207,9 @@ class Simulation:
         self._bounds: dict[Partition, list[Bounds]] = {}
         self._tails: list[Tail] = []
         ring = self.draws.choice([1, 3, 8])
-        config = Config(max_ring_records=ring, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
+        config = Config(max_ring_records=ring, heartbeat_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
         # Refresh the metadata whenever a tail or a cursor checks it.
-        self._feeds = Feeds(self._readable_log(), replace(config.feed, metadata_refresh_s=0.0), self._tails.append)
+        self._feeds = Feeds(self._readable_log(), replace(config.feed, metadata_refresh_s=0.0), self._add_tail)
         self.create(TOPIC, PARTITIONS)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
 
@@ -233,6 +234,10 @@ class Simulation:
             self.reached["falls behind"] += stats.falls_behind
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         return violations(histories, self.stored, reached=self.ends, bounds=self._bounds)
+
+    def _add_tail(self, tail: Tail) -> None:
+        tail._check_at = inf  # turn() calls _check_topics(), so that time decides nothing
+        self._tails.append(tail)
 
     def _readable_log(self) -> Log:
         """Return the log that the feeds read."""
