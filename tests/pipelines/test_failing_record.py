@@ -23,8 +23,7 @@ from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.commands.test_pipeline import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.full import takes_minutes
-from tests.pipelines.test_sink import read
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, read
 
 DOUBLED = """
 from kafkasse.pipelines import Pipeline

@@ -13,7 +13,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.runner import running_query
-from tests.pipelines.topics import PARTITIONS, Topics
+from tests.pipelines.topics import PARTITIONS, Topics, read
 
 TIMEOUT_S = 120
 
@@ -89,8 +89,10 @@ def test_real_time_mode_reads_several_sources_and_writes_several_sinks(
 
     with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
         even = topics.read(lambda latest: len(latest) == 2)
+        odd = [(record.key.decode(), record.value) for record in read(topics, other, 2)]
 
     assert {("b", b"2"), ("d", b"4")} == set(even)
+    assert {("a", b"1"), ("c", b"3")} == set(odd)
 
 
 def test_a_field_can_be_added(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,9 +14,8 @@ from kafkasse.pipelines import Pipeline
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.countries import country, fields, top
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, read
 
-READ_TIMEOUT_S = 60.0
 REASON = "kafkasse-dead-letter-reason"
 
 
@@ -27,23 +23,6 @@ REASON = "kafkasse-dead-letter-reason"
 def pipeline(topics: Topics) -> Pipeline:
     """The Top 3 pipeline with this test's topics."""
     return replace(TOPN, source=topics.source, sink=topics.sink)
-
-
-def read(topics: Topics, topic: str, count: int) -> list[Any]:
-    """Return the first records of a topic as soon as it contains `count` of them."""
-    consumer = KafkaConsumer(bootstrap_servers=topics.cluster.bootstrap_servers, auto_offset_reset="earliest")
-    records: list[Any] = []
-    deadline_s = time.monotonic() + READ_TIMEOUT_S
-    while time.monotonic() < deadline_s and len(records) < count:
-        if not consumer.assignment():
-            partitions = consumer.partitions_for_topic(topic) or ()
-            consumer.assign([TopicPartition(topic, each) for each in partitions])
-            time.sleep(0.1)
-            continue
-        records += [each for polled in consumer.poll(500).values() for each in polled]
-    consumer.close()
-    assert len(records) >= count, records
-    return records
 
 
 def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:

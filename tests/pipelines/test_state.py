@@ -16,8 +16,7 @@ from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.countries import country, tombstone
 from tests.pipelines.full import takes_minutes
-from tests.pipelines.test_sink import read
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, read
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 120

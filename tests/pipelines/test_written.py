@@ -14,8 +14,7 @@ from kafkasse.pipelines.contract import GENERATION, VERSION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.runner import checkpoint_path, running_query
 from tests.pipelines.full import takes_minutes
-from tests.pipelines.test_sink import read
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, read
 
 
 def numbered(records: DataFrame, n: int = 1) -> DataFrame:

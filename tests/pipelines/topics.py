@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -57,6 +59,23 @@ class Topics:
     def close(self) -> None:
         self._reader.close()
         self.cluster.close()
+
+
+def read(topics: Topics, topic: str, count: int) -> list[Any]:
+    """Return the first records of a topic as soon as it contains `count` of them."""
+    consumer = KafkaConsumer(bootstrap_servers=topics.cluster.bootstrap_servers, auto_offset_reset="earliest")
+    records: list[Any] = []
+    deadline_s = time.monotonic() + READ_TIMEOUT_MS / 1000
+    while time.monotonic() < deadline_s and len(records) < count:
+        if not consumer.assignment():
+            partitions = consumer.partitions_for_topic(topic) or ()
+            consumer.assign([TopicPartition(topic, each) for each in partitions])
+            time.sleep(0.1)
+            continue
+        records += [each for polled in consumer.poll(500).values() for each in polled]
+    consumer.close()
+    assert len(records) >= count, records
+    return records
 
 
 def _partition(key: bytes | None) -> int:
