@@ -23,7 +23,7 @@ from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
-from kafkasse.feed.slots import CatchUpSlots
+from kafkasse.feed.slots import CatchUpSlots, has_its_share
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.start import (
     ResolvedPosition,
@@ -303,7 +303,10 @@ class Feeds:
     # Shared feeds.
 
     def drop_idle(self, encoders: Iterable[Encoder]) -> Encoder | None:
-        """Drop the feeds of the encoder that has had no readers for the longest time. Return it, if there is one."""
+        """Drop all feeds of one of these encoders: of those without readers, the one that has been idle for longest.
+
+        Return the encoder, or None if all have readers.
+        """
         tail = self._open_tail()
         feeds: dict[Encoder, list[SharedFeed]] = {encoder: [] for encoder in encoders}
         for feed in tail.feeds.values():
@@ -334,9 +337,8 @@ class Feeds:
             tail.end_recreated(topics)
             if key in tail.feeds:
                 return tail.feeds[key]
-            self._make_room(
-                tail, client
-            )  # before the states are read, because this may remove partitions from the tail
+            # Before the states are read, because this may remove partitions from the tail.
+            self._make_room(tail, client)
             partitions = tail.partitions_of(key, topics)
             unknown = [each for each in partitions if each not in tail.partitions and each not in found]
             if not unknown:
@@ -381,15 +383,12 @@ class Feeds:
         return feed
 
     def _make_room(self, tail: Tail, client: str) -> None:
-        """Drop feeds without readers, the one that has been idle for the longest time first, if there are too many feeds.
-
-        A client can cause at most as many feeds as are free. So the last ones remain for clients with few, and a client that
-        opens streams with ever other selections gets half of all feeds at most.
+        """While the client has its share of all feeds, drop the feed without readers that has been idle for longest.
 
         Raises:
             ServerFull: the client has its share, and all feeds have readers.
         """
-        while self._has_its_share(tail, client):
+        while has_its_share(client, [self._opened_by[feed] for feed in tail.feeds.values()], MAX_FEEDS):
             idle = [feed for feed in tail.feeds.values() if not feed.readers]
             if not idle:
                 raise ServerFull(
@@ -398,10 +397,6 @@ class Feeds:
                     retry_after_s=FEEDS_RETRY_AFTER_S,
                 )
             tail.remove(min(idle, key=lambda feed: feed.idle_since))
-
-    def _has_its_share(self, tail: Tail, client: str) -> bool:
-        free = MAX_FEEDS - len(tail.feeds)
-        return len(tail.feeds) >= free and sum(self._opened_by[feed] == client for feed in tail.feeds.values()) >= free
 
     def _open_tail(self) -> Tail:
         if self._tail is None or self._tail.closed:

@@ -1,4 +1,6 @@
-"""The slots for catching up: how many readers may have a cursor at the same time, and who is next. Does not depend on Kafka.
+"""Fair shares of what is limited, above all of the slots for catching up. Does not depend on Kafka.
+
+The slots limit how many readers may have a cursor at the same time:
 
     request() ─▶ the queue of the client's address ─▶ slot ─▶ release()
                        ▲                               │ revoked, while others wait
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gevent
 from gevent.event import Event
@@ -20,6 +22,21 @@ from gevent.event import Event
 QUANTUM_S = 2.0  # how long a reader keeps its slot after its first records, while others wait
 MAX_START_S = 10.0  # how long it may wait for its first records
 CHECK_S = 0.1
+
+
+def has_its_share(client: str, owners: Sequence[str], limit: int) -> bool:
+    """Return whether a client owns as many of `limit` things as are free, so that the others remain for other clients.
+
+    A client that is alone gets half of all. The more the others own, the fewer a client gets.
+
+    Args:
+        client: the address of the client.
+        owners: the address of the owner of each thing that is not free.
+        limit: the number of all things.
+
+    Source: the dynamic thresholds of Choudhury and Hahne, with which switches share a buffer among their ports.
+    """
+    return owners.count(client) >= limit - len(owners)
 
 
 class Slot:

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kafkasse.config import Config
 from kafkasse.errors import ServerFull
+from kafkasse.feed.slots import has_its_share
 from kafkasse.filter import Selection
 from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
@@ -66,9 +67,9 @@ class Encoders:
         return encoder
 
     def _make_room(self, address: str, drop_idle: DropIdle) -> None:
-        """Check that an address has at most as many different filters as are free, so that no address can use up all."""
+        """While the address has its share of max_client_filters, drop an idle encoder. Raise ServerFull if none is idle."""
         limit = self._config.web.max_client_filters
-        while list(self._of_clients.values()).count(address) >= limit - len(self._of_clients):
+        while has_its_share(address, list(self._of_clients.values()), limit):
             if (idle := drop_idle(list(self._of_clients))) is None:
                 raise ServerFull(
                     "Your address, or all clients together, use too many different filters (max_client_filters)."

@@ -23,7 +23,7 @@ class RejectionLog:
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
         self._clock = clock
-        self._logged_at: dict[tuple[str, str], float] = {}  # by client and error; the oldest is first
+        self._logged_at: dict[str | tuple[str, str], float] = {}  # the oldest is first
 
     def add(self, request_id: str, route: str, client: str, status: int, error: str, reason: str = "") -> None:
         """Log a request, without its URL and without the error's text, which may contain anything."""
@@ -36,12 +36,12 @@ class RejectionLog:
 
         The others have a line without a traceback at the level debug.
         """
-        if self._is_due(("", subject)):
+        if self._is_due(subject):
             self._logger.error(message, fields, exc_info=error)
         else:
             self._logger.debug(message, fields)
 
-    def _is_due(self, subject: tuple[str, str]) -> bool:
+    def _is_due(self, subject: str | tuple[str, str]) -> bool:
         now = self._clock()
         for oldest, logged_at in list(self._logged_at.items()):
             if now < logged_at + INTERVAL_S:

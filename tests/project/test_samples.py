@@ -265,7 +265,7 @@ def test_the_filter_expressions_are_valid() -> None:
 
 
 def test_the_guard_names_the_user_of_the_session() -> None:
-    """With the code in docs/access.md, a user who has logged in reads a stream until the logout, and others get 401."""
+    """The code in docs/access.md: after the login, a user can read a stream. After the logout, everyone gets 401."""
     names = _run(_code("docs/access.md", "def login("))
     log = kafkasse.MemoryLog()
     log.create("orders")
