@@ -7,8 +7,8 @@ VENV := .venv
 # Without stored bytecode, each process of the tests compiles all tests and kafkasse again, which takes 5 s of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: asyncapi compat compat-kafka extensions image manifests help demo setup test test-fast lint bench soak chaos pipeline-chaos attacks old-kafka proxies mutants simulate fuzz audit tutorial uwsgi
-.PHONY: console dist jar links operators pipelines release release-check site diagrams
+.PHONY: compat compat-kafka image help demo setup test test-fast test-long tools lint bench soak chaos pipeline-chaos attacks
+.PHONY: clients mutants simulate test-random fuzz audit dist jar links release release-check site diagrams
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,8 +24,28 @@ test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
 
 # These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
-test-fast: setup ## run the tests that need no broker, browser or Spark, in about two minutes
-	$(VENV)/bin/pytest -n 4 -q -m "not processes" --hypothesis-profile=fast $(TEST)
+test-fast: setup ## run the tests that need no broker, browser or Spark, in about a minute
+	$(VENV)/bin/pytest -n 2 -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
+
+# Fails if a tool or a version is missing. TEST="tests/proxies" runs only these tests; without TEST, all parts run, one after the
+# other, and each has a time budget.
+test-long: tools ## run what takes minutes: tests, new random examples, faults, versions, mutants
+	$(VENV)/bin/pytest -m long --session-timeout 7200 $(TEST)
+	@$(if $(TEST),,$(MAKE) test-random attacks clients compat-kafka compat && $(MAKE) chaos mutants simulate SECONDS=600 && \
+		$(MAKE) pipeline-chaos RUNS=5 && $(MAKE) soak)
+
+# Each run tries other examples. A failing one is printed; add it to the test as @example.
+test-random: setup
+	$(VENV)/bin/pytest -m "hypothesis and not long" --hypothesis-profile=long --session-timeout 3600 $(TEST)
+
+# In virtual environments of their own. Needs Go and a C compiler.
+tools: setup ## install what only the long tests need
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q grpcio-status==1.85.1  # for Spark Connect
+	@for tool in extensions manifests uwsgi; do "$(PYTHON)" -m venv $(VENV)/$$tool || exit 1; done
+	@$(VENV)/extensions/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -r tests/extensions/requirements.txt
+	@$(VENV)/manifests/bin/python -m pip install --disable-pip-version-check -q kubernetes-validate==1.37.0
+	@GOBIN=$(CURDIR)/$(VENV)/manifests/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
 
 # More options: python -m tests.history.simulate --help. See docs/delivery.md.
 simulate: setup ## play random worlds for SECONDS; store those in which a client loses or repeats a record
@@ -67,10 +87,6 @@ compat: setup ## test the lowest and newest versions of all packages in new virt
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q uv==0.13.9
 	@$(VENV)/bin/python -m tests.project.compat $(COMPAT)
 
-# Downloads 31 MB once. See docs/faults.md.
-old-kafka: setup ## read from Kafka 2.6
-	@OLD_KAFKA=1 $(VENV)/bin/pytest tests/kafka/test_old_kafka.py
-
 # Downloads 160 MB once. KAFKA="2.8 3.3" runs only these versions. See docs/kafka-services.md.
 KAFKA ?= 2.6 2.7 2.8 3.3 3.9 4.0 4.3
 compat-kafka: setup ## read from real brokers of several versions
@@ -80,46 +96,11 @@ compat-kafka: setup ## read from real brokers of several versions
 			tests/kafka/test_real_recreated_topics.py || exit 1; \
 	done
 
-# Ten minutes; `make test` does the same for a few seconds, and ignores the time that a frame takes. See docs/console.md.
-console: setup ## test the web console in Chromium and Firefox, and measure it at 1,000 events per second
-	@CONSOLE_SECONDS=600 $(VENV)/bin/pytest -s --timeout 900 tests/web/test_console_page.py tests/web/test_console_speed.py $(TEST)
-
-# Skips the proxies that are not installed. See docs/proxies.md.
-proxies: setup ## run streams through real proxies with their documented configuration
-	@PROXIES=1 $(VENV)/bin/pytest tests/proxies
-
-# `make test` does the same without the installation. Downloads 400 MB once.
-tutorial: setup ## follow both tutorials, each in a new virtual environment
-	@TUTORIAL=full $(VENV)/bin/pytest tests/tutorial/test_tutorial.py tests/tutorial/test_pipeline_tutorial.py
-
-# `make test` runs the same tests without ddtrace, which is large. See docs/extensions.md.
-extensions: setup ## run streams together with Flask extensions and ddtrace
-	@"$(PYTHON)" -m venv $(VENV)/extensions
-	@$(VENV)/extensions/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -r tests/extensions/requirements.txt
-	@DDTRACE=$(CURDIR)/$(VENV)/extensions/bin $(VENV)/bin/pytest tests/extensions $(TEST)
-
 # Needs Debian, root, buildah and debootstrap; keeps the base image in build/image. With IMAGE=optional, a machine that cannot
 # build the image skips the tests. See docs/platforms.md.
 IMAGE ?= required
 image: setup ## build the Dockerfile and run the image, without Docker
-	@IMAGE=$(IMAGE) $(VENV)/bin/pytest -s --timeout 900 tests/platforms/test_image.py $(TEST)
-
-# Needs Go. See docs/platforms.md.
-manifests: setup ## check the manifests of Kubernetes and Compose against their schemas
-	@"$(PYTHON)" -m venv $(VENV)/manifests
-	@$(VENV)/manifests/bin/python -m pip install --disable-pip-version-check -q kubernetes-validate==1.37.0
-	@GOBIN=$(CURDIR)/$(VENV)/manifests/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
-	@MANIFESTS=$(CURDIR)/$(VENV)/manifests/bin $(VENV)/bin/pytest tests/platforms -k schemas $(TEST)
-
-# Compiles uWSGI, which needs a C compiler.
-uwsgi: setup ## run an app under uWSGI
-	@"$(PYTHON)" -m venv $(VENV)/uwsgi
-	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
-	@UWSGI=$(CURDIR)/$(VENV)/uwsgi/bin/uwsgi $(VENV)/bin/pytest tests/server/test_wsgi_servers.py -k uWSGI
-
-# Needs npm; downloads the parser into build/asyncapi.
-asyncapi: setup ## check the AsyncAPI document with AsyncAPI's own parser
-	@ASYNCAPI_PARSER=1 $(VENV)/bin/pytest tests/describe/test_documents.py -k parser_of_asyncapi
+	@IMAGE=$(IMAGE) $(VENV)/bin/pytest -s -m long --timeout 900 tests/platforms/test_image.py $(TEST)
 
 # Uses Node, Go, Rust, Java with Maven, Mono, Chromium and Firefox, and skips what is not installed. See docs/clients.md.
 ROUNDS ?= 3
@@ -158,15 +139,6 @@ diagrams: setup ## draw the diagrams of the documentation
 	@for file in docs/diagrams/*.d2; do \
 		$(VENV)/diagrams/bin/d2 --layout elk --theme 0 --dark-theme 200 --pad 16 $$file docs/images/$$(basename $$file .d2).svg; \
 	done
-
-# `make test` runs the same tests with less random input. See docs/pipelines.md.
-operators: setup ## compare the operators of the pipelines with plain Python on many random histories
-	@OPERATORS=full $(VENV)/bin/pytest --timeout 900 tests/pipelines/test_operators.py tests/pipelines/test_processors.py $(TEST)
-
-# `make test` runs those that take seconds.
-pipelines: setup ## run all tests of the pipelines, and those that take minutes
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q grpcio-status==1.85.1  # for Spark Connect
-	@PIPELINES=full $(VENV)/bin/pytest --timeout 600 tests/pipelines tests/commands/test_archive.py tests/commands/test_pipeline.py $(TEST)
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK

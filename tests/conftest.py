@@ -30,7 +30,7 @@ from tests.support.broker_versions import SETTINGS, running_broker  # noqa: E402
 from tests.support.examples import register_profiles  # noqa: E402
 from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
-from tests.support.report import Report  # noqa: E402
+from tests.support.report import LongTests, Report  # noqa: E402
 from tests.support.schedule import Schedule  # noqa: E402
 
 register_profiles()
@@ -43,8 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     schedule = Schedule(config)
     config.pluginmanager.register(Guard())
     config.pluginmanager.register(schedule)
-    if not hasattr(config, "workerinput"):  # pytest-xdist's processes report to the controller
-        config.pluginmanager.register(Report(config, schedule))
+    output: dict[str, object] | None = getattr(config, "workeroutput", None)
+    config.pluginmanager.register(LongTests(output) if output is not None else Report(config, schedule))
 
 
 @pytest.fixture(scope="session")

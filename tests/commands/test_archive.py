@@ -15,7 +15,6 @@ pytest.importorskip("pyarrow", reason="pip install pyarrow")
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands import main
 from kafkasse.memory_log import MemoryLog
-from tests.pipelines.full import takes_minutes
 from tests.support.archive import archive as write_archive
 from tests.support.kafka import Cluster
 
@@ -108,7 +107,7 @@ def test_names_a_damaged_file(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert 5 == status(capsys, path)["files"]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_archives_topics_with_spark(
     broker: EmbeddedBroker, tmp_path: Path, fresh_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

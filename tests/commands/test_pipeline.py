@@ -20,7 +20,6 @@ import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
 from tests.pipelines.countries import country, top
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
 from tests.support.registry import Registry
 
@@ -208,7 +207,7 @@ def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics: Topics
     assert "restarting" not in err
 
 
-@takes_minutes
+@pytest.mark.long
 def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> None:
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
@@ -243,7 +242,7 @@ def test_sigterm_ends_a_check_and_a_reading_of_the_state(tmp_path: Path, words: 
     assert (130, "", "\n", []) == (process.returncode, out, err, list(temporary.iterdir()))
 
 
-@takes_minutes
+@pytest.mark.long
 def test_sigterm_ends_a_check_after_spark_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, Spark waits for the query of the user. No process and no file is left."""
     temporary = tmp_path / "temporary"
@@ -260,7 +259,7 @@ def test_sigterm_ends_a_check_after_spark_has_started(tmp_path: Path, monkeypatc
     assert (130, "", "\n", []) == (process.returncode, out, err, list(temporary.iterdir()))
 
 
-@takes_minutes
+@pytest.mark.long
 def test_ctrl_c_ends_a_check_while_spark_starts(tmp_path: Path) -> None:
     """The exit code is 130, and the JVM, which has not connected to PySpark yet, is not left behind."""
     with pipeline("check", "topn", TMPDIR=str(tmp_path)) as process:
@@ -282,7 +281,7 @@ def using(path: Path) -> list[int]:
     return found
 
 
-@takes_minutes
+@pytest.mark.long
 def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path: Path) -> None:
     """No process and no file is left. Spark uses the directory that the user has set for its files."""
     cache, local, temporary = (tmp_path / name for name in ("cache", "local", "temporary"))
@@ -306,7 +305,7 @@ def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path:
     assert [] == [*local.iterdir(), *temporary.iterdir(), *cache.glob("*.jsa"), *cache.glob("*.new")]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_a_local_directory_that_cannot_be_used_is_an_error(topics: Topics, tmp_path: Path) -> None:
     """The error names the setting. It is permanent, so the pipeline exits without a retry."""
     (tmp_path / "file").touch()
@@ -318,7 +317,7 @@ def test_a_local_directory_that_cannot_be_used_is_an_error(topics: Topics, tmp_p
     assert "restarting" not in err
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.timeout(400)  # it starts Spark twice, which takes a minute each on a busy machine
 def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path) -> None:
     """The pipeline resumes from its checkpoint in a new JVM. Its log, metrics and status show the restart."""
@@ -351,7 +350,7 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     assert ("topn", "running", 1) == (status["pipeline"], status["state"], status["restarts"])
 
 
-@takes_minutes
+@pytest.mark.long
 def test_a_heap_that_is_too_small_for_spark_is_reported(topics: Topics) -> None:
     """The error is permanent, so the pipeline exits without a retry."""
     code, out, err = output(*run_words(topics, "--memory", "256m"))
@@ -406,7 +405,7 @@ def test_lists_the_pipelines() -> None:
     assert (1, "", "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n") == output("run", "nix")
 
 
-@takes_minutes
+@pytest.mark.long
 def test_runs_the_pipeline_in_the_docs(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module in a package of the current directory defines the pipeline."""
     package = tmp_path / "shop"

@@ -1,6 +1,6 @@
 """Streams in apps with the usual Flask extensions and WSGI middleware, under a real server. See docs/extensions.md.
 
-tests/extensions/app.py configures the extensions. `make extensions` also runs ddtrace.
+tests/extensions/app.py configures the extensions. `make test-long` also runs ddtrace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from tests.extensions.names import ORIGIN, UNCHANGED
 from tests.support.any_server import AnyServer
 from tests.support.client import Answer, Client, fetch, numbers
-from tests.support.server import Server
+from tests.support.server import TOOLS, Server
 from tests.support.waiting import wait_until
 
 
@@ -218,14 +218,14 @@ def test_sentry_reports_a_stream_when_it_opens(sentry: Server) -> None:
     assert "_ScopedResponse wraps the body of streams." in sentry.log
 
 
-# ddtrace is not in requirements-dev.txt, because it is large. `make extensions` installs it.
+# ddtrace is not in requirements-dev.txt, because it is large. `make tools` installs it.
 
-DDTRACE = os.environ.get("DDTRACE", "")  # the folder of the commands of a virtual environment with ddtrace
+DDTRACE = TOOLS / "extensions/bin"
 SPAN = "flask.request GET /streams/<topics>"
 WORKER = "--worker-class kafkasse.server.worker.Worker"
 
 
-@pytest.mark.skipif(not DDTRACE, reason="run `make extensions`")
+@pytest.mark.long
 @pytest.mark.parametrize("options", [WORKER, "-c python:kafkasse.server.gunicorn_conf"])
 def test_ddtrace_ends_its_span_when_the_stream_ends(processes: None, tmp_path: Path, options: str) -> None:
     """docs/extensions.md has this command and the variable."""

@@ -1,8 +1,7 @@
-"""A real Kafka 2.6: Fetch version 11, no topic IDs, and no reports of truncated logs. `make old-kafka` runs this test."""
+"""A real Kafka 2.6: Fetch version 11, no topic IDs, and no reports of truncated logs."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -16,7 +15,7 @@ from tests.support.kafka import retry
 
 FETCH_VERSION = 11
 
-pytestmark = pytest.mark.skipif("OLD_KAFKA" not in os.environ, reason="run by `make old-kafka`")
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from kafkasse.pipelines.supervisor import Crashed
 from tests.history.checker import violations
 from tests.history.scenario import Scenario, client_types
 from tests.kafka.logs import open_log
-from tests.pipelines.full import takes_minutes
 from tests.support.kafka import Cluster
 
 DAY_MS = 86_400_000
@@ -90,7 +89,7 @@ def world(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, fresh_nam
         yield world
 
 
-@takes_minutes
+@pytest.mark.long
 def test_clients_receive_the_same_records_from_the_archive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tombstones, headers, aborted transactions, large records, restarts and compaction: then Kafka removes the records."""
     world.send(b"a", b"", None, key=b"k", headers=[("h", b"1"), ("h", b"")])

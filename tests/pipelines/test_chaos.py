@@ -1,4 +1,4 @@
-"""A short run of `make pipeline-chaos`, with `make pipelines`."""
+"""A short run of `make pipeline-chaos`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines import chaos
-from tests.pipelines.full import takes_minutes
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_results_are_right_after_a_kill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A pipeline that is killed while countries are edited computes what plain Python code computes."""
     monkeypatch.setattr(chaos, "PAUSE_S", (1.0, 1.0))

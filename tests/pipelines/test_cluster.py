@@ -19,7 +19,6 @@ import kafkasse
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
 from tests.pipelines.countries import country, top
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill
 from tests.pipelines.topics import Topics
 
@@ -72,7 +71,7 @@ def wait_for(state: str, log: Path) -> None:
         time.sleep(0.1)
 
 
-@takes_minutes
+@pytest.mark.long
 def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
     topics: Topics, cluster: Standalone, tmp_path: Path
 ) -> None:
@@ -97,7 +96,7 @@ def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
     assert ["running", "draining", "stopped"] == states(log)[-3:]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_runs_with_spark_submit(topics: Topics, cluster: Standalone, tmp_path: Path) -> None:
     """spark-submit sends the jars to the executors, and its settings override those of kafkasse."""
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")

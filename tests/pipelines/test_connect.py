@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.full import takes_minutes
-
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 540
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.timeout(600)
 def test_the_operators_run_on_spark_connect() -> None:
     """Batches and streams give the results of plain Python, and a stream resumes from its checkpoint."""
-    pytest.importorskip("grpc_status", reason="needs grpcio-status: make pipelines")
+    pytest.importorskip("grpc_status", reason="needs grpcio-status: make tools")
     command = [sys.executable, "-m", "tests.pipelines.connect"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)

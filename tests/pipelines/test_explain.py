@@ -17,7 +17,6 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
-from tests.pipelines.full import takes_minutes
 
 
 def copy(rows: DataFrame) -> DataFrame:
@@ -90,7 +89,7 @@ def test_warns_of_a_window_that_counts_corrected_records() -> None:
     assert [f"  warning: {warning}"] == [line for line in lines if "warning" in line]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_real_time_mode_accepts_the_demo(spark: SparkSession) -> None:
     """Its operators run in the JVM."""
     assert explain(spark, TOPN).rejections == {"realtime": None, "microbatch": None}

@@ -22,7 +22,6 @@ from kafkasse.pipelines.runner import Attempt, checkpoint_path
 from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.commands.test_pipeline import EXIT_TIMEOUT_S, pipeline, run_words
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics, read
 
 DOUBLED = """
@@ -202,7 +201,7 @@ def test_a_record_before_the_start_is_not_skipped(run: Run) -> None:
 
 
 @pytest.mark.processes
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_pipeline_continues_after_records_that_fail(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,7 +232,7 @@ def test_the_pipeline_continues_after_records_that_fail(
 
 
 @pytest.mark.processes
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_query_that_fails_for_all_records_ends_with_the_position(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,7 +251,7 @@ def test_a_query_that_fails_for_all_records_ends_with_the_position(
 
 
 @pytest.mark.processes
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_rebuild_skips_the_records_that_fail(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They become dead letters, and the rebuild completes."""

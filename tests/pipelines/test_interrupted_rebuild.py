@@ -15,7 +15,6 @@ from kafkasse.pipelines.checkpoint import PENDING, POINTER
 from kafkasse.pipelines.contract import GENERATION
 from tests.commands.test_pipeline import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.countries import country, top
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics
 from tests.support.waiting import POLL_S
 
@@ -109,7 +108,7 @@ def rebuilds(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return found
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_other_types_start_an_interrupted_rebuild_again(rebuilds: Rebuilds, number: int) -> None:
     """The log names the reason. Only the code of the query has changed, and no setting."""
@@ -123,7 +122,7 @@ def test_other_types_start_an_interrupted_rebuild_again(rebuilds: Rebuilds, numb
     assert all(versions == sorted(versions) for versions in rebuilds.versions().values())
 
 
-@takes_minutes
+@pytest.mark.long
 def test_a_killed_rebuild_continues(rebuilds: Rebuilds) -> None:
     """Each run is killed at another point, and countries arrive. The results are correct. No key's version decreases."""
     topics = rebuilds.topics

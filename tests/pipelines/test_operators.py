@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -25,11 +24,11 @@ from kafkasse.pipelines.operators.schemas import ORDER_KEY
 from kafkasse.pipelines.private_spark import java_class
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.micro_batches import MicroBatches
+from tests.support.examples import is_long
 
 HISTORIES = 15  # Spark takes seconds for a query, however many independent histories it contains
-QUERIES = 20 if os.environ.get("OPERATORS") == "full" else 1
+QUERIES = 20 if is_long() else 1
 STATE_PARTITIONS = 2
 in_batches_of_histories = settings(
     max_examples=QUERIES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -193,7 +192,7 @@ def test_after_a_restart_in_micro_batches_nothing_is_repeated(spark: SparkSessio
     assert [] == stream.process(frame(spark, [Edit("k1", "north", 1, offset=1)]))
 
 
-@takes_minutes
+@pytest.mark.long
 def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -25,7 +25,6 @@ from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.runner import running_query
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.pipelines.countries import country, top
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.test_sink import read
 from tests.pipelines.topics import Topics
 from tests.support.waiting import wait_until
@@ -63,7 +62,7 @@ def staging_topics(topics: Topics) -> list[str]:
         return [name for name in consumer.topics() if name.startswith(f"{topics.sink}.rebuild-")]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new", without="b")
@@ -84,7 +83,7 @@ def test_switches_over_while_the_old_version_runs(spark: SparkSession, topics: T
     assert [] == staging_topics(topics)
 
 
-@takes_minutes
+@pytest.mark.long
 def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """Until then, the pipeline does not start, because the sink does not contain its results yet."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new")
@@ -106,7 +105,7 @@ def test_continues_an_interrupted_rebuild(spark: SparkSession, topics: Topics, t
     assert [b"1 old", b"1 new"] == [record.value for record in read(topics, topics.sink, 2)]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_a_second_rebuild_cannot_copy_at_the_same_time(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +130,7 @@ def test_a_second_rebuild_cannot_copy_at_the_same_time(
     assert [] == list(tmp_path.glob(f"*/{MARKER}"))
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.parametrize("owner", [Admin, Files])
 def test_an_interrupted_cleanup_is_completed(
     spark: SparkSession, topics: Topics, tmp_path: Path, owner: type[Admin | Files]
@@ -161,7 +160,7 @@ def test_an_interrupted_cleanup_is_completed(
     assert [b"1 old", b"1 new", b"2 new"] == [record.value for record in records]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_starts_again_without_its_topics(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """A discarded rebuild may have a checkpoint but no topics. To continue it would write tombstones for all keys."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new")
@@ -190,7 +189,7 @@ def largest(type_: str) -> Pipeline:
     return Pipeline("named", "source", query, "sink", mode="microbatch")
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["settings", "state"])
 @pytest.mark.parametrize("interrupted", ["_wait_for_end_of_others", "_copy"])
 def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
@@ -221,7 +220,7 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
     assert [] == staging_topics(topics)
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.timeout(400)  # it runs three queries, which take a minute each on a busy machine
 def test_another_n_recomputes_all_groups(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """A group that receives no further record has five countries too. Without a rebuild, the checkpoint is rejected."""
@@ -242,7 +241,7 @@ def test_another_n_recomputes_all_groups(spark: SparkSession, topics: Topics, tm
     assert {"Europe": list("FEDCB"), "Asia": ["G"]} == {key: top(value) for key, value in found}
 
 
-@takes_minutes
+@pytest.mark.long
 def test_a_stop_request_ends_a_rebuild(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """The old version is still the current one."""
     old, new = pipeline(topics, "old"), pipeline(topics, "new")

@@ -21,7 +21,6 @@ from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query, w
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.countries import country, tombstone, top
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import PARTITIONS, Record, Topics
 from tests.support.waiting import wait_until
 
@@ -87,7 +86,7 @@ def test_resumes_from_its_checkpoint(spark: SparkSession, topics: Topics, pipeli
     assert [("Europe", ["DE", "IT", "ES"])] == [(continent, top(value)) for continent, value in emitted]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_reads_uncommitted_records_again(
     spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -130,7 +129,7 @@ def test_starts_after_a_kill_during_its_first_commit(
     assert [("Europe", ["FR"])] == [(continent, top(value)) for continent, value in emitted]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_reads_a_recreated_topic_from_its_start(
     spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ from kafkasse.commands import main
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.countries import country, tombstone
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics, read
 from tests.support.waiting import wait_until
 
@@ -39,7 +38,7 @@ def state(
     return run
 
 
-@takes_minutes
+@pytest.mark.long
 def test_shows_the_size_and_the_rows_of_the_state(
     spark: SparkSession, topics: Topics, tmp_path: Path, state: Run
 ) -> None:
@@ -64,7 +63,7 @@ def test_shows_the_size_and_the_rows_of_the_state(
     assert [2] == [row["value"]["size"] for row in group_rows if row["name"] == "group"]
 
 
-@takes_minutes
+@pytest.mark.long
 def test_the_state_has_a_new_snapshot(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """After a restart, Spark repeats the changes since the last snapshot of the state, so this must not be old."""
     pipeline = replace(TOPN, source=topics.source, sink=topics.sink, mode="microbatch")

@@ -19,7 +19,6 @@ from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type, validate
 from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, reversible
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.micro_batches import MicroBatches
 from tests.pipelines.rows import kafka_rows
 
@@ -312,7 +311,7 @@ def test_enrich_adds_the_columns_of_a_table(run: Defined, format_: str) -> None:
     assert [("a", {"name": "Bob"}), ("b", {"name": None}), ("c", {"name": None})] == found
 
 
-@takes_minutes
+@pytest.mark.long
 def test_enrich_reads_the_latest_records_of_a_topic(run: Defined) -> None:
     """A tombstone removes a row of the table."""
     customer = {"properties": {"customer": {"type": "string"}, "name": {"type": "string"}}}

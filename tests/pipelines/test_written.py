@@ -13,7 +13,6 @@ from kafkasse.pipelines import Pipeline, private_spark, written
 from kafkasse.pipelines.contract import GENERATION, VERSION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.runner import checkpoint_path, running_query
-from tests.pipelines.full import takes_minutes
 from tests.pipelines.topics import Topics, read
 
 
@@ -31,7 +30,7 @@ def send_versions(topics: Topics, *versions: int) -> None:
         topics.cluster.send(topics.sink, b"%d" % version, key=KEY, headers=[(VERSION, b"%d" % version)])
 
 
-@takes_minutes
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 def test_a_repeated_result_is_not_written_again(spark: SparkSession, topics: Topics, tmp_path: Path, mode: str) -> None:
     """A run that was killed before its first commit reads the source again, and writes only what is new."""

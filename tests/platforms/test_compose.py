@@ -23,7 +23,7 @@ from kafkasse.java import jars
 from tests.platforms.test_kubernetes import RESERVE_S, gunicorn
 from tests.project.conftest import Deployed
 from tests.support.client import Client
-from tests.support.server import ROOT
+from tests.support.server import ROOT, TOOLS
 
 __all__ = ["gunicorn"]
 
@@ -114,10 +114,10 @@ def test_the_images_are_built_from_files_in_the_build_context() -> None:
     assert inline.startswith(f"FROM python:{version}-slim\n")
 
 
-@pytest.mark.skipif("MANIFESTS" not in os.environ, reason="run by `make manifests`")
+@pytest.mark.long
 def test_the_file_matches_the_schemas_of_compose(processes: None) -> None:
     """The loader of Docker Compose accepts it."""
-    command = [Path(os.environ["MANIFESTS"]) / "cmd", FILE]
+    command = [TOOLS / "manifests/bin" / "cmd", FILE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert 0 == done.returncode, done.stderr

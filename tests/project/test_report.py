@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.report import DOCS, named_tests, short_name
+from tests.support.report import DOCS, named_tests, short_name, unexpected_skips, without_evidence
 
 
 def test_finds_the_tests_that_a_page_names(tmp_path: Path) -> None:
@@ -21,6 +21,22 @@ def test_finds_the_tests_that_a_page_names(tmp_path: Path) -> None:
 def test_calls_a_test_what_the_docs_call_it(test: str) -> None:
     """The docs name neither classes nor parameters."""
     assert "server/test_caps.py::test_full" == short_name(f"tests/server/test_caps.py::{test}")
+
+
+def test_a_skip_that_is_not_in_the_list_is_unexpected() -> None:
+    """The list names tests, modules or folders."""
+    skipped = ["tests/a.py::test_one[x]", "tests/a.py::test_two", "tests/b/c.py::test_one"]
+
+    assert ["tests/a.py::test_two"] == unexpected_skips(skipped, ["tests/a.py::test_one", "tests/b/"])
+    assert skipped == unexpected_skips(skipped, [])
+
+
+def test_only_a_test_that_passed_is_evidence() -> None:
+    """One set of parameters is enough. The tests of `make test-long` count too, because they run elsewhere."""
+    named = ["a.py::test_passed", "a.py::test_skipped", "a.py::test_long"]
+    passed = ["tests/a.py::test_passed[1]", "tests/a.py::test_other"]
+
+    assert ["a.py::test_skipped"] == without_evidence(named, passed, ["tests/a.py::test_long[2]"])
 
 
 def test_every_test_that_the_docs_name_exists(root: Path) -> None:

@@ -1,12 +1,11 @@
 """Streams through real proxies with the configuration files that docs/proxies.md shows.
 
-`make proxies` runs all of these tests. `make test` runs them with nginx and HTTP/2, if nginx is installed.
+`make test` runs these tests with nginx and HTTP/2. The others are long.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import time
@@ -34,26 +33,25 @@ STREAMS = 1_000  # more than Debian's nginx and apache accept with their default
 LONG_ID_ENTRIES = 1_000  # 58 kB; kafkasse accepts 64 KiB
 CLIENT = "127.0.0.2"  # another address than the proxy's
 RETRY = b"retry: 3000\n\n"
-ALL = "PROXIES" in os.environ
 
 
 def proxy(program: Program, *kind: str) -> Any:
     """Return the parameters of a test, with the reason if it cannot run."""
+    is_long = program.name != "nginx" or kind not in [(), program.clients[-1:]]
     missing = [name for name in (program.binary, "curl") if not shutil.which(name)]
     reason = f"{missing[0]} is not installed (apt-get install {program.name} curl)" if missing else ""
     return pytest.param(
         program,
         *kind,
-        marks=pytest.mark.skipif(bool(reason), reason=reason),
+        marks=[pytest.mark.skipif(bool(reason), reason=reason), *([pytest.mark.long] if is_long else [])],
         id="-".join([program.name, *kind]),
     )
 
 
-TESTED = PROGRAMS if ALL else [each for each in PROGRAMS if each.name == "nginx"]
-each_proxy = pytest.mark.parametrize("site", [proxy(each) for each in TESTED], indirect=True)
+each_proxy = pytest.mark.parametrize("site", [proxy(each) for each in PROGRAMS], indirect=True)
 each_client = pytest.mark.parametrize(
     ("site", "kind"),
-    [proxy(each, kind) for each in TESTED for kind in (each.clients if ALL else each.clients[-1:])],
+    [proxy(each, kind) for each in PROGRAMS for kind in each.clients],
     indirect=["site"],
 )
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
 
 from tests.support.any_server import AnyServer
 from tests.support.client import Client, fetch
-from tests.support.server import ROOT
+from tests.support.server import ROOT, TOOLS
 from tests.support.waiting import wait_until
 
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
@@ -30,6 +30,9 @@ PYWSGI = f"{sys.executable} -m tests.support.shop {{port}}"
 WAITRESS = f"{BIN}/waitress-serve --listen 127.0.0.1:{{port}} {SHOP}"
 PATCH = {"PATCH": "1"}
 
+# It must be compiled: `make tools`.
+UWSGI = f"{TOOLS}/uwsgi/bin/uwsgi --http-socket 127.0.0.1:{{port}} --home {sys.prefix} --module {SHOP}"
+
 WORKING = {
     "our worker": (f"{GUNICORN} {WORKER} {SHOP}", {}),
     "our worker with --preload": (f"{GUNICORN} {WORKER} --preload {SHOP}", {}),
@@ -37,10 +40,8 @@ WORKING = {
     "gunicorn's gevent worker": (f"{GUNICORN} -k gevent {SHOP}", {}),
     "flask run in a patched app": (FLASK, PATCH),
     "gevent.pywsgi in a patched app": (PYWSGI, PATCH),
+    "uWSGI with gevent": (f"{UWSGI} --gevent 1000 --gevent-early-monkey-patch", {}),
 }
-if uwsgi := os.environ.get("UWSGI"):  # it must be compiled; see the Makefile
-    options = f"--http-socket 127.0.0.1:{{port}} --home {sys.prefix} --module {SHOP}"
-    WORKING["uWSGI with gevent"] = (f"{uwsgi} {options} --gevent 1000 --gevent-early-monkey-patch", {})
 # The last value states whether the log names the command at startup. Otherwise, the first request for a stream logs it.
 REJECTED = {
     "sync": (f"{GUNICORN} {SHOP}", {}, True),
@@ -52,10 +53,14 @@ REJECTED = {
     "gevent.pywsgi": (PYWSGI, {}, False),
     "waitress": (WAITRESS, {}, True),
     "waitress in a patched app": (WAITRESS, PATCH, True),
+    "uWSGI without gevent": (f"{UWSGI} --threads 4 --master", {}, True),
+    "uWSGI that patches too late": (f"{UWSGI} --gevent 100 --gevent-monkey-patch", {}, False),
 }
-if uwsgi:
-    REJECTED["uWSGI without gevent"] = (f"{uwsgi} {options} --threads 4 --master", {}, True)
-    REJECTED["uWSGI that patches too late"] = (f"{uwsgi} {options} --gevent 100 --gevent-monkey-patch", {}, False)
+
+
+def names(commands: Iterable[str]) -> list[Any]:
+    """Return the names as parameters of a test."""
+    return [pytest.param(name, marks=pytest.mark.long if name.startswith("uWSGI") else ()) for name in commands]
 
 
 @pytest.fixture
@@ -71,7 +76,7 @@ def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., AnyServer]]
         yield start
 
 
-@pytest.mark.parametrize("name", WORKING)
+@pytest.mark.parametrize("name", names(WORKING))
 def test_streams_and_pages_work(start: Callable[..., AnyServer], name: str) -> None:
     """Many clients receive a record while pages are served, also if requests wait for a lock of the app."""
     command, variables = WORKING[name]
@@ -97,7 +102,7 @@ def test_a_settings_file_can_set_the_class_of_the_worker(start: Callable[..., An
         assert 200 == stream.status
 
 
-@pytest.mark.parametrize("name", REJECTED)
+@pytest.mark.parametrize("name", names(REJECTED))
 def test_a_server_that_cannot_serve_streams_names_the_command_to_use(
     start: Callable[..., AnyServer], name: str
 ) -> None:

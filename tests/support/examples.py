@@ -22,6 +22,11 @@ def register_profiles() -> None:
     settings.load_profile("kafkasse")
 
 
+def is_long() -> bool:
+    """Return whether this is a long run with new examples."""
+    return settings.get_current_profile_name() == LONG
+
+
 def examples(count: int) -> int:
     """Return `max_examples` for a test that needs another number than the default: a tenth in the fast profile."""
     return max(1, count // FAST_SHARE) if settings.get_current_profile_name() == FAST else count

@@ -1,22 +1,29 @@
-"""A pytest plugin that reports, after a run, the slowest tests, and tests that the docs name but that did not run.
+"""A pytest plugin that reports, after a run, which tests were slow and which did not run: those prove nothing.
 
-The pages in docs/ name tests as `chaos/test_kafka.py::test_a_leader_moves`. A run of the whole suite fails if such a test
-did not run, because then nothing supports what the page says. A failed or skipped test is reported by pytest itself.
+A run in which all tests passed fails nevertheless,
+- with CI=true or `-m long`, if a test was skipped that tests/may_be_skipped.toml does not list;
+- with CI=true, if it is the whole suite and docs/*.md name a test that neither passed nor is long.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 from tests.support.schedule import Schedule
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+MAY_BE_SKIPPED = ROOT / "tests" / "may_be_skipped.toml"
 NAMED_TEST = re.compile(r"`([\w/]+\.py::test_\w+)`")
+LONG = "long"  # the marker
 
 
 def named_tests(pages: Iterable[Path]) -> set[str]:
@@ -30,24 +37,61 @@ def short_name(node_id: str) -> str:
     return f"{file}::{test}"
 
 
+def unexpected_skips(skipped: Iterable[str], allowed: Iterable[str]) -> list[str]:
+    """Return the skipped tests that are not in the list, which contains names of tests, modules and folders."""
+    prefixes = tuple(allowed)
+    return sorted(node_id for node_id in skipped if not node_id.startswith(prefixes))
+
+
+def without_evidence(named: Iterable[str], passed: Iterable[str], long: Iterable[str]) -> list[str]:
+    """Return those of the named tests of which no part has passed, and that `make test-long` does not run either."""
+    return sorted(set(named) - {short_name(node_id) for node_id in (*passed, *long)})
+
+
 class Report:
-    """Collects what the tests of one run took. With pytest-xdist, the controller collects the tests of all processes."""
+    """Collects the outcomes of one run. With pytest-xdist, the controller collects those of all processes."""
 
     def __init__(self, config: pytest.Config, schedule: Schedule) -> None:
         self._config = config
         self._schedule = schedule
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._missing: list[str] = []
+        self._passed: set[str] = set()
+        self._skipped: dict[str, str] = {}  # the reasons
+        self._long: list[str] = []
+        self._problems: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+        if report.skipped:
+            self._skipped[report.nodeid] = _reason(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:  # a module
+            self._skipped[report.nodeid] = _reason(report)
+
+    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
+        self._long += [item.nodeid for item in items if item.get_closest_marker(LONG)]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._long = getattr(node, "workeroutput", {}).get(LONG, self._long)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if os.environ.get("CI") == "true" or self._config.option.markexpr == LONG:
+            allowed = tomllib.loads(MAY_BE_SKIPPED.read_text())
+            self._problems["tests that were skipped, and are not in tests/may_be_skipped.toml"] = unexpected_skips(
+                self._skipped, allowed
+            )
         if self._is_whole_suite(session):
             self._schedule.remember(self._seconds)
-            self._missing = sorted(named_tests(DOCS.glob("*.md")) - {short_name(each) for each in self._seconds})
-        if self._missing and exitstatus == pytest.ExitCode.OK:
+            if os.environ.get("CI") == "true":  # elsewhere, tools may be missing
+                self._problems["tests that docs/*.md name, and that did not pass"] = without_evidence(
+                    named_tests(DOCS.glob("*.md")), self._passed, self._long
+                )
+        if any(self._problems.values()) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -58,16 +102,23 @@ class Report:
             terminalreporter.section("seconds per folder")
             for folder, taken in sorted(folders.items(), key=lambda item: -sum(item[1])):
                 terminalreporter.write_line(f"{sum(taken):7.1f} s  {len(taken):5} tests  {folder}")
-        if self._missing:
-            terminalreporter.section("tests that docs/*.md name and that did not run", red=True)
-            for name in self._missing:
-                terminalreporter.write_line(name)
+        if self._skipped or self._long:
+            terminalreporter.section("not run")
+            for (module, reason), count in sorted(Counter(_modules(self._skipped)).items()):
+                terminalreporter.write_line(f"{count:5} tests  {module}: {reason}")
+            if self._long:
+                terminalreporter.write_line(f"{len(self._long):5} tests that take minutes: make test-long")
+        for problem, names in self._problems.items():
+            if names:
+                terminalreporter.section(problem, red=True)
+                for name in names:
+                    terminalreporter.write_line(f"{name}: {self._skipped.get(name, 'did not run')}")
 
     def _is_whole_suite(self, session: pytest.Session) -> bool:
         options = self._config.option
         selected = (
             options.keyword
-            or options.markexpr
+            or options.markexpr != f"not {LONG}"
             or options.collectonly
             or options.maxfail
             or getattr(options, "lf", False)
@@ -75,3 +126,21 @@ class Report:
         return (
             self._config.args_source is pytest.Config.ArgsSource.TESTPATHS and not selected and not session.shouldstop
         )
+
+
+class LongTests:
+    """In a process of pytest-xdist: sends the names of the long tests to the controller, which collects no tests itself."""
+
+    def __init__(self, output: dict[str, object]) -> None:
+        self._output = output
+
+    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
+        self._output[LONG] = [item.nodeid for item in items if item.get_closest_marker(LONG)]
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+
+
+def _modules(skipped: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(node_id.partition("::")[0], reason) for node_id, reason in skipped.items()]

@@ -13,6 +13,7 @@ from types import TracebackType
 import gevent
 
 ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / ".venv"  # `make tools` creates the virtual environments of tools there
 MAX_STOP_S = 20.0
 PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)  # `make compat` runs servers in other virtual environments
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets

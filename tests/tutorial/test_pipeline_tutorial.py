@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,18 +10,19 @@ import pytest
 from tests.support.secured_broker import free_ports
 from tests.tutorial.walk import Walk
 
-IS_FULL = os.environ.get("TUTORIAL") == "full"  # `make tutorial`
-LIMIT_S = 900 if IS_FULL else 120
+LIMIT_S = 900
+# The test that takes minutes also installs kafkasse.
+with_and_without_installation = pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
-@pytest.mark.timeout(5 * LIMIT_S)
-def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(processes: None, tmp_path: Path) -> None:
+@with_and_without_installation
+def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(processes: None, tmp_path: Path, is_full: bool) -> None:
     """Every command has the output that the tutorial shows."""
     ports = free_ports(["app", "kafka"])
     home = tmp_path / "home"
     home.mkdir()
     with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
-        walk = Walk(home, runtime, ports["app"], ports["kafka"], IS_FULL, LIMIT_S, "docs/pipeline-tutorial.md")
+        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full, LIMIT_S, "docs/pipeline-tutorial.md")
         try:
             walk.to_the_end()
         finally:

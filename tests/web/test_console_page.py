@@ -34,14 +34,6 @@ from tests.web.console_app import MARKUP, ROUTES, SHORT_TOKEN, TIMESTAMP_MS, TOK
 
 MAX_EVENTS = 10_000  # of kafkasse/web/console/assets/store.js
 MAX_NODES = 3_000
-# `make console` runs all tests in Firefox, too. `make test` runs these, so that it stays short.
-ALWAYS_IN_FIREFOX = (
-    "test_shows_guarded_streams_after_the_sign_in",
-    "test_shows_an_event_in_three_ways",
-    "test_a_pause_loses_nothing",
-    "test_shows_and_ends_streams",
-)
-IN_MAKE_CONSOLE = pytest.mark.skipif("CONSOLE_SECONDS" not in os.environ, reason="run by make console")
 KEY = b"\xff\x00"
 BINARY_RECORDS = [
     StoredRecord("orders", 0, offset, TIMESTAMP_MS, key, value, [("<i>", header)])
@@ -169,14 +161,9 @@ def end_streams(server: Server) -> None:
         fetch(server.port, f"/-/streams/{stream['id']}", "DELETE", **OPERATOR)
 
 
-@pytest.fixture(params=["chromium", "firefox"])
+@pytest.fixture(params=["browser", pytest.param("firefox", marks=pytest.mark.long)], ids=["chromium", "firefox"])
 def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
-    test = request.node.originalname
-    if request.param == "firefox" and test not in ALWAYS_IN_FIREFOX and "CONSOLE_SECONDS" not in os.environ:
-        pytest.skip("run by make console")
-    browser: webdriver.Chrome | Firefox = request.getfixturevalue(
-        "browser" if request.param == "chromium" else "firefox"
-    )
+    browser: webdriver.Chrome | Firefox = request.getfixturevalue(request.param)
     return browser
 
 
@@ -201,7 +188,7 @@ def console(any_browser: webdriver.Chrome | Firefox, server: Server) -> Iterator
 
 @pytest.fixture
 def chromium(browser: webdriver.Chrome, server: Server) -> Iterator[Console]:
-    """The console in Chromium alone, for tests of the layout and for long tests."""
+    """The console in Chromium alone, for tests of the layout."""
     yield Console(browser, server)
     browser.get("about:blank")
 
@@ -701,7 +688,7 @@ class TestConnection:
         assert "Waiting" == console.text("#state")
         wait_until(lambda: SLOTS == len(open_streams(console.server)))
 
-    @IN_MAKE_CONSOLE
+    @pytest.mark.long
     def test_streams_do_not_wait_over_http_2(self, console: Console, windows: list[str]) -> None:
         """All streams share one connection."""
         over_http_2 = "performance.getEntriesByType = () => [{ nextHopProtocol: 'h2' }]"
@@ -967,7 +954,7 @@ def log(browser: webdriver.Chrome | Firefox) -> list[Any]:
     return [] if isinstance(browser, Firefox) else list(browser.get_log("browser"))  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("format", ["sse", pytest.param("ndjson", marks=IN_MAKE_CONSOLE)])
+@pytest.mark.parametrize("format", ["sse", pytest.param("ndjson", marks=pytest.mark.long)])
 def test_receives_each_event_once_while_workers_are_killed(
     any_browser: webdriver.Chrome | Firefox, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
 ) -> None:
