@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
 from kafkasse.java import runtime
+from kafkasse.java.class_archive import ArchiveProcess
 from kafkasse.pipelines import jvm, private_spark, temporary
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
 
@@ -128,7 +129,7 @@ class Sessions:
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
         self._opened: tuple[SparkSession, ExitStack] | None = None
-        self._archiving: jvm.ArchiveProcess | None = None
+        self._archiving: ArchiveProcess | None = None
 
     @contextmanager
     def use(self) -> Iterator[SparkSession]:

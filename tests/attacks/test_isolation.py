@@ -89,6 +89,7 @@ def nodes(processes: None) -> Iterator[EmbeddedCluster]:
         yield nodes
 
 
+@pytest.mark.long
 def test_a_partition_without_a_leader(
     nodes: EmbeddedCluster, attack: Callable[..., Attack], fresh_name: str, measured: dict[str, Any]
 ) -> None:
@@ -266,7 +267,7 @@ def readers(server: Server) -> dict[str, int]:
     return {state: int(float(count)) for state, count in samples if float(count)}
 
 
-@pytest.mark.parametrize("id_type", ["both", "timestamp"])
+@pytest.mark.parametrize("id_type", ["both", pytest.param("timestamp", marks=pytest.mark.long)])
 def test_clients_that_resume_with_timestamps_share_the_feed(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
 ) -> None:

@@ -99,18 +99,22 @@ class Records(NamedTuple):
             produce_batch(cluster.bootstrap_servers, topic, partition, batch)
 
 
-RECORDS = pytest.mark.parametrize(
-    "records",
-    [Records(ZSTD, 20_000, 0), Records(ZSTD, 90, 10_000), Records(ZSTD, 400, 10_000), Records(UNCOMPRESSED, 20_000, 0)],
-    ids=["tiny", "medium", "large", "uncompressed"],
+RECORDS = {
+    "tiny": Records(ZSTD, 20_000, 0),
+    "medium": Records(ZSTD, 90, 10_000),
+    "large": Records(ZSTD, 400, 10_000),
+    "uncompressed": Records(UNCOMPRESSED, 20_000, 0),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(name, marks=pytest.mark.long) for name in ("tiny", "uncompressed")), "medium", "large"]
 )
-
-
-@RECORDS
 def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], records: Records
+    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], kind: str
 ) -> None:
     """One fetch contains many batches. Only a few of them are in memory after decompression."""
+    records = RECORDS[kind]
     topic = cluster.create(fresh_name, SIZES.batches)
     worker = attack()
     with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
@@ -124,7 +128,7 @@ def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
 
 
 @pytest.mark.parametrize("max_fetch_bytes", [65_536, DEFAULTS["max_fetch_bytes"]])
-@RECORDS
+@pytest.mark.parametrize("records", RECORDS.values(), ids=RECORDS)
 def test_clients_that_catch_up_on_many_partitions(
     attack: Callable[..., Attack],
     cluster: Cluster,

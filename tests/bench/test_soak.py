@@ -20,6 +20,7 @@ LONG_S = WARM_UP_S * 5
 STEADY = Sample(0, 200, 300, 20, 200, 250, 60_000, 0)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_short_soak_finds_no_errors():
     """A few clients of each behavior connect, stall and reconnect for some seconds. The page is not written."""

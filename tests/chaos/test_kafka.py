@@ -69,6 +69,7 @@ def test_a_leader_moves(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name:
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_the_controller_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """The controller dies. Records continue; those of partitions that need a new leader are 3 to 6 s late."""
     scene = new_scene()
@@ -87,6 +88,7 @@ def test_the_controller_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fre
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_a_rolling_restart_of_the_cluster(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """Each broker is shut down and restarted in turn. Clients wait while leaders move. No stream ends."""
     scene = new_scene()
@@ -104,6 +106,7 @@ def test_a_rolling_restart_of_the_cluster(new_scene: NewScene, kafka: EmbeddedCl
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_the_controller_quorum_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """Two of three nodes die, so no leader is elected and producers fail. Streams send heartbeats, then the records."""
     scene = new_scene()
@@ -125,6 +128,7 @@ def test_the_controller_quorum_is_lost(new_scene: NewScene, kafka: EmbeddedClust
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """With too few replicas in sync, producers fail. Stored records stay readable, and new ones follow later."""
     scene = new_scene()

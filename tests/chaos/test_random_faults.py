@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.chaos.random_faults import RandomFaults
 from tests.chaos.scene import Scene, wait_for_records
 
@@ -11,6 +13,7 @@ SEED = 1
 CLIENTS = 10
 
 
+@pytest.mark.long
 def test_clients_lose_nothing_under_random_faults(new_scene: Callable[..., Scene], fresh_name: str) -> None:
     """Each kind of fault once, in random order, on clients of all types: the checker reports nothing."""
     faults = RandomFaults(new_scene(seed=SEED, servers=2, **RandomFaults.settings(fresh_name)), SEED, print)

@@ -65,6 +65,7 @@ def scene(encrypted: EncryptedKafka, tmp_path: Path, request: pytest.FixtureRequ
         yield scene
 
 
+@pytest.mark.long
 def test_logins_expire(scene: Scene, fresh_name: str) -> None:
     """The broker closes connections whose login has expired (connections.max.reauth.ms). Clients do not notice."""
     clients = connect_clients(scene, scene.topic(fresh_name, replicas=1))

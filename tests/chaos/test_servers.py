@@ -19,7 +19,9 @@ MAX_REPLACEMENTS = 4  # reconnects count as requests, so max_requests may replac
 NewScene = Callable[..., Scene]
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "SIGTERM"])
+@pytest.mark.parametrize(
+    "end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)], ids=["kill -9", "SIGTERM"]
+)
 def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) -> None:
     """Workers are killed or terminated repeatedly under load. gunicorn starts new ones, and clients reconnect."""
     scene = new_scene(servers=2)
@@ -51,6 +53,7 @@ def test_rolling_restarts(new_scene: NewScene, fresh_name: str) -> None:
     assert [] == scene.violations(statuses={503}, max_ended=2)
 
 
+@pytest.mark.long
 def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> None:
     """gunicorn replaces a worker after 20 requests. Its streams end cleanly and resume at the next worker."""
     scene = new_scene()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
+
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import Conditions
 from tests.chaos.scene import (
@@ -87,6 +89,7 @@ def test_retention_removes_records_of_disconnected_clients(new_scene: NewScene, 
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_retention_while_clients_read(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """Kafka is so slow that retention removes records before they are read. Open streams get a gap for exactly these."""
     scene = new_scene()
@@ -118,6 +121,7 @@ COMPACTION = {
 }
 
 
+@pytest.mark.long
 def test_compaction_during_streams(new_scene: NewScene, fresh_name: str) -> None:
     """Records with a newer record of the same key are optional. The newest arrive once and in order."""
     scene = new_scene()

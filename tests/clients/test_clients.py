@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
 
-from tests.clients.programs import CHROMIUM, PROGRAMS, PYTHON, Program, missing
+from tests.clients.programs import PROGRAMS, Program, missing
 from tests.clients.scenario import DEFECTS, Result
 from tests.support.server import ROOT
 
-REQUIRED = PYTHON, CHROMIUM  # in CI; the other toolchains are optional everywhere
+OURS = "kafkasse.js in Node", "kafkasse.js in Chromium", "kafkasse.client on requests", "kafkasse.client on aiohttp"
+STANDARD = "EventSource in Chromium", "EventSource in Firefox"
 
 
 @pytest.mark.timeout(900)  # the first test builds all clients
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(each, marks=() if each.name in (*OURS, *STANDARD) else pytest.mark.long) for each in PROGRAMS],
+    ids=lambda program: program.name,
+)
 def test_a_client_receives_each_record_once(program: Program, results: dict[str, Result]) -> None:
     """When workers are killed or stopped and connections break within events, a client has only its known defects."""
     if reason := missing(program.toolchain):
-        if os.environ.get("CI") == "true" and program.toolchain in REQUIRED:
-            pytest.fail(reason)
         pytest.skip(reason)
 
     result = results[program.name]

@@ -185,7 +185,7 @@ def ending(spark: SparkSession, topics: Topics, pipeline: Pipeline, directory: P
     return error.value
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.long)])
 def test_a_registry_that_rejects_the_login_ends_the_pipeline(
     spark: SparkSession, topics: Topics, registry: Registry, file: Path, status: int
 ) -> None:
@@ -203,6 +203,7 @@ def test_a_registry_that_rejects_the_login_ends_the_pipeline(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pause", ["429, 500 and 503", "a closed port"])
 def test_a_registry_that_stays_down_restarts_the_pipeline(
     spark: SparkSession, topics: Topics, registry: Registry, file: Path, pause: str

@@ -69,6 +69,7 @@ def test_the_replay_is_reproducible() -> None:
         assert each["population"] == first["population"] + totals[each["id"]]
 
 
+@pytest.mark.long
 def test_the_largest_cities_follow_all_updates(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """In real-time mode, from Kafka to Kafka, the result is that of plain Python code."""
     changes = updates(UPDATES)

@@ -122,6 +122,7 @@ def test_an_invalid_query_is_an_error(spark: SparkSession, capfd: pytest.Capture
     assert "" == capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_the_exit_code_says_whether_the_mode_accepts_the_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

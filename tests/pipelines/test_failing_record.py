@@ -121,6 +121,7 @@ def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(run: Run) -> N
     ][-1]
 
 
+@pytest.mark.long
 def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error then names the first record that is not skipped. The list in the checkpoint has a limit too."""
     pipeline = run.pipeline()
@@ -137,6 +138,7 @@ def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytes
     assert f"{run.topics.source}, partition 1, offset 2" == position
 
 
+@pytest.mark.long
 def test_a_search_that_takes_too_long_names_no_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its end, the search knows only several records of which one fails."""
     pipeline = run.pipeline()
@@ -150,6 +152,7 @@ def test_a_search_that_takes_too_long_names_no_record(run: Run, monkeypatch: pyt
     assert "the start of the topic, before the first commit" == position
 
 
+@pytest.mark.long
 def test_the_list_contains_only_records_that_are_not_committed(run: Run) -> None:
     """The list stays small."""
     pipeline = run.pipeline()
@@ -188,6 +191,7 @@ def test_a_query_that_fails_without_records_skips_none(run: Run) -> None:
     assert [] == run.skip(pipeline, run.crash(pipeline).data_error)
 
 
+@pytest.mark.long
 def test_a_record_before_the_start_is_not_skipped(run: Run) -> None:
     """The query does not read it."""
     late = Pipeline(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kafkasse.java import jars, runtime
+from kafkasse.java import class_archive, jars, runtime
 from kafkasse.pipelines import jvm
 from tests.support.waiting import wait_until
 
@@ -73,7 +73,7 @@ def test_an_archive_that_is_not_complete_at_the_end_is_removed(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pipeline does not wait for the archive, and leaves no part of it."""
-    monkeypatch.setattr(jvm, "DUMP", "touch {new}; sleep 600; touch {archive}")
+    monkeypatch.setattr(class_archive, "DUMP", "touch {new}; sleep 600; touch {archive}")
     options(tmp_path / "first")
     (tmp_path / "first" / "classes").touch()
     creation = jvm.create_archive(tmp_path / "first")
@@ -92,7 +92,7 @@ def test_an_archive_that_cannot_be_created_is_removed(
     """For example, the disk is full. The part of the archive would occupy the disk until the next attempt."""
     options(tmp_path / "first")
     (tmp_path / "first" / "classes").touch()
-    jvm.archive_path().with_suffix(".new").write_text("the first half")
+    jvm.archive().path.with_suffix(".new").write_text("the first half")
     monkeypatch.setattr(runtime, "java_executable", lambda: Path("/bin/false"))
     creation = jvm.create_archive(tmp_path / "first")
     assert creation
@@ -105,8 +105,8 @@ def test_an_archive_that_cannot_be_created_is_removed(
 @pytest.mark.processes
 def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upgrade of Java or Spark leaves an archive of 200 MB. A start that uses an archive keeps it."""
-    monkeypatch.setattr(jvm, "DUMP", "touch {archive}")
-    unused, used = cache / "spark-1.jsa", jvm.archive_path()
+    monkeypatch.setattr(class_archive, "DUMP", "touch {archive}")
+    unused, used = cache / "spark-1.jsa", jvm.archive().path
     for path in (unused, used):
         path.touch()
         os.utime(path, (0, 0))
@@ -119,15 +119,15 @@ def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypat
 
     assert creation
     creation.wait()
-    assert [used, jvm.archive_path()] == sorted(cache.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
+    assert [used, jvm.archive().path] == sorted(cache.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
 
 
 @pytest.mark.processes
 def test_the_archive_belongs_to_one_set_of_jars_and_options(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another connector has an archive of its own, so that a JVM never uses classes of another version."""
-    names = [jvm.archive_path()]
+    names = [jvm.archive().path]
     monkeypatch.setattr(jvm, "connector_jars", lambda: [Path("/other.jar")])
-    names.append(jvm.archive_path())
+    names.append(jvm.archive().path)
 
     assert 2 == len(set(names))
     assert {cache} == {name.parent for name in names}

@@ -30,6 +30,7 @@ def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:
     return code.encode(), json.dumps(fields(code, size) | {"name": "x" * name_bytes}).encode()
 
 
+@pytest.mark.long
 def test_a_result_that_kafka_would_reject_becomes_a_dead_letter(
     spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def running(command: list[str], variables: Environment) -> Iterator[subprocess.P
             process.wait(EXIT_TIMEOUT_S)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # Spark starts slowly on a busy machine
 def test_a_client_reads_the_results_of_the_pipeline(on_this_machine: Callable[[str], str]) -> None:
     """The service load fills the topic countries, the pipeline writes to topn, and kafkasse streams topn."""

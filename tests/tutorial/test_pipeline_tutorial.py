@@ -15,6 +15,7 @@ LIMIT_S = 900
 with_and_without_installation = pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
+@pytest.mark.long
 @with_and_without_installation
 def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(processes: None, tmp_path: Path, is_full: bool) -> None:
     """Every command has the output that the tutorial shows."""

@@ -645,6 +645,7 @@ class TestConnection:
             console.wait_for_number("#messages", 25)
             assert [f"orders 0:{n}" for n in range(25)][-5:] == [row[2] for row in console.rows()][-5:]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("windows", ["tab"], indirect=True)
     def test_pages_load_while_seven_tabs_read_guarded_streams(self, console: Console, windows: list[str]) -> None:
         """Tabs do not share a guarded stream. A tab that is not visible has no connection."""
@@ -660,6 +661,7 @@ class TestConnection:
             console.read()
             console.wait_for_number("#messages", 1)
 
+    @pytest.mark.long
     def test_pages_load_while_windows_read_different_streams(self, console: Console, windows: list[str]) -> None:
         """At most four windows have a stream. The others wait for a stream to end, even if that takes an hour."""
 
