@@ -24,6 +24,7 @@ from kafkasse.memory_log import MemoryLog, MemoryRecord
 from kafkasse.position import of_topics, parse
 from kafkasse.route import NewestBy, Route, StartAt
 from kafkasse.sse import Event, Parser
+from tests.support.examples import examples
 from tests.support.sse import without_positions
 from tests.support.turns import turn
 from tests.support.waiting import wait_until
@@ -238,7 +239,7 @@ def test_looks_back_a_limited_number_of_offsets(log: MemoryLog) -> None:
     st.integers(1, 40),
     st.sampled_from([1, 3, 1000]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_view_never_moves_back(writes: list[tuple[int, int, int]], step: int, max_ring_records: int) -> None:
     """Whenever and wherever a client reconnects, the versions of each key that it receives only grow."""
     log = MemoryLog()

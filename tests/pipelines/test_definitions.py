@@ -23,6 +23,7 @@ from kafkasse.pipelines.catalog import find, of_file
 from kafkasse.pipelines.definitions import RegistryUnavailable
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
+from tests.support.examples import examples
 from tests.support.registry import Registry
 
 ORDERS = """\
@@ -475,7 +476,7 @@ def test_any_schema_gives_types_or_an_error(schema: Any) -> None:
     assert ["x"] == list(found)
 
 
-@settings(max_examples=20)  # each example writes and checks a file
+@settings(max_examples=examples(20))  # each example writes and checks a file
 @given(st.dictionaries(st.integers(0, 99), st.integers(0, MAX_OFFSET), min_size=1))
 def test_start_offsets_survive_the_file(offsets: dict[int, int]) -> None:
     """The partitions are numbers, although keys of JSON objects are text."""

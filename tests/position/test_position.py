@@ -19,6 +19,7 @@ from kafkasse.config import Config
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
 from kafkasse.position import LATEST, IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
+from tests.support.examples import examples
 
 INT64_MAX = 2**63 - 1
 LETTERS = string.ascii_letters + string.digits + "._-"
@@ -339,7 +340,7 @@ def test_an_id_in_the_json_form_fits_into_a_request_line(topic_count: int, lengt
     st.randoms(),
 )
 @example([(30, 50)] * 50, IdType.OFFSET, None, Random(0))  # noqa: S311 - not for secrets
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_server_accepts_the_ids_of_every_stream_that_it_opens(
     sizes: list[tuple[int, int]], id_type: IdType, compact: bool | None, rng: Random
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kafkasse.frame import DeserializationError
 from kafkasse.registry.client import RegisteredSchema
 from kafkasse.registry.protobuf import ProtobufSchema
+from tests.support.examples import examples
 from tests.support.registry import proto_file
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
@@ -106,7 +107,7 @@ STRATEGIES = {
 
 
 @given(st.fixed_dictionaries({}, optional={f"a_{name}": STRATEGIES.get(name, INTEGERS) for name in SCALARS}))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_scalars_have_protobufs_json_mapping(fields: dict[str, Any]) -> None:
     """The result is that of protobuf's own json_format."""
     scalars = message("Scalars", **fields)

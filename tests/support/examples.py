@@ -1,6 +1,6 @@
-"""The examples that hypothesis tries.
+"""How many examples hypothesis tries, and which.
 
-The tests that `make test` runs are the same each time. The profile `long` tries new examples in each run, and stores those
+The examples of `make test` and `make test-fast` are the same each time. `make test-random` tries new ones, and stores those
 that fail in .hypothesis; add them to the test as `@example`.
 """
 
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-FAST, LONG = "fast", "long"  # the profiles of `make test-fast` and of long runs
-FAST_SHARE = 10
+GATE, FAST, LONG = "kafkasse", "fast", "long"  # the profiles of `make test`, `make test-fast` and `make test-random`
+SHARES = {GATE: 3, FAST: 10, LONG: 1}  # a third, a tenth and all of the examples that a test declares
 
 
 def register_profiles() -> None:
-    """Register the profile of the whole suite, the one with a tenth of the examples, and the one with new examples."""
-    fixed = {"deadline": None, "derandomize": True, "database": None}  # a slow machine is not a failure
+    """Register the profiles, and load that of `make test`."""
     usual = settings().max_examples
-    settings.register_profile("kafkasse", **fixed)
-    settings.register_profile(FAST, **fixed, max_examples=usual // FAST_SHARE)
-    settings.register_profile(LONG, deadline=None, derandomize=False)
-    settings.load_profile("kafkasse")
+    for name, share in SHARES.items():
+        fixed = {} if name == LONG else {"derandomize": True, "database": None}
+        settings.register_profile(name, deadline=None, max_examples=usual // share, **fixed)  # machines may be slow
+    settings.load_profile(GATE)
 
 
 def is_long() -> bool:
@@ -28,5 +27,5 @@ def is_long() -> bool:
 
 
 def examples(count: int) -> int:
-    """Return `max_examples` for a test that needs another number than the default: a tenth in the fast profile."""
-    return max(1, count // FAST_SHARE) if settings.get_current_profile_name() == FAST else count
+    """Return `max_examples` for a test that needs another number than the default."""
+    return max(1, count // SHARES.get(settings.get_current_profile_name(), 1))
