@@ -23,6 +23,7 @@ from tests.attacks.sizes import FULL, SIZES
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Conditions, Network
 from tests.support.client import Client, fetch
+from tests.support.examples import first_of
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -267,7 +268,7 @@ def readers(server: Server) -> dict[str, int]:
     return {state: int(float(count)) for state, count in samples if float(count)}
 
 
-@pytest.mark.parametrize("id_type", ["both", pytest.param("timestamp", marks=pytest.mark.long)])
+@pytest.mark.parametrize("id_type", first_of("both", "timestamp"))
 def test_clients_that_resume_with_timestamps_share_the_feed(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
 ) -> None:

@@ -17,6 +17,7 @@ from tests.attacks.crowd import Crowd
 from tests.attacks.memory import DEFAULTS, Load
 from tests.attacks.sizes import COMBINED, MB, SIZES
 from tests.support.client import Client
+from tests.support.examples import first_of
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
@@ -107,9 +108,7 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(name, marks=pytest.mark.long) for name in ("tiny", "uncompressed")), "medium", "large"]
-)
+@pytest.mark.parametrize("kind", first_of("large", "medium", "tiny", "uncompressed"))
 def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], kind: str
 ) -> None:
@@ -127,17 +126,18 @@ def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
         assert records.count * SIZES.batches == crowd.clients[0].events
 
 
-@pytest.mark.parametrize("max_fetch_bytes", [65_536, DEFAULTS["max_fetch_bytes"]])
-@pytest.mark.parametrize("records", RECORDS.values(), ids=RECORDS)
+@pytest.mark.parametrize("max_fetch_bytes", first_of(65_536, DEFAULTS["max_fetch_bytes"]))
+@pytest.mark.parametrize("kind", first_of("large", "medium", "tiny", "uncompressed"))
 def test_clients_that_catch_up_on_many_partitions(
     attack: Callable[..., Attack],
     cluster: Cluster,
     fresh_name: str,
     measured: dict[str, Any],
-    records: Records,
+    kind: str,
     max_fetch_bytes: int,
 ) -> None:
     """The same for clients that start at the first record, but do not read."""
+    records = RECORDS[kind]
     topic, clients = cluster.create(fresh_name, SIZES.batches), SIZES.batch_readers
     worker = attack(max_fetch_bytes=max_fetch_bytes)
     records.produce_to_all(cluster, topic)
@@ -164,7 +164,7 @@ def test_clients_that_catch_up_on_many_partitions(
 # Clients that join the ring.
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["reading", "not-reading"])
+@pytest.mark.parametrize("reads", first_of(False, True))
 def test_many_clients_join_the_ring_at_once(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], reads: bool
 ) -> None:
@@ -244,7 +244,7 @@ def test_many_clients_of_a_snapshot(
 # Rings.
 
 
-@pytest.mark.parametrize("id_type", ["timestamp", "both"])
+@pytest.mark.parametrize("id_type", first_of("both", "timestamp"))
 def test_small_records_on_many_partitions(
     attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Mapping
 
 import pytest
@@ -16,6 +15,7 @@ from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
+from tests.support.memory import kept_bytes
 from tests.support.parked_client import ParkedClient
 
 NO_LIMIT = 1 << 40
@@ -151,19 +151,13 @@ def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips
 def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: int, records: int, value: bytes) -> None:
     """The estimate of the memory of a segment is right within a factor of 1.5, whatever its size."""
 
-    def measured_by_estimated() -> float:
-        shared = feed(partitions, id_type=id_type)
-        append(shared, 0)
-        tracemalloc.start()
-        before = shared.ring._bytes
-        for number in range(100):
-            append(shared, number % partitions, records, value)
-        allocated, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return allocated / (shared.ring._bytes - before)
+    shared = feed(partitions, id_type=id_type)
+    append(shared, 0)
+    before = shared.ring._bytes
 
-    # Threads of earlier tests in this process may allocate memory, too.
-    assert any(1 / 1.5 < measured_by_estimated() < 1.5 for _ in range(3))
+    kept = kept_bytes(lambda: [append(shared, number % partitions, records, value) for number in range(100)])
+
+    assert 1 / 1.5 < kept / (shared.ring._bytes - before) < 1.5
 
 
 @pytest.mark.parametrize(("records", "keys"), [(1, 1), (64, 1), (1, 1_000_000), (64, 1_000_000)])
@@ -171,14 +165,11 @@ def test_the_limit_counts_the_index_of_the_dispatch_values(records: int, keys: i
     """The estimate is right within a factor of 1.5 if all records have the same key, and if each has its own."""
     shared = feed(1, dimensions=KEY)
     append(shared, 0, keys=keys)
-    tracemalloc.start()
     before = shared.ring._bytes
-    for _ in range(100):
-        append(shared, 0, records, keys=keys)
-    allocated, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
 
-    assert 1 / 1.5 < allocated / (shared.ring._bytes - before) < 1.5
+    kept = kept_bytes(lambda: [append(shared, 0, records, keys=keys) for _ in range(100)])
+
+    assert 1 / 1.5 < kept / (shared.ring._bytes - before) < 1.5
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 5)), min_size=1, max_size=30), st.integers(1, 30))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Event, Parser
+from tests.support.memory import kept_bytes
 from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -516,14 +516,11 @@ def test_the_limit_counts_all_memory_of_a_snapshot(selector: Selector | None) ->
     for n in range(5_000):
         world.log.append("t", b'{"n":%d}' % n, 0, b"key-%d" % n)
     client = world.open(selector=selector)
-    tracemalloc.start()
     client.reader._cursors = client.reader._cursors._replace(max_chunk_bytes=1)
-    client.reader.read(TIMEOUT_S * 4)
-    allocated, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
 
-    estimate = client.reader._feed.snapshot._bytes
-    assert 1 / 1.5 < allocated / estimate < 1.5
+    kept = kept_bytes(lambda: client.reader.read(TIMEOUT_S * 4))
+
+    assert 1 / 1.5 < kept / client.reader._feed.snapshot._bytes < 1.5
 
 
 def _spy(encode: Any, offsets: list[int]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from kafkasse.position import of_topics, parse
 from kafkasse.route import NewestBy, Route, StartAt
 from kafkasse.sse import Event, Parser
 from tests.support.examples import examples
+from tests.support.memory import kept_bytes
 from tests.support.sse import without_positions
 from tests.support.turns import turn
 from tests.support.waiting import wait_until
@@ -282,14 +282,15 @@ def record(offset: int, key: bytes, version: int = 1) -> MemoryRecord:
 def test_the_memory_is_limited_and_counted() -> None:
     """Keys beyond the limit replace the oldest, and the count is close to the memory in use."""
     versions = Versions(NewestBy(VERSION, 100_000))
-    tracemalloc.start()
-    for offset in range(20_000):
-        versions.newest(batch(record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))))
-    in_use, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+
+    def add() -> None:
+        for offset in range(20_000):
+            versions.newest(batch(record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))))
+
+    kept = kept_bytes(add)
 
     assert MAX_BYTES * 0.9 < versions.bytes <= MAX_BYTES
-    assert in_use < 1.2 * MAX_BYTES
+    assert kept < 1.2 * MAX_BYTES
 
 
 def test_the_versions_of_records_too_far_back_are_removed() -> None:

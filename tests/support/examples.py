@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries, and which.
+"""How many examples hypothesis tries, and which; how many variants of a test `make test` runs.
 
 The examples of `make test` and `make test-fast` are the same each time. `make test-random` tries new ones, and stores those
 that fail in .hypothesis; add them to the test as `@example`.
@@ -6,6 +6,9 @@ that fail in .hypothesis; add them to the test as `@example`.
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 GATE, FAST, LONG = "kafkasse", "fast", "long"  # the profiles of `make test`, `make test-fast` and `make test-random`
@@ -29,3 +32,8 @@ def is_long() -> bool:
 def examples(count: int) -> int:
     """Return `max_examples` for a test that needs another number than the default."""
     return max(1, count // SHARES.get(settings.get_current_profile_name(), 1))
+
+
+def first_of(*values: Any) -> list[Any]:
+    """Return the values as parameters of a test. `make test` tests the first one, and `make test-long` the others."""
+    return [values[0], *(pytest.param(value, marks=pytest.mark.long) for value in values[1:])]

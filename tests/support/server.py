@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +16,7 @@ import gevent
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv"  # `make tools` creates the virtual environments of tools there
 MAX_STOP_S = 20.0
+ERROR = re.compile(r"^Traceback|\[(?:ERROR|CRITICAL)\]|^(?:ERROR|CRITICAL)\b")
 PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)  # `make compat` runs servers in other virtual environments
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
 
@@ -27,6 +29,8 @@ class Server:
         environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
             Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed. Without KAFKASSE_PUBLIC, routes
             without guards are public.
+        expected_errors: regular expressions for the errors and tracebacks that the test causes. stop() fails if the log
+            contains any others.
 
     Attributes:
         port: the port that gunicorn listens on.
@@ -34,7 +38,8 @@ class Server:
         log: everything that gunicorn and its workers have written to stderr.
     """
 
-    def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
+    def __init__(self, app: str = "wsgi:app", expected_errors: Sequence[str] = (), **environment: str) -> None:
+        self._expected_errors = expected_errors
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
         for name, value in (
@@ -59,7 +64,10 @@ class Server:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.stop()
+        if error is None:
+            self.stop()
+        else:
+            self._end()
 
     def terminate(self) -> None:
         """Send SIGTERM, as a platform does before it removes the machine."""
@@ -76,7 +84,17 @@ class Server:
         return code
 
     def stop(self) -> None:
-        """Stop gunicorn and print its log, which pytest shows if the test failed."""
+        """Stop gunicorn and print its log, which pytest shows if the test failed.
+
+        Raises:
+            AssertionError: the log contains an unexpected error, or the exit code is not 0.
+        """
+        self._end()
+        errors = [line for line in self.log.splitlines() if ERROR.search(line)]
+        assert [] == [line for line in errors if not any(re.search(each, line) for each in self._expected_errors)]
+        assert 0 == self._process.returncode
+
+    def _end(self) -> None:
         if self._process.returncode is None:
             self.terminate()
             self.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -44,11 +45,14 @@ def most_lines_in_a_piece(call: Callable[[], object]) -> int:
             most, lines = max(most, lines), 0
         return count
 
+    gc.collect()
+    gc.disable()  # it would run the finalizers of objects of other tests
     sys.settrace(count)
     try:
         call()
     finally:
         sys.settrace(None)
+        gc.enable()
     return max(most, lines)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import gevent
 
 POLL_S = 0.02
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0  # only a hang takes so long, however busy the machine is
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -400,7 +400,7 @@ def test_a_request_that_always_fails_is_slowed_down(
     """Except while Kafka is unavailable: then, many clients of one address return at the same time."""
     monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
     monkeypatch.setattr(CountingLog, "describe", mock.Mock(side_effect=error))
-    client = client_of(log)
+    client = client_of(log, max_rejections_per_s=0.001)  # no token is added during the test
 
     statuses = [client.get("/streams/t").status_code for _ in range(throttle.BURST + 1)]
 

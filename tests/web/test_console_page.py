@@ -25,6 +25,7 @@ from tests.history import checker
 from tests.history.cluster import Witness, Writer
 from tests.history.payloads import StoredRecord, expected_event, expected_line
 from tests.support.client import Client, fetch
+from tests.support.examples import first_of
 from tests.support.firefox import Firefox
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -264,8 +265,8 @@ class TestSignIn:
         assert "Bearer $TOKEN" in console.text("#code")
         assert TOKEN not in console.text("#code")
 
-    @pytest.mark.parametrize("format", ["sse", "ndjson"])
-    @pytest.mark.parametrize("is_paused", [False, True])
+    @pytest.mark.parametrize("format", first_of("sse", "ndjson"))
+    @pytest.mark.parametrize("is_paused", first_of(True, False))
     def test_resumes_after_a_new_sign_in(self, console: Console, format: str, is_paused: bool) -> None:
         """A token expires while the page reads. The user signs in with another token. No event is lost or repeated."""
         console.open("explore")
@@ -442,7 +443,7 @@ class TestExplorer:
         assert ["orders 0:7", "orders 0:8"] == [row[2] for row in console.rows()]
         assert "start=id" in console.run("return location.hash")
 
-    @pytest.mark.parametrize("stream", ["orders", "envelopes", "cloudevents"])
+    @pytest.mark.parametrize("stream", first_of("orders", "envelopes", "cloudevents"))
     def test_resumes_json_lines_at_their_offsets(self, console: Console, stream: str) -> None:
         """JSON lines have no IDs, so the page builds an ID from the offsets. No event is lost or repeated.
 
@@ -505,7 +506,7 @@ class TestExplorer:
         assert len(console.run("return blobs[0].text()")) > 2**21
         assert "caught" not in console.run("return document.title")
 
-    @pytest.mark.parametrize("stream", ["orders", "values", "envelopes", "cloudevents"])
+    @pytest.mark.parametrize("stream", first_of("orders", "values", "envelopes", "cloudevents"))
     def test_binary_keys_and_values_are_marked_as_base64(self, console: Console, stream: str) -> None:
         """The list says which keys and values are base64. The file contains each record as docs/wire.md promises.
 
@@ -629,6 +630,7 @@ class TestConnection:
                 browser.close()
         browser.switch_to.window(first)
 
+    @pytest.mark.long
     def test_seven_tabs_share_one_connection(self, console: Console, windows: list[str]) -> None:
         """Each tab receives each event once, even if it opened later than the others. Other pages still load."""
         console.change(append=[0, 20])
@@ -736,7 +738,7 @@ class TestConnection:
 class TestCode:
     """The programs that a user can copy."""
 
-    @pytest.mark.parametrize("language", PROGRAMS)
+    @pytest.mark.parametrize("language", first_of(*PROGRAMS))
     def test_each_program_resumes_exactly(self, console: Console, tmp_path: Path, language: str) -> None:
         """The program receives each event of the query once, although its stream ends and the test kills it.
 
@@ -885,7 +887,7 @@ class TestAppearance:
         elif view == "operations":
             console.wait_for("#kafka", "Reachable")
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @pytest.mark.parametrize("view", first_of(*VIEWS))
     def test_is_accessible(self, chromium: Console, view: str) -> None:
         """axe-core finds no violation of WCAG 2.2 AA in light and in dark colors, and on a small screen."""
         driver = chromium.browser
@@ -928,7 +930,7 @@ class TestAppearance:
         console.open("explore")
         assert "Expression" in console.text("#filter-fields")
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @pytest.mark.parametrize("view", first_of(*VIEWS))
     def test_fits_every_window_width(self, console: Console, view: str) -> None:
         """No view needs sideways scrolling at any width, and Chromium reports no errors."""
         console.browser.get("about:blank")
@@ -956,7 +958,7 @@ def log(browser: webdriver.Chrome | Firefox) -> list[Any]:
     return [] if isinstance(browser, Firefox) else list(browser.get_log("browser"))  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("format", ["sse", pytest.param("ndjson", marks=pytest.mark.long)])
+@pytest.mark.parametrize("format", first_of("sse", "ndjson"))
 def test_receives_each_event_once_while_workers_are_killed(
     any_browser: webdriver.Chrome | Firefox, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
 ) -> None:

@@ -15,6 +15,7 @@ from selenium import webdriver
 from werkzeug.serving import make_server
 
 from kafkasse.web.pages import CLIENT
+from tests.support.examples import first_of
 from tests.support.firefox import Firefox
 from tests.support.waiting import wait_until
 from tests.web.test_page import SHUTDOWN_POLL_S, Quiet
@@ -115,7 +116,7 @@ def site() -> Iterator[Site]:
     site.close()
 
 
-@pytest.fixture(params=["browser", "firefox"])
+@pytest.fixture(params=first_of("browser", "firefox"))
 def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
