@@ -13,7 +13,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker, embedded
 from kafkasse.errors import CommandError
+from kafkasse.java import class_archive, jars
 from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -49,6 +51,23 @@ def values(broker: EmbeddedBroker, topic: str, number: int) -> list[bytes]:
     read = [next(consumer).value for _ in range(number)]
     consumer.close()
     return read
+
+
+def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one loads its classes from there. An archive that Java cannot read does not prevent the start."""
+    files = jars.fetch("kafka")
+    monkeypatch.setattr(jars, "fetch", lambda group: files)
+    monkeypatch.setattr(jars, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(class_archive, "DUMP", "cp {options} {archive}")
+
+    with EmbeddedBroker():
+        wait_until(lambda: list(tmp_path.glob("kafka-*.jsa")))
+    with EmbeddedBroker() as second:
+        command = Path(f"/proc/{second.pid}/cmdline").read_text()
+
+    [archive] = tmp_path.glob("kafka-*.jsa")
+    assert f"-XX:SharedArchiveFile={archive}" in command.split("\0")
+    assert "SharedClassListFile" in archive.read_text()
 
 
 def test_is_ready_when_the_with_block_starts(broker: EmbeddedBroker, fresh_name: str) -> None:
