@@ -7,8 +7,7 @@ from contextlib import closing
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.log import Partition
 from tests.chaos.cluster import NODES, EmbeddedCluster, rack
-from tests.kafka.logs import open_log
-from tests.kafka.test_log_contract import take, values
+from tests.kafka.logs import open_log, take, values
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 

@@ -9,23 +9,21 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
+from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.countries import country, top
 from tests.pipelines.topics import Topics
 from tests.support.registry import Registry
 
 pytestmark = pytest.mark.processes
 
-EXIT_TIMEOUT_S = 120
 LARGE_ORDERS = """
 from kafkasse.pipelines import Pipeline
 
@@ -60,24 +58,6 @@ case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.versi
 """
 
 
-@contextmanager
-def pipeline(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `kafkasse pipeline …` in its own process group, as a shell does."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kafkasse", "pipeline", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-        process_group=0,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def children(process: subprocess.Popen[str]) -> list[int]:
     """The child processes: the JVM, after it was started."""
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
@@ -106,12 +86,6 @@ def output(*words: str, **environment: str) -> tuple[int, str, str]:
     with pipeline(*words, **environment) as process:
         out, err = process.communicate(timeout=EXIT_TIMEOUT_S)
         return process.returncode, out, err
-
-
-def run_words(topics: Topics, *more: str, name: str = "topn") -> list[str]:
-    """The arguments that run a pipeline with these topics."""
-    servers = topics.kafka["bootstrap.servers"]
-    return ["run", name, "--bootstrap-servers", servers, "--source", topics.source, "--sink", topics.sink, *more]
 
 
 def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kafkasse.config.sources import NO_VARIABLES
 from kafkasse.errors import ConfigurationError
 from kafkasse.position import IdType
 from kafkasse.route import StartAt
+from tests.config.settings import settings_of
 
 SETTINGS = schemas.read("config")["properties"]
 ROUTE_SETTINGS = schemas.read("config")["$defs"]["route"]["properties"]
@@ -33,15 +33,6 @@ JSON_TYPES = {
     "null": type(None),
     "array": tuple[str, ...],
 }
-
-
-def settings_of(config: Config) -> dict[str, Any]:
-    """The settings of the typed objects by name."""
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for part in (config.kafka, config.feed, config.web)
-        for name, value in asdict(part).items()
-    }
 
 
 # The schema and the typed objects.

@@ -31,7 +31,7 @@ from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
 from tests.feed import test_joins as joins
-from tests.feed.test_joins import MAX_PARTITIONS, RING, STEP, SWITCHES, starts, step
+from tests.feed.interleavings import MAX_PARTITIONS, RING, STEP, SWITCHES, starts, step
 from tests.support.examples import examples
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import turn

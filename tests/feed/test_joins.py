@@ -25,12 +25,11 @@ from kafkasse.log import Partition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, PartitionStart, of_topics, parse
 from kafkasse.route import Route
+from tests.feed.interleavings import ENCODERS, MAX_PARTITIONS, RING, STEP, SWITCHES, starts
 from tests.support.examples import examples
 from tests.support.turns import turn
 
 PARTITIONS = 3
-MAX_PARTITIONS = 6
-ENCODERS = 2
 EVENT = re.compile(rb"(?::.*\n)?(?:event: (\w+)\n)?(?:data: (.*)\n)?(?:id: (.*)\n)?\n")
 FIRST = PartitionStart(offset=0)
 
@@ -130,10 +129,6 @@ class Client:
             for offset in self.world.visible(partition, start, end)
             if not any(first <= offset < last for first, last in gaps)
         ]
-
-
-def starts(position_id: str) -> dict[int, PartitionStart]:
-    return {partition.partition: start for partition, start in parse(position_id).starts.items()}
 
 
 class SwitchingCursor(MemoryCursor):
@@ -448,34 +443,7 @@ LIMITS = (
 )
 
 
-def step(name: str, largest: int = 0) -> st.SearchStrategy[tuple[str, int]]:
-    return st.tuples(st.just(name), st.integers(0, largest))
-
-
-STEP = st.one_of(
-    step("append", MAX_PARTITIONS - 1),
-    step("append_marker", MAX_PARTITIONS - 1),
-    step("turn"),
-    step("heartbeat"),
-    step("connect", ENCODERS - 1),
-    step("grow"),
-    step("drop", 9),
-    step("read", 9),
-    step("read", 9),
-    step("cut", 9),
-    step("cut_while_sending", 99),
-    step("send_moved_id", 9),
-    step("park", 9),
-    step("park", 9),
-    step("limit_socket", 9),
-    step("wake", 9),
-    step("resume", 9),
-    step("end", 9),
-    step("revoke", 9),
-)
 STEPS = st.lists(STEP, min_size=25, max_size=100)  # hypothesis prefers short lists, in which no reader joins
-SWITCHES = st.lists(STEP, max_size=10)
-RING = st.integers(1, 12)
 
 
 @pytest.mark.parametrize("id_type", IdType)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import gevent
+from kafka.errors import TopicAlreadyExistsError
+
 from kafkasse.config.settings import KafkaSettings
+from kafkasse.errors import KafkasseError
+from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
+from kafkasse.log import Batch, Cursor, OffsetOutOfRange, Partition, PartitionsFailed
+from tests.support.kafka import Cluster, retry
 
 DEFAULTS: dict[str, Any] = {
     "kafka": {},
@@ -30,3 +37,51 @@ def open_log(bootstrap_servers: str, client: dict[str, Any] | None = None, **set
     return KafkaLog(
         KafkaSettings(**{**DEFAULTS, **settings}), {"bootstrap_servers": bootstrap_servers, **(client or {})}
     )
+
+
+POLL_TIMEOUT_S = 120.0  # turns a hang into a failure
+
+
+class KafkaWriter(Cluster):
+    def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
+        # With ZooKeeper, a deleted topic exists a little longer in the background.
+        return retry(
+            lambda: super(KafkaWriter, self).create(topic, partitions, replicas, **configs), TopicAlreadyExistsError
+        )
+
+    def skip(self, topic: str) -> None:
+        """Write an aborted transaction and its marker, which take up offsets but are not returned."""
+        self.transaction(topic, b"aborted", commit=False)
+
+
+def take(cursor: Cursor, count: int) -> list[Batch]:
+    """Poll until the batches hold `count` records."""
+    batches: list[Batch] = []
+    with gevent.Timeout(POLL_TIMEOUT_S):
+        while sum(len(batch.records) for batch in batches) < count:
+            batches += cursor.poll(1)
+    return batches
+
+
+def values(batches: list[Batch], partition: int = 0) -> list[bytes | None]:
+    return [record.value for batch in batches if batch.partition.partition == partition for record in batch.records]
+
+
+def at(number: int) -> Partition:
+    return Partition("t", number)
+
+
+def start_poll(cursor: KafkaCursor) -> gevent.Greenlet:
+    """Start a poll(). The value of the greenlet is what it returns or raises."""
+
+    def poll() -> list[Batch] | Exception:
+        try:
+            return cursor.poll(POLL_TIMEOUT_S)
+        except (KafkasseError, OffsetOutOfRange, PartitionsFailed) as error:
+            return error
+
+    return gevent.spawn(poll)
+
+
+def offsets(batches: list[Batch], number: int = 0) -> list[int]:
+    return [record.offset for each in batches if each.partition == at(number) for record in each.records]

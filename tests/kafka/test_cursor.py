@@ -13,7 +13,7 @@ import gevent
 import pytest
 from crc32c import crc32c
 
-from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, TopicNotAvailable
 from kafkasse.kafka import client
 from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.cursor import MAX_POLL_COST, MAX_UNDECODED_FETCHES, KafkaCursor
@@ -31,14 +31,13 @@ from tests.kafka.fake_broker import (
     batch,
     partition_data,
 )
-from tests.kafka.logs import DEFAULTS, open_log
+from tests.kafka.logs import DEFAULTS, POLL_TIMEOUT_S, at, offsets, open_log, start_poll
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 0.5
 NOT_LEADER, OUT_OF_RANGE, FETCH_SESSION_ID_NOT_FOUND = 6, 1, 70
 NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR = 29, 100, 106
-POLL_TIMEOUT_S = 30.0
 SOON_S = 5.0
 TURNS, TURN_S = 20, 0.001  # gevent reads sockets only if a turn is longer than 0 s
 CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
@@ -81,26 +80,6 @@ def opened(cluster, log) -> Iterator[Callable[..., KafkaCursor]]:
     yield open
     for each in cursors:
         each.close()
-
-
-def at(number: int) -> Partition:
-    return Partition("t", number)
-
-
-def start_poll(cursor: KafkaCursor) -> gevent.Greenlet:
-    """Start a poll(). The value of the greenlet is what it returns or raises."""
-
-    def poll() -> list[Batch] | Exception:
-        try:
-            return cursor.poll(POLL_TIMEOUT_S)
-        except (KafkasseError, OffsetOutOfRange, PartitionsFailed) as error:
-            return error
-
-    return gevent.spawn(poll)
-
-
-def offsets(batches: list[Batch], number: int = 0) -> list[int]:
-    return [record.offset for each in batches if each.partition == at(number) for record in each.records]
 
 
 def count_records(batches: list[Batch]) -> int:

@@ -24,9 +24,7 @@ from tests.kafka.fake_broker import (
     batch,
     partition_data,
 )
-from tests.kafka.logs import open_log
-from tests.kafka.test_cursor import at, offsets, start_poll
-from tests.kafka.test_log_contract import KafkaWriter, take, values
+from tests.kafka.logs import KafkaWriter, at, offsets, open_log, start_poll, take, values
 
 FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, FIRST_WITH_DIVERGENCE = 7, 9, 12
 OUT_OF_RANGE, NOT_LEADER, UNSUPPORTED_COMPRESSION_TYPE = 1, 6, 76

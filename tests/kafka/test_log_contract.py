@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import gevent
 import pytest
 from kafka.admin import OffsetSpec
-from kafka.errors import TopicAlreadyExistsError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
@@ -20,11 +19,8 @@ from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Topic
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position.position import INT32_MAX
-from tests.kafka.logs import open_log
+from tests.kafka.logs import POLL_TIMEOUT_S, KafkaWriter, open_log, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
-from tests.support.kafka import Cluster, retry
-
-TIMEOUT_S = 30  # turns a hang into a failure
 
 
 class Writer(Protocol):
@@ -48,18 +44,6 @@ class MemoryWriter:
         self, topic: str, *values: bytes | None, partition: int = 0, timestamp_ms: int | None = None, **rest: Any
     ) -> list[int]:
         return [self._log.append(topic, value, partition, timestamp=timestamp_ms, **rest) for value in values]
-
-
-class KafkaWriter(Cluster):
-    def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
-        # With ZooKeeper, a deleted topic exists a little longer in the background.
-        return retry(
-            lambda: super(KafkaWriter, self).create(topic, partitions, replicas, **configs), TopicAlreadyExistsError
-        )
-
-    def skip(self, topic: str) -> None:
-        """Write an aborted transaction and its marker, which take up offsets but are not returned."""
-        self.transaction(topic, b"aborted", commit=False)
 
 
 @pytest.fixture(scope="module")
@@ -150,19 +134,6 @@ def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[..., Cur
     yield cursor
     for each in opened:
         each.close()
-
-
-def take(cursor: Cursor, count: int) -> list[Batch]:
-    """Poll until the batches hold `count` records."""
-    batches: list[Batch] = []
-    with gevent.Timeout(TIMEOUT_S):
-        while sum(len(batch.records) for batch in batches) < count:
-            batches += cursor.poll(1)
-    return batches
-
-
-def values(batches: list[Batch], partition: int = 0) -> list[bytes | None]:
-    return [record.value for batch in batches if batch.partition.partition == partition for record in batch.records]
 
 
 # Topics and offsets
@@ -321,7 +292,7 @@ def test_moves_past_offsets_without_records(log: Log, read: Callable[..., Cursor
     cursor = read({Partition(topic, 0): 0})
 
     batches: list[Batch] = []
-    with gevent.Timeout(TIMEOUT_S):
+    with gevent.Timeout(POLL_TIMEOUT_S):
         while not batches or batches[-1].next_offset < end:
             batches += cursor.poll(1)
 
@@ -550,7 +521,7 @@ def test_unreachable_cluster_is_an_error_after_the_timeout() -> None:
         lambda: log.cursor({partition: 0}),
     ]
 
-    with gevent.Timeout(TIMEOUT_S), closing(log):
+    with gevent.Timeout(POLL_TIMEOUT_S), closing(log):
         for call in calls:
             with pytest.raises(KafkaUnavailable) as unavailable:
                 call()

@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from kafkasse.log import RECREATED_AT, OffsetOutOfRange, OffsetRange, Partition
-from tests.kafka.logs import open_log
-from tests.kafka.test_log_contract import KafkaWriter, take, values
+from tests.kafka.logs import KafkaWriter, open_log, take, values
 from tests.support.broker_versions import running_broker
 from tests.support.kafka import retry
 

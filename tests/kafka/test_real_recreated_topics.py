@@ -12,8 +12,7 @@ from kafkasse.broker import EmbeddedBroker
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import RECREATED_AT, TRUNCATED, Cursor, EpochPosition, Gap, OffsetOutOfRange, Partition
-from tests.kafka.logs import open_log
-from tests.kafka.test_log_contract import TIMEOUT_S, KafkaWriter, take, values
+from tests.kafka.logs import POLL_TIMEOUT_S, KafkaWriter, open_log, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
 
 OLD, NEW = 60, 45  # records in the topic before and after it is recreated
@@ -81,4 +80,6 @@ def test_a_client_with_an_old_event_id_receives_all_records_of_the_new_topic(
     recreate(writer, fresh_name)
 
     position = {partition: EpochPosition(OLD, epoch)}
-    assert {partition: RECREATED_AT} == EpochEnds(log, TIMEOUT_S).diverged_at(position, log.offset_ranges([partition]))
+    assert {partition: RECREATED_AT} == EpochEnds(log, POLL_TIMEOUT_S).diverged_at(
+        position, log.offset_ranges([partition])
+    )

@@ -12,8 +12,7 @@ from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import RECREATED_AT, TRUNCATED, UNKNOWN_EPOCH, EpochPosition, Gap, OffsetOutOfRange, OffsetRange
 from tests.kafka.fake_broker import FETCH, METADATA, FakeCluster, FakeTopic, batch, partition_data
-from tests.kafka.test_cursor import at, offsets, start_poll
-from tests.kafka.test_fetch_versions import log as log
+from tests.kafka.logs import at, offsets, open_log, start_poll
 from tests.support.waiting import wait_until
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH, FENCED_LEADER_EPOCH = 1, 75, 74
@@ -29,6 +28,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
     running.topics["t"] = FakeTopic([0], id=NO_TOPIC_ID, epochs={0: 3})
     yield running
     running.close()
+
+
+@pytest.fixture
+def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
+    with closing(open_log(cluster.bootstrap_servers)) as opened:
+        opened.describe(["t"])
+        yield opened
 
 
 def recreate(cluster: FakeCluster, epoch: int, end: int) -> None:

@@ -11,8 +11,7 @@ from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from tests.kafka.fake_broker import SESSION_ID, FakeCluster, FakeTopic, batch, partition_data
-from tests.kafka.logs import open_log
-from tests.kafka.test_cursor import at, offsets, start_poll
+from tests.kafka.logs import at, offsets, open_log, start_poll
 
 OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER = 1, 6
 LEADER, REPLICA = 0, 1

@@ -26,7 +26,7 @@ from kafkasse.pipelines.runner import Attempt
 from kafkasse.pipelines.supervisor import Interrupted, StopRequests, Unavailable
 from tests.pipelines.rows import kafka_rows
 from tests.pipelines.topics import Topics
-from tests.registry.test_avro import NODE, VALUES, encoded
+from tests.registry.avro_values import NODE, VALUES, encoded
 from tests.support.certificates import Authority
 from tests.support.registry import Registry, framed
 

@@ -21,7 +21,7 @@ from kafkasse.pipelines.pipeline import Mode, Source
 from kafkasse.pipelines.runner import Attempt, checkpoint_path
 from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
-from tests.commands.test_pipeline import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.topics import Topics, read
 
 DOUBLED = """

@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from kafkasse.pipelines.checkpoint import PENDING, POINTER
 from kafkasse.pipelines.contract import GENERATION
-from tests.commands.test_pipeline import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.countries import country, top
 from tests.pipelines.topics import Topics
 from tests.support.waiting import POLL_S

@@ -25,8 +25,7 @@ from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.runner import running_query
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.pipelines.countries import country, top
-from tests.pipelines.test_sink import read
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, read
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 120

@@ -20,12 +20,9 @@ import yaml
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.java import jars
-from tests.platforms.test_kubernetes import RESERVE_S, gunicorn
 from tests.project.conftest import Deployed
 from tests.support.client import Client
 from tests.support.server import ROOT, TOOLS
-
-__all__ = ["gunicorn"]
 
 FILE = ROOT / "deploy/compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
@@ -95,7 +92,7 @@ def test_a_client_reads_the_results_of_the_pipeline(on_this_machine: Callable[[s
 
 def test_compose_waits_until_the_streams_have_ended(gunicorn: dict[str, Any]) -> None:
     """The grace period is longer than gunicorn's graceful_timeout."""
-    assert int(SERVICES["kafkasse"]["stop_grace_period"].removesuffix("s")) >= gunicorn["graceful_timeout"] + RESERVE_S
+    assert int(SERVICES["kafkasse"]["stop_grace_period"].removesuffix("s")) >= gunicorn["shutdown_s"]
 
 
 def test_the_image_of_kafka_has_the_version_of_the_embedded_broker() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from kafkasse.telemetry.metrics import METRICS, PREFIX
 from tests.support.server import ROOT, TOOLS
 
 DIRECTORY = ROOT / "deploy/kubernetes"
-RESERVE_S = 2  # between the end of gunicorn's graceful_timeout and SIGKILL
 
 Manifest = dict[str, Any]
 
@@ -47,14 +44,6 @@ def container(pod: Manifest) -> Manifest:
     return dict(container)
 
 
-@pytest.fixture(scope="module")
-def gunicorn(processes: None) -> dict[str, Any]:
-    """gunicorn's settings, read in another process, because they patch the standard library and configure logging."""
-    code = "import json, kafkasse.server.gunicorn_conf as c; print(json.dumps([c.graceful_timeout, c.timeout, c.bind]))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env={})
-    return dict(zip(("graceful_timeout", "timeout", "bind"), json.loads(done.stdout), strict=True))
-
-
 def test_kubernetes_waits_until_the_streams_have_ended(
     pod: Manifest, container: Manifest, gunicorn: dict[str, Any]
 ) -> None:
@@ -62,7 +51,7 @@ def test_kubernetes_waits_until_the_streams_have_ended(
     program, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
 
     assert "sleep" == program
-    assert pod["terminationGracePeriodSeconds"] >= int(seconds) + gunicorn["graceful_timeout"] + RESERVE_S
+    assert pod["terminationGracePeriodSeconds"] >= int(seconds) + gunicorn["shutdown_s"]
 
 
 def test_the_liveness_probe_leaves_gunicorn_time_to_restart_a_worker(

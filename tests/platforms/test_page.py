@@ -12,10 +12,7 @@ import pytest
 import yaml
 
 from kafkasse import Config, schemas
-from tests.platforms.test_kubernetes import RESERVE_S, gunicorn
 from tests.support.server import ROOT
-
-__all__ = ["gunicorn"]
 
 PAGE = (ROOT / "docs/platforms.md").read_text()
 SETTINGS = schemas.read("config")["properties"]
@@ -69,7 +66,7 @@ def test_the_variables_are_valid_settings(fly: dict[str, Any]) -> None:
 
 def test_the_platforms_wait_until_the_streams_have_ended(fly: dict[str, Any], gunicorn: dict[str, Any]) -> None:
     """The time between SIGTERM and SIGKILL is longer than gunicorn's graceful_timeout."""
-    needed_s = gunicorn["graceful_timeout"] + RESERVE_S
+    needed_s = gunicorn["shutdown_s"]
     (documented_s,) = re.findall(r"^\| time before SIGKILL \| (\d+) s or more \|", PAGE, re.MULTILINE)
 
     assert needed_s == int(documented_s)

@@ -15,13 +15,10 @@ from pathlib import Path
 import pytest
 
 from kafkasse import schemas
-from tests.platforms.test_kubernetes import RESERVE_S, gunicorn
 from tests.project.conftest import Deployed
 from tests.support.client import fetch
 from tests.support.server import ROOT
 from tests.support.waiting import wait_until
-
-__all__ = ["gunicorn"]
 
 UNIT = ROOT / "deploy/systemd/kafkasse.service"
 PROGRAM = "/opt/kafkasse/bin/kafkasse"
@@ -66,7 +63,7 @@ def test_systemd_waits_until_the_streams_have_ended(gunicorn: dict[str, int]) ->
     """It sends SIGKILL after gunicorn's graceful_timeout. The limit of descriptors is above max_streams."""
     max_streams = schemas.read("config")["properties"]["max_streams"]["default"]
 
-    assert int(setting("TimeoutStopSec")) >= gunicorn["graceful_timeout"] + RESERVE_S
+    assert int(setting("TimeoutStopSec")) >= gunicorn["shutdown_s"]
     assert int(setting("LimitNOFILE")) >= 2 * max_streams
 
 

@@ -32,7 +32,7 @@ from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import parse
 from kafkasse.web.registry import EndReason
-from tests.project.test_monitoring import alerts
+from tests.project.alerts import alerts
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.process_group import end_group

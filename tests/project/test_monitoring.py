@@ -17,16 +17,12 @@ from prometheus_client import Counter, Histogram
 from docs.site import metrics
 from kafkasse.pipelines import metrics as pipelines
 from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
+from tests.project.alerts import alerts
 
 FUNCTIONS = {"sum", "max", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
 DASHBOARDS = ("kafkasse", "pipelines")
 FROM_PROMETHEUS = {"job", "instance", "le"}
 BRACKETS = {")": "(", "}": "{", "]": "["}
-
-
-def alerts(root: Path) -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((root / "deploy/prometheus/alerts.yaml").read_text())["groups"]
-    return list(group["rules"])
 
 
 def dashboard(root: Path, name: str = "kafkasse") -> dict[str, Any]:

@@ -15,8 +15,7 @@ import pytest
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError
 from kafkasse.log import Partition
-from tests.kafka.logs import open_log
-from tests.kafka.test_log_contract import take, values
+from tests.kafka.logs import open_log, take, values
 from tests.support.certificates import Authority
 from tests.support.kafka import Cluster, retry
 from tests.support.secured_broker import HOST, MAX_LOGIN_S, PASSWORD, USER, add_scram_user

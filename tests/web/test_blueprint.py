@@ -25,6 +25,7 @@ from kafkasse.sse import Event
 from kafkasse.web import throttle, wsgi_server
 from kafkasse.web.blueprint import _limits_of_blueprints
 from tests.support.sse import read_events, read_until, without_positions
+from tests.web.clients import client_of
 
 
 class CountingLog(MemoryLog):
@@ -46,13 +47,6 @@ def log() -> CountingLog:
     for n in range(3):
         log.append("t", b'{"n":%d}' % n, key=b"k%d" % n)
     return log
-
-
-def client_of(log: MemoryLog, **settings: Any) -> FlaskClient:
-    app = Flask("host")
-    config = Config(**{"heartbeat_s": 0.05, "allowed_topics": ["*"], "public": True, **settings})
-    app.register_blueprint(blueprint(config, log), url_prefix="/streams")
-    return app.test_client()
 
 
 def take(response: BaseResponse, until: bytes) -> bytes:

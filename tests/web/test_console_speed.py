@@ -9,7 +9,7 @@ import pytest
 from selenium import webdriver
 
 from tests.support.server import Server
-from tests.web.test_console_page import MAX_EVENTS, MAX_NODES, Console, change
+from tests.web.console import MAX_EVENTS, MAX_NODES, Console, change
 
 SHORT_S, LONG_S = 5, 600
 EVENTS_PER_S = 1000

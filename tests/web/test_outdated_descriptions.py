@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from kafkasse.memory_log import MemoryLog
 from tests.support.sse import read_events, read_until, without_positions
-from tests.web.test_blueprint import client_of
+from tests.web.clients import client_of
 
 ROUTES = {"whole": {"path": "/whole", "topics": ["t*"]}}
 PATHS = ["/streams/t", "/streams/whole"]

@@ -19,24 +19,19 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import BaseWSGIServer, make_server
 
 from kafkasse.web.pages import CLIENT, pages
 from tests.support.firefox import Firefox
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
 from tests.web.files import check_headers
+from tests.web.quiet import SHUTDOWN_POLL_S, Quiet
 
 WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
-SHUTDOWN_POLL_S = 0.05  # how often the server checks whether it must stop
 SHORT_RETRY = "retry: 50\n\n"
 STATUS = '{"pipeline":"topn","state":"running","records_per_s":9.2,"commit_s":"1","restarts":0}'
 PAGE = "/-/demo"
-
-
-class Quiet(WSGIRequestHandler):
-    def log(self, type: str, message: str, *args: Any) -> None:
-        pass
 
 
 class Site:

@@ -18,7 +18,7 @@ from kafkasse.web.pages import CLIENT
 from tests.support.examples import first_of
 from tests.support.firefox import Firefox
 from tests.support.waiting import wait_until
-from tests.web.test_page import SHUTDOWN_POLL_S, Quiet
+from tests.web.quiet import SHUTDOWN_POLL_S, Quiet
 
 pytestmark = pytest.mark.processes
 

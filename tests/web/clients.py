@@ -1,0 +1,19 @@
+"""Flask's test client of an app with the blueprint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Flask
+from flask.testing import FlaskClient
+
+from kafkasse.app import blueprint
+from kafkasse.config import Config
+from kafkasse.memory_log import MemoryLog
+
+
+def client_of(log: MemoryLog, **settings: Any) -> FlaskClient:
+    app = Flask("host")
+    config = Config(**{"heartbeat_s": 0.05, "allowed_topics": ["*"], "public": True, **settings})
+    app.register_blueprint(blueprint(config, log), url_prefix="/streams")
+    return app.test_client()
