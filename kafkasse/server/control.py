@@ -34,7 +34,7 @@ def serve(path: Path, streams: StreamRegistry) -> Any:
     from gevent.socket import socket as gevent_socket
 
     def handle(client: Any, address: Any) -> None:
-        with Timeout(TIMEOUT_S, False):
+        with Timeout(TIMEOUT_S, False), suppress(ConnectionError):  # the other process may not wait for the answer
             for data in _answer(_receive_line(client), streams):
                 client.sendall(data)
 

@@ -39,6 +39,7 @@ def test_a_decompression_bomb_uses_bounded_memory(
     )
     producer.send(topic, b'{"x":"' + b"x" * DECOMPRESSED_BYTES + b'"}').get(30)
     producer.close()
+    server.expect("too large when decompressed")
     before = server.reset_peak()
 
     with Client(server.port, f"/{topic}?timestamp=0") as client:

@@ -19,6 +19,7 @@ import gevent
 from tests.chaos.network import Conditions, Network
 from tests.chaos.scene import Client, Producer, Scene, TransactionalProducer
 from tests.support.kafka import retry
+from tests.support.server import KILLED
 from tests.support.waiting import wait_until
 
 PAUSE_S = 0.2, 1.0  # between two faults
@@ -218,6 +219,8 @@ class RandomFaults:
     # Servers and clients.
 
     def kill_a_worker(self) -> None:
+        for server in self.scene.servers:
+            server.expect(KILLED)
         self._end_a_worker(signal.SIGKILL)
 
     def stop_a_worker(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.network import Conditions
 from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 from tests.support.client import fetch
+from tests.support.server import KILLED
 
 MAX_REPLACEMENTS = 4  # reconnects count as requests, so max_requests may replace more workers than the test intends
 
@@ -30,6 +31,7 @@ def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) 
     for at in range(4):
         server = scene.servers[at % 2]
         [worker] = server.workers()
+        server.expect(*([KILLED] if end == signal.SIGKILL else []))
         os.kill(worker, end)
         wait_until(lambda server=server, worker=worker: server.workers() not in ([], [worker]))
         wait_for_records(clients)
@@ -85,6 +87,7 @@ def test_one_of_several_workers_is_killed(new_scene: NewScene, fresh_name: str) 
     topic = scene.topic(fresh_name)
     clients = [each for _ in range(4) for each in connect_clients(scene, topic)]
 
+    server.expect(KILLED)
     for killed in server.workers():
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda killed=killed: len(server.workers()) == 2 and killed not in server.workers())

@@ -28,7 +28,7 @@ from tests.history.checker import Connection, History, violations
 from tests.history.cluster import Witness, Writer
 from tests.support.issuer import SECRET, SETTINGS
 from tests.support.kafka import Cluster
-from tests.support.server import Server
+from tests.support.server import KILLED, Server
 from tests.support.waiting import POLL_S, wait_until
 
 GUARDED = "/guarded"
@@ -296,6 +296,7 @@ class Scenario:
         return [injections[fault]]
 
     def _kill(self) -> None:
+        self._server.expect(KILLED)
         self._replace_worker(signal.SIGKILL)
 
     def _end(self) -> None:

@@ -95,6 +95,7 @@ def test_other_streams_continue_while_the_registry_is_down(
         Client(running.port, f"/{first}?timestamp=0") as continuing,
         Client(running.port, f"/{second}") as waiting,
     ):
+        running.expect("The schema registry .* is not available")
         continuing.events(1)
         waiting.ready()
         server.failure = lambda: (503, None)

@@ -46,6 +46,7 @@ def test_untrusted_broker_is_a_configuration_error(authority: Authority, ports: 
     """A broker's certificate from another authority: the log gives the reason, and the client gets a 500 without it."""
     variables = heroku(authority, ports["SSL"]) | {"KAFKA_TRUSTED_CERT": Authority().certificate}
     with Server(**variables) as server:
+        server.expect("The broker's certificate is not trusted")
         rejected = fetch(server.port, f"/{topic}")
 
     assert 500 == rejected.status
@@ -75,6 +76,7 @@ def test_connects_with_a_password(passwords: dict[str, str], topic: str) -> None
 def test_wrong_password_is_a_configuration_error(passwords: dict[str, str], topic: str) -> None:
     """The log names the setting to check. The password is neither in the response nor in the log."""
     with Server(**passwords | {"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}) as server:
+        server.expect("SaslAuthenticationFailedError")
         rejected = fetch(server.port, f"/{topic}")
 
     assert 500 == rejected.status

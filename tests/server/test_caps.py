@@ -175,6 +175,7 @@ class TestDescriptors:
         self, server: Server, cluster: Cluster, topic: str, fresh_name: str, opened: ExitStack
     ) -> None:
         """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
+        server.expect("Too many open files")
         client = opened.enter_context(Client(server.port, f"/{topic}")).ready()
         other = cluster.create(f"{fresh_name}-other")
         cluster.send(other, value(1))

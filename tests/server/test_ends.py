@@ -272,6 +272,7 @@ def test_a_filter_skips_records_and_its_failure_ends_the_stream(
 ) -> None:
     """Skipped records move the event ID. An exception in the filter is the last event."""
     server = serve("tests.support.apps:filtered()", heartbeat_s=0.2)
+    server.expect("KeyError in .*/tests/support/apps.py")
     with Client(server.port, f"/{topic}") as client:
         client.ready()
         cluster.send(topic, b'{"n":1,"show":true}', b'{"n":2,"show":false}')

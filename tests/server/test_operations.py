@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.client import Client, fetch
-from tests.support.server import Server
+from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 
 APP = "tests.support.apps:in_memory()"
@@ -67,6 +67,7 @@ def test_a_killed_worker_leaves_its_counters_but_no_open_streams(start: Callable
     killed = server.worker
     lost = sum(str(each["id"]).startswith(f"{killed}-") for each in streams(server))
 
+    server.expect(KILLED)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: killed not in server.workers() and len(server.workers()) == 2)
 
@@ -94,6 +95,7 @@ def test_scrapes_succeed_while_workers_die(start: Callable[..., Server], tmp_pat
     """Each response is complete, the counters never decrease, and the files of dead workers do not accumulate."""
     server = start(WEB_CONCURRENCY="2")
     clients = open_on_all_workers(server)
+    server.expect(KILLED)
     counts = []
     for _ in range(6):
         os.kill(server.workers()[0], signal.SIGKILL)
@@ -234,6 +236,7 @@ def test_the_server_survives_the_loss_of_its_private_directory(start: Callable[.
     shutil.rmtree(next((tmp_path / "run").iterdir()))
     first = server.worker
 
+    server.expect(KILLED)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: server.workers() not in ([], [first]))
 

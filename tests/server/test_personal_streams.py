@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.client import Client, numbers
 from tests.support.kafka import Cluster
-from tests.support.server import Server
+from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 
 TOPIC = "personal-orders"
@@ -46,6 +46,7 @@ def test_two_clients_resume_exactly_after_their_worker_was_killed(
     send("alice", "bob", "carol", "alice", "alice", "bob", "carol")
     before = {customer: numbers(client.events(2)) for customer, client in clients.items()}
     (worker,) = server.workers()
+    server.expect(KILLED)
     os.kill(worker, signal.SIGKILL)
     for customer, client in clients.items():
         before[customer] += numbers(client.rest_until_cut())

@@ -16,7 +16,7 @@ import yaml
 from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
-from tests.support.server import Server
+from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 
 RECORDS = 300
@@ -45,6 +45,7 @@ class Reloadable:
     def reject(self) -> str:
         """Send SIGHUP, wait for the log line that says why the file was rejected, and return it."""
         count = self.server.log.count("not reloaded")
+        self.server.expect("The configuration was not reloaded")
         self.server.reload()
         wait_until(lambda: self.server.log.count("not reloaded") > count)
         return next(line for line in reversed(self.server.log.splitlines()) if "not reloaded" in line)
@@ -132,6 +133,7 @@ def test_an_invalid_file_changes_nothing(
         cluster.send(topic, b'{"n":0}')
         assert [0] == numbers(client.events(1))
 
+    server.expect(KILLED)
     os.kill(worker[0], signal.SIGKILL)
     wait_until(lambda: server.workers() not in ([], worker))
     assert [0] == numbers(Client(port, "/old").events(1))

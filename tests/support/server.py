@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -16,7 +15,9 @@ import gevent
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv"  # `make tools` creates the virtual environments of tools there
 MAX_STOP_S = 20.0
-ERROR = re.compile(r"^Traceback|\[(?:ERROR|CRITICAL)\]|^(?:ERROR|CRITICAL)\b")
+# A line of the log, or the last line of a traceback.
+ERROR = re.compile(r"^(.*\[(?:ERROR|CRITICAL)\].*)$|^Traceback.*\n(?: .*\n|\n)*(.*)$", re.MULTILINE)
+KILLED = r"Worker \(pid:\d+\) was sent SIGKILL"  # an expected error
 PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)  # `make compat` runs servers in other virtual environments
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
 
@@ -29,8 +30,6 @@ class Server:
         environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
             Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed. Without KAFKASSE_PUBLIC, routes
             without guards are public.
-        expected_errors: regular expressions for the errors and tracebacks that the test causes. stop() fails if the log
-            contains any others.
 
     Attributes:
         port: the port that gunicorn listens on.
@@ -38,8 +37,9 @@ class Server:
         log: everything that gunicorn and its workers have written to stderr.
     """
 
-    def __init__(self, app: str = "wsgi:app", expected_errors: Sequence[str] = (), **environment: str) -> None:
-        self._expected_errors = expected_errors
+    def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
+        self._expected_errors: list[str] = []
+        self._is_stopping = False
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
         for name, value in (
@@ -69,8 +69,13 @@ class Server:
         else:
             self._end()
 
+    def expect(self, *errors: str) -> None:
+        """Declare regular expressions for the errors that a test causes. stop() fails if the log contains any others."""
+        self._expected_errors += errors
+
     def terminate(self) -> None:
         """Send SIGTERM, as a platform does before it removes the machine."""
+        self._is_stopping = True
         self._process.send_signal(signal.SIGTERM)
 
     def reload(self) -> None:
@@ -90,13 +95,15 @@ class Server:
             AssertionError: the log contains an unexpected error, or the exit code is not 0.
         """
         self._end()
-        errors = [line for line in self.log.splitlines() if ERROR.search(line)]
-        assert [] == [line for line in errors if not any(re.search(each, line) for each in self._expected_errors)]
-        assert 0 == self._process.returncode
+        errors = [error for match in ERROR.finditer(self.log) for error in match.groups() if error]
+        unexpected = [error for error in errors if not any(re.search(each, error) for each in self._expected_errors)]
+        assert not unexpected, "\n".join(unexpected)
+        assert 0 == self._process.returncode, f"gunicorn ended with exit code {self._process.returncode}"
 
     def _end(self) -> None:
         if self._process.returncode is None:
-            self.terminate()
+            if not self._is_stopping:
+                self.terminate()
             self.wait()
         print(self.log)
 

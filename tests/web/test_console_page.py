@@ -27,7 +27,7 @@ from tests.support.client import Client, fetch
 from tests.support.examples import first_of
 from tests.support.firefox import Firefox
 from tests.support.kafka import Cluster
-from tests.support.server import Server
+from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
 from tests.web.console import MAX_EVENTS, MAX_NODES, Console, change
@@ -887,6 +887,7 @@ def test_receives_each_event_once_while_workers_are_killed(
         closing(Writer(broker.bootstrap_servers)) as writer,
         closing(Witness(broker.bootstrap_servers, [topic])) as witness,
     ):
+        server.expect(KILLED)
         console = Console(any_browser, server)
         console.explore(f"stream=topics&p.topics={topic}&start=earliest&format={format}")
         console.run(SPY)
