@@ -25,7 +25,7 @@ test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 
 # These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
 test-fast: setup ## run the tests that need no broker, browser or Spark, in about a minute
-	$(VENV)/bin/pytest -n 2 -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
+	$(VENV)/bin/pytest -n $(PROCESSES) -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
 
 # Fails if a tool or a version is missing. TEST="tests/proxies" runs only these tests; without TEST, all parts run, one after the
 # other, and each has a time budget.
