@@ -94,5 +94,3 @@ class Combined(NamedTuple):
 
 
 COMBINED = Combined()
-# The attacks that do not have the required outcome in full size yet, with what was measured last.
-NOT_YET: dict[str, str] = {}
