@@ -47,7 +47,8 @@ FAULTS = "first", "kill", "restart", "end", "503", "429", "client", "cut"  # a c
 FIRST, KILL, RESTART, END, REJECT, LIMIT, CLIENT, CUT = FAULTS
 STATUSES = {REJECT: b"503 Service Unavailable", LIMIT: b"429 Too Many Requests\r\nRetry-After: 1"}
 
-# Known defects of libraries. The programs whose names end in ", plain" show them; the others contain workarounds.
+# Known defects of libraries, which may show or not. The programs whose names end in ", plain" have them; the others contain
+# workarounds.
 DEFECTS = {
     # Keeps the lines of an incomplete event, and dispatches them at the start of the next connection.
     "eventsource 2.0.2, plain": {CUT: {"repeated"}},
@@ -107,6 +108,12 @@ class Result(NamedTuple):
     def defects(self) -> dict[str, set[str]]:
         """What the client did wrong after each fault."""
         return {fault: each.defects for fault, each in self.outcomes.items() if each.defects}
+
+
+def unknown_defects(name: str, result: Result) -> dict[str, set[str]]:
+    """Return what a client did wrong after each fault, without its known defects."""
+    known = DEFECTS.get(name, {})
+    return {fault: new for fault, found in result.defects.items() if (new := found - known.get(fault, set()))}
 
 
 class Client:

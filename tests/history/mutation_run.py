@@ -3,9 +3,11 @@
     collect the fast tests ─▶ record which test executes which lines ─▶ for each change: fork, replace the code of the
                                                                         function, run the tests that execute its line
 
-pytest starts once. A forked process changes only its own copy of the code, so the sources stay as they are. Results are
-appended to a file, and a run continues where an earlier one stopped. Survivors are not all defects: some changes make no
-difference. Only the bodies of functions are changed. Code that runs only during an import is reported as not executed.
+pytest starts once, because collecting the tests takes 10 s. A forked process replaces the code of functions that the tests
+have already imported. The only way to do so is the attribute `__code__`; tools such as mutmut change the files, and start
+pytest for each mutant. Results are appended to a file, and a run continues where an earlier one stopped. Survivors are not
+all defects: some changes make no difference. Only the bodies of functions are changed. Code that runs only during an import
+is reported as not executed.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -76,7 +77,7 @@ def _with_zookeeper(files: list[Path], version: str) -> Iterator[str]:
         }.items():
             server = SupervisedProcess([*java, *words], cwd=home, stdout=out, stderr=out)
             servers.callback(server.stop, STOP_TIMEOUT_S)
-            wait_until(lambda port=ports[service]: _accepts_connections(port))
+            wait_until(partial(_accepts_connections, ports[service]))
         yield f"{HOST}:{ports['kafka']}"
 
 

@@ -19,8 +19,10 @@ def register_profiles() -> None:
     """Register the profiles, and load that of `make test`."""
     usual = settings().max_examples
     for name, share in SHARES.items():
-        fixed = {} if name == LONG else {"derandomize": True, "database": None}
-        settings.register_profile(name, deadline=None, max_examples=usual // share, **fixed)  # machines may be slow
+        of_profile = settings(deadline=None, max_examples=usual // share)  # no deadline, because machines may be slow
+        if name != LONG:
+            of_profile = settings(of_profile, derandomize=True, database=None)
+        settings.register_profile(name, of_profile)
     settings.load_profile(GATE)
 
 

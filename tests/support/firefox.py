@@ -25,11 +25,11 @@ class Firefox:
             'user_pref("browser.shell.checkDefaultBrowser", false);\n'
         )
         words = [
-            FIREFOX,
+            str(FIREFOX),
             "--headless",
             "--no-remote",
             "--profile",
-            profile,
+            str(profile),
             "--remote-debugging-port",
             "0",
             "about:blank",

@@ -41,10 +41,14 @@ class Schedule:
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> object:
         from xdist.scheduler import LoadScopeScheduling
 
+        # The documented way, the marker xdist_group, appends the group to the name of each test, so that nobody could pass
+        # a printed name to pytest. xdist's own schedulers override this method, too.
+        class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+            def _split_scope(self, nodeid: str) -> str:
+                return group_of(nodeid)
+
         config.option.loadscopereorder = False
-        scheduler = LoadScopeScheduling(config, log)
-        scheduler._split_scope = group_of
-        return scheduler
+        return ByGroup(config, log)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
