@@ -82,7 +82,7 @@ class ClassArchive:
         options = classes.with_name("archive-options")
         write_options(options, [*self._options, list_option, file_option, "-cp", self._classpath])
         command = filled(DUMP, java=runtime.java_executable(), options=options, new=new, archive=self.path)
-        return ArchiveProcess(command, new, lock)
+        return ArchiveProcess(command, new, lock, [classes, options])
 
 
 class ArchiveProcess:
@@ -92,10 +92,11 @@ class ArchiveProcess:
         command: a command for the shell.
         new: the unfinished archive.
         lock: the locked file. The process has it open too, so the lock lasts until both have ended.
+        inputs: the files that only this process needs.
     """
 
-    def __init__(self, command: str, new: Path, lock: IO[str]) -> None:
-        self._new, self._lock = new, lock
+    def __init__(self, command: str, new: Path, lock: IO[str], inputs: Sequence[Path] = ()) -> None:
+        self._new, self._lock, self._inputs = new, lock, inputs
         self._process = subprocess.Popen(["sh", "-c", command], pass_fds=[lock.fileno()], start_new_session=True)  # noqa: S603, S607
 
     def wait(self) -> None:
@@ -103,13 +104,15 @@ class ArchiveProcess:
         self._process.wait()
 
     def stop(self) -> None:
-        """End the process and remove the unfinished archive, if the process still runs."""
+        """End the process, and remove its files except a finished archive."""
         with self._lock:
             if self._process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
                 self._new.unlink(missing_ok=True)
+        for file in self._inputs:
+            file.unlink(missing_ok=True)
 
 
 def filled(script: str, **paths: Path) -> str:

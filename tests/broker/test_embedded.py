@@ -60,7 +60,7 @@ def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monk
     monkeypatch.setattr(jars, "cache_directory", lambda: tmp_path)
     monkeypatch.setattr(class_archive, "DUMP", "cp {options} {archive}")
 
-    with EmbeddedBroker():
+    with EmbeddedBroker(directory=tmp_path / "data"):
         wait_until(lambda: list(tmp_path.glob("kafka-*.jsa")))
     with EmbeddedBroker() as second:
         command = Path(f"/proc/{second.pid}/cmdline").read_text()
@@ -68,6 +68,7 @@ def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monk
     [archive] = tmp_path.glob("kafka-*.jsa")
     assert f"-XX:SharedArchiveFile={archive}" in command.split("\0")
     assert "SharedClassListFile" in archive.read_text()
+    assert not {"classes", "archive-options"} & {file.name for file in (tmp_path / "data").iterdir()}
 
 
 def test_is_ready_when_the_with_block_starts(broker: EmbeddedBroker, fresh_name: str) -> None:
