@@ -37,9 +37,10 @@ class Server:
         log: everything that gunicorn and its workers have written to stderr.
     """
 
+    _expected_errors: tuple[str, ...] = ()
+    _is_stopping = False
+
     def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
-        self._expected_errors: list[str] = []
-        self._is_stopping = False
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
         for name, value in (
