@@ -303,9 +303,9 @@ class Feeds:
     # Shared feeds.
 
     def drop_idle(self, encoders: Iterable[Encoder]) -> Encoder | None:
-        """Drop all feeds of one of these encoders: of those without readers, the one that has been idle for longest.
+        """Free the place of the encoder that has been without readers for the longest time, by dropping its feeds.
 
-        Return the encoder, or None if all have readers.
+        Return this encoder, or None if all of them have readers.
         """
         tail = self._open_tail()
         feeds: dict[Encoder, list[SharedFeed]] = {encoder: [] for encoder in encoders}

@@ -1,4 +1,4 @@
-"""Fair shares of what is limited, above all of the slots for catching up. Does not depend on Kafka.
+"""Fair shares of limited places, above all of the slots for catching up. Does not depend on Kafka.
 
 The slots limit how many readers may have a cursor at the same time:
 
@@ -25,14 +25,14 @@ CHECK_S = 0.1
 
 
 def has_its_share(client: str, owners: Sequence[str], limit: int) -> bool:
-    """Return whether a client owns as many of `limit` things as are free, so that the others remain for other clients.
+    """Return whether a client occupies as many of `limit` places as are free. The free ones remain for other clients.
 
-    A client that is alone gets half of all. The more the others own, the fewer a client gets.
+    A single client can occupy half of all places. The more places other clients occupy, the smaller is the share of each.
 
     Args:
         client: the address of the client.
-        owners: the address of the owner of each thing that is not free.
-        limit: the number of all things.
+        owners: for each occupied place, the address of its client.
+        limit: the number of all places.
 
     Source: the dynamic thresholds of Choudhury and Hahne, with which switches share a buffer among their ports.
     """

@@ -149,7 +149,7 @@ def test_reports_a_fault_at_expiry(gateway: Gateway, outcomes_of_expiry: Outcome
 
 
 def test_each_mutant_has_a_proof() -> None:
-    """A stored world proves those that need an order of steps which no test from outside can force; see test_worlds.py."""
+    """A mutant that needs a certain order of steps has a stored world, because no test from outside can force the order."""
     stored = {world.mutant for world in STORED if world.mutant}
 
     assert mutants.MUTANTS.keys() == BLACK_BOX.keys() | EXPIRY.keys() | stored

@@ -1,4 +1,4 @@
-"""A pytest plugin that reports, after a run, which tests were slow and which did not run: those prove nothing.
+"""A pytest plugin that reports, after a run, which tests were slow, and which did not run and therefore prove nothing.
 
 A run in which all tests passed fails nevertheless,
 - with CI=true or `-m long`, if a test was skipped that tests/may_be_skipped.toml does not list;
@@ -44,7 +44,7 @@ def unexpected_skips(skipped: Iterable[str], allowed: Iterable[str]) -> list[str
 
 
 def without_evidence(named: Iterable[str], passed: Iterable[str], long: Iterable[str]) -> list[str]:
-    """Return those of the named tests of which no part has passed, and that `make test-long` does not run either."""
+    """Return the named tests that are not long, and that have not passed with any parameters."""
     return sorted(set(named) - {short_name(node_id) for node_id in (*passed, *long)})
 
 
