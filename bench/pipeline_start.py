@@ -41,7 +41,7 @@ def main() -> None:
             cluster.create("topn")
         for jar in jars.fetch("spark-kafka"):
             Path(empty, jar.name).symlink_to(jar)
-        if not jvm.archive_path().exists():
+        if not jvm.archive().path.exists():
             start(broker, ROOT, {}, until_archived=True)
         without: list[tuple[float, float]] = []
         with_archive: list[tuple[float, float]] = []
@@ -73,7 +73,7 @@ def start(
         assert "ready" in process.stdout.readline()
         elapsed_s, cpu = time.monotonic() - began_s, cpu_s(process.pid)
         deadline_s = time.monotonic() + ARCHIVE_TIMEOUT_S
-        while until_archived and not jvm.archive_path().exists() and time.monotonic() < deadline_s:
+        while until_archived and not jvm.archive().path.exists() and time.monotonic() < deadline_s:
             time.sleep(1)
         process.terminate()
     return elapsed_s, cpu

@@ -279,11 +279,11 @@ def archive_classes() -> None:
     """Run a pipeline until the archive of Spark's classes exists, whose creation would disturb the first measurement."""
     from kafkasse.pipelines import jvm
 
-    if jvm.archive_path().exists():
+    if jvm.archive().path.exists():
         return
     with broker_with_topics() as servers, tempfile.TemporaryDirectory() as checkpoint:
         running = Running(servers, checkpoint)
-        while not jvm.archive_path().exists() and running.since_start_s() < RESULT_TIMEOUT_S:
+        while not jvm.archive().path.exists() and running.since_start_s() < RESULT_TIMEOUT_S:
             time.sleep(0.1)
         running.stop()
 

@@ -21,7 +21,7 @@ from typing import IO
 
 from kafkasse.java import jars, runtime
 
-UNUSED_S = 30 * 86_400.0  # an archive of up to 200 MB that no JVM has used for so long belongs to an old version
+UNUSED_S = 30 * 86_400.0  # an archive of 60 to 160 MB that no JVM has used for so long belongs to an old version
 # Create the archive with a temporary name: a JVM must never see half an archive. Only G1 adds objects to it, which JVMs with
 # any collector can use.
 DUMP = "nice -n 19 {java} -XX:+UseG1GC @{options} -Xshare:dump >/dev/null 2>&1 && mv {new} {archive} || rm -f {new}"
@@ -61,7 +61,8 @@ class ClassArchive:
         Before it starts, it deletes the archives that no JVM has used for UNUSED_S.
 
         Args:
-            classes: the file of option(). The options of the process are written to the same directory.
+            classes: the file of option(), which is deleted when it is no longer needed. The options of the process are
+                written to the same directory.
 
         Raises:
             OSError: the cache cannot be written.
@@ -73,6 +74,7 @@ class ClassArchive:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
+            classes.unlink()
             return None
         for old in self.path.parent.glob(f"{self._name}-*.jsa"):
             if time.time() - old.stat().st_mtime > UNUSED_S:

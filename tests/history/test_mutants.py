@@ -14,6 +14,7 @@ from tests.history import mutants
 from tests.history.gateway import LIFETIME_S, Gateway
 from tests.history.scenario import Outcome, Scenario
 from tests.history.worlds import STORED
+from tests.support.examples import selected
 from tests.support.kafka import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
@@ -84,16 +85,10 @@ def each(table: dict[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in table])
 
 
-def selected(request: pytest.FixtureRequest, table: dict[str, str]) -> list[str]:
-    """Return the mutants of a table that this run tests, and "" for none."""
-    parameters = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    return ["", *(name for name in table if name in parameters)]
-
-
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, scenario: Scenario) -> Outcomes:
     """The outcome of each selected mutant, and of none (""): one server for each, over the same records."""
-    names = selected(request, BLACK_BOX)
+    names = ["", *selected(request, "name", BLACK_BOX)]
     groups = [names[at : at + SERVERS_AT_ONCE] for at in range(0, len(names), SERVERS_AT_ONCE)]
     played = [scenario.play(group, BATCHES, types=CLIENT_TYPES) for group in groups]
     return dict(chain.from_iterable(outcome.items() for outcome in played))
@@ -133,7 +128,7 @@ def gateway(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def outcomes_of_expiry(request: pytest.FixtureRequest, gateway: Gateway) -> Outcomes:
     """The outcome of each selected mutant of EXPIRY, and of none (""): one server for each, over the same records."""
-    return gateway.play(selected(request, EXPIRY), lambda servers: gateway.write(2 * LIFETIME_S))
+    return gateway.play(["", *selected(request, "name", EXPIRY)], lambda servers: gateway.write(2 * LIFETIME_S))
 
 
 def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry: Outcomes) -> None:

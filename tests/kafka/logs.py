@@ -1,4 +1,4 @@
-"""Opens a KafkaLog with the settings that a test cares about. All other settings have their default values."""
+"""Opens a KafkaLog with the settings that a test cares about and defaults for all others, writes to it and reads it."""
 
 from __future__ import annotations
 

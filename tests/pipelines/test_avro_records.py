@@ -28,6 +28,7 @@ from tests.pipelines.rows import kafka_rows
 from tests.pipelines.topics import Topics
 from tests.registry.avro_values import NODE, VALUES, encoded
 from tests.support.certificates import Authority
+from tests.support.examples import first_of
 from tests.support.registry import Registry, framed
 
 ORDER: dict[str, Any] = {
@@ -185,7 +186,7 @@ def ending(spark: SparkSession, topics: Topics, pipeline: Pipeline, directory: P
     return error.value
 
 
-@pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.long)])
+@pytest.mark.parametrize("status", first_of(401, 403))
 def test_a_registry_that_rejects_the_login_ends_the_pipeline(
     spark: SparkSession, topics: Topics, registry: Registry, file: Path, status: int
 ) -> None:

@@ -55,7 +55,6 @@ def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Pa
     (tmp_path / "first" / "classes").write_text("java/lang/Object id: 0\norg/apache/spark/SparkConf id: 1\n")
     creation = jvm.create_archive(tmp_path / "first")
     assert creation
-    assert jvm.create_archive(tmp_path / "first") is None, "two processes create the archive at once"
     creation.wait()
     [archive] = cache.glob("*.jsa")
     second = options(tmp_path / "second")
@@ -72,17 +71,21 @@ def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Pa
 def test_an_archive_that_is_not_complete_at_the_end_is_removed(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pipeline does not wait for the archive, and leaves no part of it."""
+    """The pipeline does not wait for the archive, and leaves no part of it. One that starts meanwhile creates none."""
     monkeypatch.setattr(class_archive, "DUMP", "touch {new}; sleep 600; touch {archive}")
     options(tmp_path / "first")
     (tmp_path / "first" / "classes").touch()
     creation = jvm.create_archive(tmp_path / "first")
     assert creation
     wait_until(lambda: list(cache.glob("*.new")))
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "classes").touch()
 
+    assert jvm.create_archive(tmp_path / "second") is None, "two processes create the archive at once"
     creation.stop()
 
     assert [".lock"] == [path.suffix for path in cache.iterdir()]
+    assert [] == list(tmp_path.glob("*/classes"))
 
 
 @pytest.mark.processes
@@ -104,7 +107,7 @@ def test_an_archive_that_cannot_be_created_is_removed(
 
 @pytest.mark.processes
 def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upgrade of Java or Spark leaves an archive of 200 MB. A start that uses an archive keeps it."""
+    """An upgrade of Java or Spark leaves an archive of 160 MB. A start that uses an archive keeps it."""
     monkeypatch.setattr(class_archive, "DUMP", "touch {archive}")
     unused, used = cache / "spark-1.jsa", jvm.archive().path
     for path in (unused, used):

@@ -6,6 +6,7 @@ that fail in .hypothesis; add them to the test as `@example`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def is_long() -> bool:
 def examples(count: int) -> int:
     """Return `max_examples` for a test that needs another number than the default."""
     return max(1, count // SHARES.get(settings.get_current_profile_name(), 1))
+
+
+def selected(request: pytest.FixtureRequest, parameter: str, values: Iterable[Any]) -> list[Any]:
+    """Return those values of a parameter with which this run tests, so that a fixture can prepare all of them at once."""
+    used = [item.callspec.params.get(parameter) for item in request.session.items if hasattr(item, "callspec")]
+    return [value for value in values if value in used]
 
 
 def first_of(*values: Any) -> list[Any]:

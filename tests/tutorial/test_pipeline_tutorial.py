@@ -10,20 +10,16 @@ import pytest
 from tests.support.secured_broker import free_ports
 from tests.tutorial.walk import Walk
 
-LIMIT_S = 900
-# The test that takes minutes also installs kafkasse.
-with_and_without_installation = pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)])
-
 
 @pytest.mark.long
-@with_and_without_installation
+@pytest.mark.parametrize("is_full", [False, True])
 def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(processes: None, tmp_path: Path, is_full: bool) -> None:
     """Every command has the output that the tutorial shows."""
     ports = free_ports(["app", "kafka"])
     home = tmp_path / "home"
     home.mkdir()
     with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
-        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full, LIMIT_S, "docs/pipeline-tutorial.md")
+        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full, "docs/pipeline-tutorial.md")
         try:
             walk.to_the_end()
         finally:

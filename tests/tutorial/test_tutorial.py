@@ -14,14 +14,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
+from tests.support.examples import first_of
 from tests.support.secured_broker import free_ports
 from tests.support.server import ROOT
-from tests.tutorial.walk import Walk
+from tests.tutorial.walk import LIMIT_S, Walk
 from tests.web.conftest import browser as browser
 
-LIMIT_S = 900
-# The test that takes minutes also installs kafkasse.
-with_and_without_installation = pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)])
+with_and_without_installation = pytest.mark.parametrize("is_full", first_of(False, True))
 EXAMPLE = ROOT / "examples/tutorial"
 
 
@@ -31,7 +30,7 @@ def walk(processes: None, tmp_path: Path, is_full: bool) -> Iterator[Walk]:
     home = tmp_path / "home"
     home.mkdir()
     with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
-        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full, LIMIT_S)
+        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full)
         yield walk
         walk.stop()
 

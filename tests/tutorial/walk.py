@@ -22,6 +22,7 @@ BLOCK = r"^```(?P<language>\w+)\n(?P<code>.*?)^```$"
 PARAGRAPH = r"(?P<paragraph>(?:^(?!```)[^\n]+\n)+)"
 EXPORTS = re.compile(r"^export .*\n", re.M)  # the variables of a terminal, which later commands see too
 SERVER = re.compile(r"^(gunicorn|kafkasse (broker|serve|pipeline run)) ", re.M)
+LIMIT_S = 900  # for a command; an installation may take minutes
 FOLLOWS_A_STREAM = re.compile(r"^curl -N ", re.M)
 
 
@@ -78,8 +79,8 @@ class Walk:
         home: a folder of this reader.
         runtime: the directory for the sockets of the workers.
         app_port, kafka_port: free ports, because other tests may use those of the tutorial.
-        is_full: also create the virtual environment and install kafkasse. Otherwise, the one of this process is used.
-        limit_s: how long to wait for a command.
+        is_full: also create the virtual environment and install kafkasse, which takes minutes. Otherwise, the one of this
+            process is used.
         page: the tutorial.
 
     Attributes:
@@ -94,13 +95,11 @@ class Walk:
         app_port: int,
         kafka_port: int,
         is_full: bool,
-        limit_s: float,
         page: str = "docs/tutorial.md",
     ) -> None:
         self.folder = home / "shop"
         self.url = f"http://127.0.0.1:{app_port}/"
         self._is_full = is_full
-        self._limit_s = limit_s
         self._programs: list[Program] = []
         (home / "kafkasse").symlink_to(ROOT)
         self._environment = os.environ | {
@@ -162,11 +161,11 @@ class Walk:
         program = Program(EXPORTS.sub("", step.code), cwd, self._environment, self.folder.parent / f"output-{id(step)}")
         self._programs.append(program)
         if step.output:
-            program.wait_for(step.output, self._limit_s)
+            program.wait_for(step.output, LIMIT_S)
         if SERVER.search(step.code):
             return
         if not FOLLOWS_A_STREAM.search(step.code):
-            program.wait(self._limit_s)
+            program.wait(LIMIT_S)
         self._programs.pop().interrupt()
 
     def _export(self, line: str) -> None:

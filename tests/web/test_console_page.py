@@ -76,7 +76,7 @@ def end_streams(server: Server) -> None:
         fetch(server.port, f"/-/streams/{stream['id']}", "DELETE", **OPERATOR)
 
 
-@pytest.fixture(params=["browser", pytest.param("firefox", marks=pytest.mark.long)], ids=["chromium", "firefox"])
+@pytest.fixture(params=first_of("browser", "firefox"), ids=["chromium", "firefox"])
 def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
     browser: webdriver.Chrome | Firefox = request.getfixturevalue(request.param)
     return browser

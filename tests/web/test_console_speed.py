@@ -8,6 +8,7 @@ import gevent
 import pytest
 from selenium import webdriver
 
+from tests.support.examples import first_of
 from tests.support.server import Server
 from tests.web.console import MAX_EVENTS, MAX_NODES, Console, change
 
@@ -37,7 +38,7 @@ def heap_bytes(driver: webdriver.Chrome) -> float:
     return next(float(each["value"]) for each in metrics if each["name"] == "JSHeapUsedSize")
 
 
-@pytest.mark.parametrize("seconds", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", first_of(SHORT_S, LONG_S))
 def test_stays_fast_and_small(console: Console, seconds: int) -> None:
     """All events arrive, the page keeps a bounded number of events and elements, and its memory does not grow."""
     driver = console.browser
