@@ -1,8 +1,8 @@
 """Measures how long each turn of a worker's event loop takes. The worker measures; the tests read the results from a file.
 
-A turn lasts from the end of one poll for I/O to the start of the next. The limit applies to the CPU time of the main thread,
-so that the result does not depend on the load of the machine. The file also contains the stacks of each long turn, which
-show its cause.
+A turn lasts from the end of one poll for I/O to the start of the next. The limit applies to the CPU time that the main
+thread would have needed on the reference machine, so the result does not depend on this machine and its load. The file also
+contains the stacks of each long turn, which show its cause.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import time
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.support.cpu_time import on_reference
 
 VARIABLE = "METER_FILE"  # the environment variable that contains the path of the file
 MAX_TURN_S = 0.05  # the goal for every turn
@@ -29,7 +31,7 @@ class Turn(NamedTuple):
     """One turn of the event loop.
 
     Attributes:
-        cpu_s: the CPU time of the main thread.
+        cpu_s: the CPU time of the main thread, on the reference machine.
         wall_s: the time that passed, which also depends on other processes.
         stacks: samples of what the main thread executed, each with the innermost frames first.
     """
@@ -74,7 +76,7 @@ class Meter:
         cpu_s, wall_s = time.thread_time() - self._began[0], time.perf_counter() - self._began[1]
         self._began = None
         if cpu_s >= RECORDED_FROM_S:
-            self._write(Turn(cpu_s, wall_s, self._stacks)._asdict())
+            self._write(Turn(on_reference(cpu_s), wall_s, self._stacks)._asdict())
         if self._stacks:
             self._stacks = []
 
@@ -103,7 +105,7 @@ def _stack(frame: Any) -> str:
 
 
 def turns(file: Path) -> list[Turn]:
-    """Return all turns of at least RECORDED_FROM_S, the longest first."""
+    """Return all turns of at least RECORDED_FROM_S on this machine, the longest first."""
     entries: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
     assert STARTED in entries, "the worker has no meter"
     return sorted((Turn(**entry) for entry in entries if entry != STARTED), reverse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 import gevent
@@ -18,7 +17,7 @@ from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
 from tests.attacks.meter import MAX_TURN_S
 from tests.filter.records import view_of
-from tests.support.waiting import longest_turn_s
+from tests.support import cpu_time
 
 NUMBERS = list(range(MAX_ITEMS - 1))
 TEXTS = ["a" * (MAX_TEXT_CHARS // MAX_ITEMS)] * (MAX_ITEMS - 1)
@@ -118,14 +117,11 @@ def test_one_record_does_not_block_the_event_loop(text: str, value: Any) -> None
     view = view_of(value)
     _ = view.value
 
-    assert MAX_TURN_S > min(cpu_time(expression.matches, view) for _ in range(3))
+    def match() -> None:
+        with contextlib.suppress(ExpressionFailure):
+            expression.matches(view)
 
-
-def cpu_time(matches: Any, view: Any) -> float:
-    before = time.thread_time()
-    with contextlib.suppress(ExpressionFailure):
-        matches(view)
-    return time.thread_time() - before
+    assert MAX_TURN_S > min(cpu_time.of_call(match) for _ in range(3))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +177,7 @@ def test_a_filter_ends_a_piece_early() -> None:
             end = encoder.encode_piece(batch, end, ids).end
             gevent.sleep(0)
 
-    assert MAX_TURN_S > longest_turn_s(encode_all)
+    assert MAX_TURN_S > cpu_time.of_longest_turn(encode_all)
 
 
 def test_a_decoder_that_waits_ends_the_piece_before_its_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
 
 import gevent
@@ -21,22 +19,3 @@ def wait_until(condition: Callable[[], object]) -> None:
     with gevent.Timeout(TIMEOUT_S):
         while not condition():
             gevent.sleep(POLL_S)
-
-
-def longest_turn_s(call: Callable[[], object]) -> float:
-    """Return the longest CPU time between two turns of the event loop while `call` runs in its own greenlet.
-
-    Garbage collections are left out: their time depends on all objects of the process.
-    """
-    greenlet = gevent.spawn(call)
-    longest = 0.0
-    gc.disable()
-    try:
-        while not greenlet.ready():
-            began_at = time.thread_time()
-            gevent.sleep(0)
-            longest = max(longest, time.thread_time() - began_at)
-    finally:
-        gc.enable()
-    greenlet.get()
-    return longest
