@@ -31,6 +31,7 @@ from tests.history.checker import Acknowledged, History, StoredRecord, last_id, 
 from tests.history.cluster import Watch, Witness, Writer
 from tests.history.payloads import is_json
 from tests.history.recorder import Recorder
+from tests.history.scenario import MAX_BEHIND_S
 from tests.history.wire import Partition, parse_id
 from tests.support.kafka import Cluster, retry
 from tests.support.server import Server
@@ -42,7 +43,6 @@ MAX_READING_S = 10.0
 RECORDS_PER_TURN = 4
 FAULTS_PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 DOCUMENTED_DELAY = re.compile(r"[Aa]t most (\d+) s\b")
-MAX_BEHIND_S = 2.0  # of a server's tail, without the outages
 TAIL_BYTES = 16_384  # usually contains a whole event; parsing a long stream for its last event ID is slow
 # By default a producer takes several seconds to notice that a node stopped or started.
 PRODUCER_SETTINGS = {

@@ -39,8 +39,9 @@ PATIENCE_S = 8.0
 TIMEOUT_S = 120.0  # a client that hangs fails the test after this time
 MAX_COMPACTION_S = 20.0
 MAX_CUTS = 6
-MAX_DELAY_S = 20.0  # of a record; generous, because all clients and servers share the cores
-MAX_BEHIND_S = 2.0  # of a server's tail
+# Only a hang exceeds these. The simulated worlds check where a client starts exactly.
+MAX_DELAY_S = 60.0  # of a record
+MAX_BEHIND_S = 20.0  # of a server's tail
 MAX_CONNECTIONS = 25  # of an impatient client: a broken server may end every stream
 # Of an impatient client: a broken server may repeat its records forever. Each read takes time in proportion to the body, so
 # a few such clients would occupy the whole test process.

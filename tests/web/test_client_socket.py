@@ -28,14 +28,16 @@ from kafkasse.sse import Parser
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.support.sse import without_positions
+from tests.support.waiting import wait_until
 from tests.web.served import chunked, unchunked
 
+TIMEOUT_S = 120  # only a hang takes so long
 PEERS = 12
 VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
 
 
 class Peer:
-    """A client with a small socket buffer, which reads only when the test calls read_all()."""
+    """A client with a small socket buffer, which reads only when the test does."""
 
     def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
         server_end, self.socket = gevent_socket.socketpair()
@@ -52,21 +54,28 @@ class Peer:
         self.received = b""
 
     def has_ended(self) -> bool:
-        """Return whether the stream ends within 5 s."""
-        return self.left.wait(5)
+        """Return whether the stream ends."""
+        return self.left.wait(TIMEOUT_S)
 
-    def read_all(self) -> list[int]:
-        """Read until nothing arrives for a moment. Returns the offsets of the records."""
-        self.socket.settimeout(0.5)
-        try:
-            while data := self.socket.recv(65536):
-                self.received += data
-        except TimeoutError:
+    def read(self) -> bytes:
+        """Read what has arrived, or wait for something."""
+        self.socket.settimeout(TIMEOUT_S)
+        data = self.socket.recv(65536)
+        self.received += data
+        return data
+
+    def offsets(self, count: int) -> list[int]:
+        """Read until `count` records have arrived, then end the stream, and read the rest. Return the offsets."""
+        while len(self._offsets()) < count:
+            self.read()
+        self.stream.end()
+        while self.read():
             pass
-        return [
-            int(event.data.split('"offset":')[1].split(",")[0])
-            for event in without_positions(Parser().receive(unchunked(self.received)[0]))
-        ]
+        return self._offsets()
+
+    def _offsets(self) -> list[int]:
+        events = without_positions(Parser().receive(unchunked(self.received)[0]))
+        return [int(event.data.split('"offset":')[1].split(",")[0]) for event in events]
 
 
 @pytest.fixture
@@ -86,7 +95,7 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
     feeds = Feeds(log, Config().feed, tails.append)
     encoder = Encoder()
     opened = [Peer(feeds, log, encoder) for _ in range(PEERS)]
-    gevent.sleep(0.05)  # all streams are parked by then
+    gevent.joinall([peer.greenlet for peer in opened], timeout=TIMEOUT_S)  # it ends when the stream is parked
     yield opened
     for peer in opened:
         peer.stream.end()
@@ -102,7 +111,7 @@ def test_clients_whose_sockets_are_full_miss_nothing(log: MemoryLog, tails: list
         if count % 10 == 9:
             gevent.sleep(0)
 
-    assert [list(range(40))] * PEERS == [peer.read_all() for peer in peers]
+    assert [list(range(40))] * PEERS == [peer.offsets(40) for peer in peers]
 
 
 def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
@@ -114,11 +123,10 @@ def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[
         tails[0].turn(0)
         gevent.sleep(0)
         for peer in others:
-            peer.socket.settimeout(5)
-            peer.received += peer.socket.recv(65536)
+            peer.read()
 
-    assert [list(range(30))] * len(others) == [peer.read_all() for peer in others]
-    assert list(range(30)) == stalled.read_all()
+    assert [list(range(30))] * len(others) == [peer.offsets(30) for peer in others]
+    assert list(range(30)) == stalled.offsets(30)
 
 
 def test_a_parked_client_needs_no_greenlet(peers: list[Peer]) -> None:
@@ -187,15 +195,13 @@ def test_a_stream_can_be_closed_while_its_client_accepts_nothing(
     for _ in range(40):
         log.append("t", VALUE)
         tails[0].turn(0)
-    gevent.sleep(0.05)
     sockets = [peer.stream._socket for peer in peers]
-    assert all(each._watcher is not None for each in sockets)  # a greenlet waits until the client accepts bytes
+    wait_until(lambda: all(each._watcher is not None for each in sockets))  # for the client to accept bytes
 
     for peer in peers:
         peer.stream.close()
-    gevent.sleep(0.05)
 
-    assert {-1} == {each.socket.fileno() for each in sockets}
+    wait_until(lambda: {-1} == {each.socket.fileno() for each in sockets})
     assert all(peer.has_ended() for peer in peers)
 
 
@@ -209,7 +215,6 @@ def test_a_closed_stream_is_freed_at_once(peers: list[Peer]) -> None:
         leaving.socket.close()
         assert leaving.has_ended()
         del leaving
-        gevent.sleep(0.01)
-        assert stream() is None
+        wait_until(lambda: stream() is None)
     finally:
         gc.enable()

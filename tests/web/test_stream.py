@@ -209,7 +209,7 @@ def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) 
         world.log.append("t", b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000))
     server_end, client_end = socket.socketpair()
     gevent.spawn(world.open(server_end, JsonLines(), since=0, heartbeat_s=TIMEOUT_S * 2).serve, chunked)
-    gevent.sleep(0.02)  # the socket is full by then
+    wait_until(lambda: b'"n":1,' in client_end.recv(65_536, socket.MSG_PEEK))
 
     world.stream.end()
     world.log.append("t", b'{"n":%d}' % RECORDS)
