@@ -38,8 +38,8 @@ def started(
             holds the lease.
 
     Raises:
-        CommandError: the pipeline cannot continue with the checkpoint, another run uses it, or the topic for dead letters
-            cannot be created.
+        CommandError: the pipeline cannot continue with the checkpoint, another run uses it, a newer checkpoint has written
+            to a sink, or the topic for dead letters cannot be created.
         Unavailable: Kafka or the file system of the checkpoint does not respond.
     """
     with nullcontext() if staging else lease.exclusive(Files(spark), checkpoint):
@@ -81,7 +81,9 @@ def _records(
     if not is_new and "version" in rows.columns:
         since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
         found = written.since(spark, kafka, [f"{sink}{staging}" for sink in pipeline.sink_topics], since_ms)
-        rows = rows if found is None else written.only_newer(rows, found, manifest.generation, staging)
+        if found is not None:
+            written.check(found, manifest.generation, checkpoint)
+            rows = written.only_newer(rows, found, manifest.generation, staging)
     records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
     if staging:
         staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))

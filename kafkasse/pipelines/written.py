@@ -12,6 +12,7 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafkasse.errors import CommandError
 from kafkasse.pipelines import tables
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.contract import GENERATION, VERSION
@@ -43,6 +44,28 @@ def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms
     )
     found = tables.as_json(newest).collect()
     return tables.of_json([row[0] for row in found], newest) if found else None
+
+
+def check(written: DataFrame, generation: int, checkpoint: str) -> None:
+    """Check that no newer checkpoint has written to the sinks. All results of the older one would count as outdated.
+
+    Args:
+        written: the result of since().
+        generation: that of the checkpoint.
+        checkpoint: its path.
+
+    Raises:
+        CommandError: a newer checkpoint has written to a sink.
+    """
+    topic, newest = written.agg(F.max_by("written_topic", "written_version"), F.max("written_version")).first() or (
+        0,
+        0,
+    )
+    if newest >= (generation + 1) * GENERATION:
+        raise CommandError(
+            f"the topic {topic} contains results of a newer checkpoint than {checkpoint}, so all results of this run would "
+            "count as outdated; use the --checkpoint of the last run, or compute all results again with --rebuild"
+        )
 
 
 def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str]) -> int:

@@ -72,6 +72,21 @@ def test_a_new_checkpoint_starts_a_new_generation(spark: SparkSession, topics: T
     assert (0, 2) == (before, after)
 
 
+def test_an_older_checkpoint_does_not_start(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """The pipeline has run with a newer checkpoint, so clients would drop all results of the older one as outdated."""
+    pipeline = Pipeline("numbered", topics.source, numbered, topics.sink)
+    topics.send((b"a", b"1"))
+    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+        read(topics, topics.sink, 1)
+    send_versions(topics, GENERATION + 1)
+
+    with (
+        pytest.raises(CommandError, match=f"{topics.sink} contains results of a newer checkpoint than {tmp_path}/num"),
+        running_query(spark, pipeline, topics.kafka, str(tmp_path)),
+    ):
+        pass
+
+
 def test_a_changed_query_does_not_start_with_the_old_checkpoint(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
