@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import gevent
 import pytest
 
 from kafkasse import event_loop
-from kafkasse.event_loop import take_turn
-
-
-def spin(seconds: float) -> None:
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        pass
+from kafkasse.event_loop import MAX_TURN_S, take_turn
 
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """Return a function that computes pieces longer than MAX_TURN_S. `done` has the turn and the greenlet of each piece."""
-    monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
+    """Return a function that computes pieces. `done` has the turn and the greenlet of each piece.
+
+    A piece takes longer than MAX_TURN_S, and nothing else takes any time.
+    """
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(event_loop, "_turns", None)
+    monkeypatch.setattr(event_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
     done: list[tuple[int, str]] = []
 
-    def compute(name: str, count: int, urgent: bool = False) -> None:
+    def compute(name: str, count: int, urgent: bool = False, piece_s: float = 2 * MAX_TURN_S) -> None:
         for _ in range(count):
             take_turn(urgent)
             done.append((gevent.get_hub().loop.iteration, name))
-            spin(0.002)
+            clock.now += piece_s
 
     compute.done = done  # type: ignore[attr-defined]
     return compute
@@ -41,9 +40,12 @@ def test_a_turn_of_the_event_loop_has_one_long_piece_however_many_greenlets_comp
 
 
 def test_greenlets_take_turns_in_order(pieces):
-    gevent.joinall([gevent.spawn(pieces, name, 3) for name in "abc"])
+    waiting = [gevent.spawn(pieces, name, 3) for name in "abc"]
+    pieces("x", 1)  # this turn has no time for the others
 
-    assert "abcabcabc" == "".join(name for _, name in pieces.done)
+    gevent.joinall(waiting)
+
+    assert "xabcabcabc" == "".join(name for _, name in pieces.done)
 
 
 def test_an_urgent_greenlet_is_next(pieces):
@@ -53,13 +55,11 @@ def test_an_urgent_greenlet_is_next(pieces):
     assert order.index("UU") <= 1
 
 
-def test_short_pieces_share_a_turn():
-    turns = set()
-    for _ in range(10):
-        take_turn()
-        turns.add(gevent.get_hub().loop.iteration)
+def test_short_pieces_share_a_turn(pieces):
+    pieces("a", 10, piece_s=MAX_TURN_S / 5)
 
-    assert 1 == len(turns)
+    turns = [turn for turn, _ in pieces.done]
+    assert [5, 5] == [turns.count(turn) for turn in sorted({*turns})]
 
 
 def test_timers_and_sockets_are_served_between_two_pieces(pieces):

@@ -11,6 +11,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import kafkasse
+from kafkasse.errors import CommandError
 from kafkasse.pipelines import dead_letters, written
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import FILE, Manifest, State, plain_settings
@@ -52,6 +53,33 @@ def remove_unfinished(spark: SparkSession, checkpoint: str) -> None:
         for name in files.names(f"{checkpoint}/{directory}"):
             if name.endswith(".tmp"):
                 files.delete(f"{checkpoint}/{directory}/{name}")
+
+
+def check_logs(spark: SparkSession, checkpoint: str) -> None:
+    """Check the files that Spark reads first. A power failure can damage them.
+
+    Raises:
+        CommandError: a file is damaged.
+    """
+    files = Files(spark)
+    for directory in ("offsets", "commits"):
+        batches = sorted(int(name) for name in files.names(f"{checkpoint}/{directory}") if name.isdecimal())
+        for batch in batches[-2:]:
+            path = f"{checkpoint}/{directory}/{batch}"
+            if not _is_complete(files.read(path) or ""):
+                raise CommandError(
+                    f"the file {path} is damaged; restore the checkpoint from a copy, or use another --checkpoint, which "
+                    "writes all results again, from the oldest to the newest"
+                )
+
+
+def _is_complete(text: str) -> bool:
+    """Return whether a text is that of a file in one of Spark's logs: a version, and lines of JSON."""
+    version, *lines = text.splitlines() or [""]
+    try:
+        return version.startswith("v") and bool([json.loads(line) for line in lines if line != "-"])
+    except ValueError:
+        return False
 
 
 def open_manifest(

@@ -12,7 +12,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 
 FILE = "kafkasse.json"  # in the directory of the checkpoint
 FIELDS, SELECT = "fields", "select"  # settings of a query to which entries can be added
-State = dict[str, dict[str, dict[str, str]]]  # {"1": {"fields": {"item.price": "double"}}}, numbered by operator
+State = dict[str, dict[str, Any]]  # {"1": {"fields": {"item.price": "double"}, "n": 3}}, numbered by operator
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Manifest:
         created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
         kafkasse: the version of kafkasse.
         spark: the version of Spark.
-        state: the fields in the state of each operator, or None if the checkpoint has not been used yet.
+        state: the fields in the state of each operator, and its settings; None if the checkpoint has not been used yet.
     """
 
     pipeline: str
@@ -62,7 +62,14 @@ class Manifest:
     def changes(self, pipeline: Pipeline, state: State) -> list[str]:
         """Return the differences because of which a pipeline cannot continue with the checkpoint."""
         found = [*differences(self.settings, plain_settings(pipeline))]
-        return [*found, *differences(self.state, state, "state")] if self.state is not None else found
+        if self.state is None:
+            return found
+        # An older version of kafkasse has not recorded all settings.
+        known = {
+            number: {name: each[name] for name in each if name in self.state.get(number, each)}
+            for number, each in state.items()
+        }
+        return [*found, *differences(self.state, known, "state")]
 
     def check(self, pipeline: Pipeline, state: State, checkpoint: str) -> None:
         """Check that a pipeline can continue with the checkpoint.

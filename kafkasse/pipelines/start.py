@@ -38,12 +38,14 @@ def started(
             holds the lease.
 
     Raises:
-        CommandError: the pipeline cannot continue with the checkpoint, another run uses it, a newer checkpoint has written
-            to a sink, or the topic for dead letters cannot be created.
+        CommandError: the checkpoint does not fit the pipeline, it is damaged, another run uses it, a newer checkpoint has
+            written to a sink, or the topic for dead letters cannot be created.
         Unavailable: Kafka or the file system of the checkpoint does not respond.
     """
     with nullcontext() if staging else lease.exclusive(Files(spark), checkpoint):
         try:
+            for each in (checkpoint, dead_letters.checkpoint_of(checkpoint)):
+                checkpoints.check_logs(spark, each)
             skipped = checkpoints.skipped(spark, checkpoint)
             records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging, skipped)
         except Py4JJavaError as error:

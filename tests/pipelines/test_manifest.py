@@ -102,6 +102,16 @@ def test_a_state_without_a_field_or_with_another_type_is_rejected(field: str, di
         written.check(pipeline(), {"1": {"fields": {field: "string"}}}, CHECKPOINT)
 
 
+@pytest.mark.parametrize(("before", "differs"), [({"n": 3}, True), ({"n": 2}, False), ({}, False)])
+def test_another_number_of_ranks_is_rejected(before: dict[str, int], differs: bool) -> None:
+    """A group that receives no row would keep its old results. Older manifests do not contain the number."""
+    written = replace(manifest(pipeline()), state={"1": {"fields": {}, **before}})
+
+    found = written.changes(pipeline(), {"1": {"fields": {}, "n": 2}})
+
+    assert (["state.1.n was 3 and is 2 now"] if differs else []) == found
+
+
 def test_another_schema_of_the_state_is_rejected() -> None:
     """Spark compares the schemas of its own aggregates, and its error names no solution."""
     error = failures.explain("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema", committed=False)

@@ -179,6 +179,14 @@ def with_rank_text() -> Column:
     return F.col("item").withField("text", F.col("rank").cast("string"))
 
 
+def test_the_manifest_contains_the_number_of_ranks(spark: SparkSession) -> None:
+    """A run with another number rejects the checkpoint: groups that receive no row would keep their old results."""
+    with engines.recording("microbatch") as state:
+        ranked(frame(spark, [Edit("k0", "north", 5)]), n=3, engine="jvm")
+
+    assert [3] == [each["n"] for each in state.values() if "n" in each]
+
+
 def test_after_a_restart_in_micro_batches_nothing_is_repeated(spark: SparkSession, tmp_path: Path) -> None:
     """Spark repeats exactly the batch that was not committed, so its results have the same versions."""
 

@@ -87,6 +87,23 @@ def test_an_older_checkpoint_does_not_start(spark: SparkSession, topics: Topics,
         pass
 
 
+@pytest.mark.parametrize("file", ["offsets/0", "commits/0", "dead-letters/offsets/0"])
+def test_a_damaged_checkpoint_does_not_start(spark: SparkSession, topics: Topics, tmp_path: Path, file: str) -> None:
+    """The error names the file, and what to do."""
+    pipeline = Pipeline("numbered", topics.source, numbered, topics.sink)
+    damaged = Path(checkpoint_path(spark, pipeline, topics.kafka, str(tmp_path))) / file
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text('v1\n{"batchWaterma')
+
+    with (
+        pytest.raises(
+            CommandError, match=f"the file {damaged} is damaged; restore the checkpoint from a copy, or use ano"
+        ),
+        running_query(spark, pipeline, topics.kafka, str(tmp_path)),
+    ):
+        pass
+
+
 def test_a_changed_query_does_not_start_with_the_old_checkpoint(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ _mode: ContextVar[Mode] = ContextVar("mode", default="realtime")
 
 @contextmanager
 def recording(mode: Mode) -> Iterator[State]:
-    """Record the fields in the state of each operator that is added to a query in the block.
+    """Record the fields in the state of each operator that is added to a query in the block, and its settings.
 
     Args:
         mode: the mode in which the query will run.
@@ -101,7 +101,13 @@ def latest_per_key(rows: DataFrame, engine: Engine | None) -> DataFrame:
 
 
 def ranked(moves: DataFrame, n: int, engine: Engine | None) -> DataFrame:
-    """Run stage 2: changes of a group's members become the top n of the group. The items are JSON text."""
+    """Run stage 2: changes of a group's members become the top n of the group. The items are JSON text.
+
+    Stage 1 must be the operator that was added last, because `n` is recorded with its fields.
+    """
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded[str(len(recorded))]["n"] = n
     if _engine(moves, engine) == "jvm":
         repeating_batches = REPEATING_BATCHES[_mode.get()]
         types = [schemas.ORDER_KEY, schemas.MEMBER, schemas.GROUP_STATE]
