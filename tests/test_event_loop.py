@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import gevent
 import pytest
 
-from kafkasse import event_loop
-from kafkasse.event_loop import MAX_TURN_S, take_turn
+from kafkasse.event_loop import take_turn
+from tests.support.turns import TurnClock
 
 
 @pytest.fixture
@@ -17,16 +15,14 @@ def pieces(monkeypatch):
 
     A piece takes longer than MAX_TURN_S, and nothing else takes any time.
     """
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(event_loop, "_turns", None)
-    monkeypatch.setattr(event_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    clock = TurnClock(monkeypatch)
     done: list[tuple[int, str]] = []
 
-    def compute(name: str, count: int, urgent: bool = False, piece_s: float = 2 * MAX_TURN_S) -> None:
+    def compute(name: str, count: int, urgent: bool = False, turns: float = 2.0) -> None:
         for _ in range(count):
             take_turn(urgent)
             done.append((gevent.get_hub().loop.iteration, name))
-            clock.now += piece_s
+            clock.compute(turns)
 
     compute.done = done  # type: ignore[attr-defined]
     return compute
@@ -56,7 +52,7 @@ def test_an_urgent_greenlet_is_next(pieces):
 
 
 def test_short_pieces_share_a_turn(pieces):
-    pieces("a", 10, piece_s=MAX_TURN_S / 5)
+    pieces("a", 10, turns=0.2)
 
     turns = [turn for turn, _ in pieces.done]
     assert [5, 5] == [turns.count(turn) for turn in sorted({*turns})]

@@ -17,11 +17,11 @@ import gevent
 import pytest
 from gunicorn.workers.ggevent import GeventWorker
 
-from kafkasse import event_loop
 from kafkasse.server.worker import Worker
 from kafkasse.web.throttle import BURST
 from tests.support.client import READ_TIMEOUT_S, Client, fetch
 from tests.support.server import Server
+from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
 
 APP = "tests.support.apps:in_memory()"
@@ -55,14 +55,12 @@ def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Otherwise a lookup in Kafka, which needs several turns, would wait for the requests of thousands of clients."""
-    monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
+    clock = TurnClock(monkeypatch)
     turns: list[int] = []
 
     def parse(*_: object) -> None:
         turns.append(gevent.get_hub().loop.iteration)
-        until = time.process_time() + 0.002
-        while time.process_time() < until:
-            pass
+        clock.compute()
 
     monkeypatch.setattr(GeventWorker, method, parse)
     worker = Worker.__new__(Worker)

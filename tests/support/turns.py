@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import gevent
+import pytest
 
+from kafkasse import event_loop
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader
 from kafkasse.feed.tail import Tail
@@ -59,3 +61,20 @@ def most_lines_in_a_piece(call: Callable[[], object]) -> int:
 def numbers(reader: Reader) -> list[int]:
     """Return the member `n` of each record that the reader returns now."""
     return numbers_in(b"".join(iter(lambda: reader.read(0), b"")))
+
+
+class TurnClock:
+    """The clock of kafkasse.event_loop in a test. Only pieces of computation take time.
+
+    Attributes:
+        now: in seconds.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(event_loop, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(event_loop, "_turns", None)
+
+    def compute(self, turns: float = 2.0) -> None:
+        """Compute a piece that takes as long as so many turns of the event loop."""
+        self.now += turns * event_loop.MAX_TURN_S

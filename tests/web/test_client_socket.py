@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import socket
-import time
 import weakref
 from collections.abc import Iterator
 from unittest import mock
@@ -15,7 +14,6 @@ import pytest
 from gevent import socket as gevent_socket
 from gevent.event import Event
 
-from kafkasse import event_loop
 from kafkasse.config import Config
 from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds
@@ -28,6 +26,7 @@ from kafkasse.sse import Parser
 from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.support.sse import without_positions
+from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
 from tests.web.served import chunked, unchunked
 
@@ -138,16 +137,14 @@ def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then, its request takes memory. A thousand clients may connect at once."""
-    monkeypatch.setattr(event_loop, "MAX_TURN_S", 0.001)
+    clock = TurnClock(monkeypatch)
     feeds, encoder = Feeds(log, Config().feed, lambda tail: None), Encoder()
     peers = [Peer(feeds, log, encoder)]  # creates the feed
     finished: list[int] = []
 
     def compute(number: int) -> None:
         take_turn()
-        until = time.process_time() + 0.002
-        while time.process_time() < until:
-            pass
+        clock.compute()
         finished.append(number)
 
     others = [gevent.spawn(compute, number) for number in range(20)]
