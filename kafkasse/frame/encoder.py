@@ -78,7 +78,8 @@ class Encoder:
         format: a name from FORMATS.
         wire: the wire format; Server-Sent Events by default.
         decoder: returns a record's value in JSON types, for values that are not JSON. The format then contains JSON. If it
-            raises DeserializationError, the record is skipped.
+            raises DeserializationError, the record is skipped. If it has a method `prepare`, that method first receives the
+            records of each piece.
         filter: decides which records are sent.
         dimensions: decides which clients receive a record. A record without a value in a dimension is not sent.
         projection: removes members from the value.
@@ -107,6 +108,7 @@ class Encoder:
     ) -> None:
         self.wire = wire or ServerSentEvents()
         self._decoder = decoder
+        self._prepare: Callable[[Sequence[Record]], None] | None = getattr(decoder, "prepare", None)
         self._filter = filter
         self.dimensions = dimensions or None
         self._projection = projection
@@ -171,6 +173,8 @@ class Encoder:
             FilterError, RegistryUnavailable, DecoderPending: see encode(). The error concerns the first record of the
                 piece, and `ids` is unchanged. If it concerns a later record, the piece ends before that record.
         """
+        if self._prepare is not None:
+            self._prepare(batch.records[start : start + MAX_PIECE_RECORDS])
         id_template = ids.split_at_offset(batch.partition, batch.leader_epoch)
         piece = (
             self._encode_with_template(batch, start, id_template, selector)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from kafkasse.event_loop import take_turn
+from kafkasse.frame import DeserializationError
 from kafkasse.frame.record_view import RecordView
+from kafkasse.log import Record
 from kafkasse.registry.lookup import SchemaRegistry
 from kafkasse.registry.wire_format import split
 
@@ -23,6 +27,14 @@ class Decoder:
     def __init__(self, registry: SchemaRegistry, validate: bool) -> None:
         self._registry = registry
         self._validate = validate
+
+    def prepare(self, records: Iterable[Record]) -> None:
+        """Start to look up the schemas of the next records, if there have been unknown IDs: each of them needs a request."""
+        if not self._registry.has_unknown_ids:
+            return
+        for record in records:
+            with suppress(DeserializationError):
+                self._registry.prepare([split(record)[0]])
 
     def __call__(self, view: RecordView) -> Any:
         """Return the value of a record.

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import gevent
@@ -29,6 +29,7 @@ from kafkasse.registry.wire_format import SchemaId
 
 MAX_SCHEMAS = 500  # in the cache, with the IDs that are unknown
 MAX_REQUESTS = 4  # at the same time
+MAX_RUNNING = 100  # lookups that prepare() adds to
 MAX_REFERENCES = 100  # of one schema, directly or through other schemas
 MAX_WAIT_S = 1.0  # of one call of SchemaRegistry.schema()
 FIRST_BACKOFF_S = 0.2
@@ -38,7 +39,7 @@ UNAVAILABLE_FOR_S = 1.0
 MISCONFIGURED_FOR_S = 10.0  # so that a wrong password does not lock the account
 LOG_INTERVAL_S = 10.0
 # A registry's replica may not know a new schema yet, so an unknown ID is tried again. A producer that writes many unknown
-# IDs must not delay the stream for each of them.
+# IDs must not delay the stream for each of them: for this time, the others are tried once, and several at once.
 UNKNOWN_ATTEMPTS = 4
 UNKNOWN_INTERVAL_S = 10.0
 
@@ -112,8 +113,20 @@ class SchemaRegistry:
         self._logger = logger
         self._lookups: OrderedDict[SchemaId, _Lookup] = OrderedDict()
         self._requests = BoundedSemaphore(MAX_REQUESTS)
+        self._running = 0
         self._log_at = 0.0
         self._retry_unknown_at = 0.0
+
+    @property
+    def has_unknown_ids(self) -> bool:
+        """Whether an unknown ID was found in the last UNKNOWN_INTERVAL_S seconds."""
+        return time.monotonic() < self._retry_unknown_at
+
+    def prepare(self, schema_ids: Iterable[SchemaId]) -> None:
+        """Start to look up schemas that will be needed soon. Does not wait."""
+        for schema_id in schema_ids:
+            if schema_id not in self._lookups and self._running < MAX_RUNNING:
+                self._start(schema_id)
 
     def schema(self, schema_id: SchemaId) -> Schema:
         """Return a schema. Waits for at most MAX_WAIT_S.
@@ -155,6 +168,7 @@ class SchemaRegistry:
         lookup = self._lookups[schema_id] = _Lookup()
         while len(self._lookups) > MAX_SCHEMAS:
             self._lookups.popitem(last=False)
+        self._running += 1
         gevent.spawn(self._run, schema_id, lookup)
         return lookup
 
@@ -175,13 +189,14 @@ class SchemaRegistry:
             self._logger.exception("The lookup of the schema %s failed unexpectedly.", schema_id)
             lookup.fail(RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S)
         finally:
+            self._running -= 1
             lookup.done.set()
 
     def _find(self, schema_id: SchemaId) -> Schema:
         """Look up a schema, with retries."""
         deadline = time.monotonic() + self._max_wait_s
         backoff_s = FIRST_BACKOFF_S / 2
-        unknown_attempts_left = self._unknown_attempts()
+        attempts = 0
         while True:
             try:
                 with self._requests:
@@ -191,16 +206,13 @@ class SchemaRegistry:
                 if time.monotonic() >= deadline:
                     raise
             except NotFound:
-                unknown_attempts_left -= 1
-                if not unknown_attempts_left:
+                attempts += 1
+                if attempts == UNKNOWN_ATTEMPTS or self.has_unknown_ids:
                     self._retry_unknown_at = time.monotonic() + UNKNOWN_INTERVAL_S
                     raise
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             gevent.sleep(min(backoff_s * jitter, max(0.0, deadline - time.monotonic())))
-
-    def _unknown_attempts(self) -> int:
-        return UNKNOWN_ATTEMPTS if time.monotonic() >= self._retry_unknown_at else 1
 
     def _compile(self, name: SchemaId | str, load: Callable[[str], RegisteredSchema]) -> Schema:
         """Return a schema with those to which it refers. `load` requests it in a format of the registry."""

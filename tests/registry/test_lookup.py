@@ -15,11 +15,15 @@ import responses
 
 from kafkasse.config.settings import SchemaRegistrySettings
 from kafkasse.errors import RegistryUnavailable
-from kafkasse.frame import DecoderPending, DeserializationError
+from kafkasse.frame import DecoderPending, DeserializationError, Encoder
+from kafkasse.log import Batch, Partition
+from kafkasse.memory_log import MemoryRecord
+from kafkasse.position import IdType, IdWriter
 from kafkasse.registry import client, lookup
 from kafkasse.registry.client import RegistryClient
+from kafkasse.registry.decoder import Decoder
 from kafkasse.registry.lookup import SchemaRegistry
-from tests.support.registry import Registry, proto_file
+from tests.support.registry import Registry, framed, proto_file
 
 URL = "http://registry.example/api"
 FOUND = {"schema": '"long"'}
@@ -154,6 +158,32 @@ def test_many_unknown_ids_are_not_retried(server: Registry, registry: SchemaRegi
             registry.schema(schema_id)
 
     assert lookup.UNKNOWN_ATTEMPTS + 19 == len(server.requests)
+
+
+def test_many_unknown_ids_are_looked_up_several_at_a_time(server: Registry, registry: SchemaRegistry) -> None:
+    """They delay the next record as little as possible. The records of a piece are known in advance."""
+    active: list[int] = []
+    most = 0
+
+    def fail() -> None:
+        nonlocal most
+        active.append(1)
+        most = max(most, len(active))
+        gevent.sleep(0.01)
+        active.pop()
+
+    server.failure = fail
+    encoder = Encoder(decoder=Decoder(registry, validate=False))
+    partition = Partition("t", 0)
+    batch = Batch(partition, [MemoryRecord(n, 0, None, framed(n + 5, b"")) for n in range(100)], 100)
+    ids = IdWriter({partition: 0}, {"t": ""}, id_type=IdType.OFFSET, compact=False)
+
+    end = 0
+    while end < 100:
+        end = encoder.encode_piece(batch, end, ids).end
+
+    assert lookup.MAX_REQUESTS == most
+    assert lookup.UNKNOWN_ATTEMPTS + 99 == len(server.requests)
 
 
 def test_an_unknown_id_is_looked_up_again_later(
