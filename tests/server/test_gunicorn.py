@@ -1,0 +1,120 @@
+"""What platforms and operators do with gunicorn: signals, a worker that hangs, and addresses other than IPv4."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.support.client import Client, fetch, numbers
+from tests.support.server import KILLED, Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
+
+TICKING = "tests.support.apps:ticking()"
+
+
+def ends_with_a_retry_time(stream: Client) -> bool:
+    """Read the stream to its end. Return whether it tells the client when to reconnect."""
+    stream.rest()
+    return b"retry: " in stream.body[-600:]
+
+
+def test_workers_are_added_and_removed() -> None:
+    """SIGTTIN adds a worker, and all streams continue. SIGTTOU ends the oldest worker, whose clients reconnect."""
+    with Server(TICKING) as server, Client(server.port, "/t").ready() as stream:
+        first = server.worker
+        os.kill(server.pid, signal.SIGTTIN)
+        wait_until(lambda: len(server.workers()) == 2)
+        before, *_ = numbers(stream.events(1))
+        assert list(range(before + 1, before + 51)) == numbers(stream.events(50))
+
+        os.kill(server.pid, signal.SIGTTOU)
+
+        assert ends_with_a_retry_time(stream)
+        wait_until(lambda: len(server.workers()) == 1)
+        assert first not in server.workers()
+        with Client(server.port, "/t").ready() as again:
+            assert again.events(1)
+
+
+def test_logs_can_be_rotated(tmp_path: Path) -> None:
+    """After SIGUSR1, the server writes to a new file. No stream ends."""
+    log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
+    with Server(TICKING, KAFKASSE_ACCESS_LOG=str(log)) as server, Client(server.port, "/t").ready() as stream:
+        fetch(server.port, "/-/health?n=1")
+        wait_until(lambda: "n=1" in log.read_text())
+        log.rename(rotated)
+
+        os.kill(server.pid, signal.SIGUSR1)
+        wait_until(log.exists)
+        fetch(server.port, "/-/health?n=2")
+
+        wait_until(lambda: "n=2" in log.read_text() + rotated.read_text())
+        stream.events(1)
+        before, *_ = numbers(stream.events(1))
+        assert [before + 1] == numbers(stream.events(1))
+
+
+def test_a_worker_that_hangs_is_replaced() -> None:
+    """gunicorn kills it after its timeout. Its clients lose their connections, and reconnect to the next worker."""
+    with Server(TICKING, GUNICORN_CMD_ARGS="--timeout 2") as server, Client(server.port, "/t").ready() as stream:
+        server.expect("WORKER TIMEOUT", KILLED)
+        first = server.worker
+
+        os.kill(first, signal.SIGSTOP)  # as a hook that blocks the event loop
+        wait_until(lambda: server.workers() not in ([first], []))
+
+        with pytest.raises((HTTPException, OSError)):
+            stream.rest()
+        with Client(server.port, "/t").ready() as again:
+            assert again.events(1)
+
+
+class OverSocket(HTTPConnection):
+    """A connection over a Unix socket."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.host)
+
+
+def only_client(connect: Callable[[], HTTPConnection], **headers: str) -> Any:
+    """Open a stream. Return its address according to the list of streams."""
+    stream, operator = connect(), connect()
+    try:
+        stream.request("GET", "/t", headers=headers)
+        response = stream.getresponse()
+        response.read(1)
+        operator.request("GET", "/-/streams")
+        [listed] = json.loads(operator.getresponse().read())["streams"]
+    finally:
+        stream.close()
+        operator.close()
+    assert (200, "text/event-stream") == (response.status, response.headers.get_content_type())
+    return listed["client"]
+
+
+def test_serves_ipv6() -> None:
+    """The address of a client is that of IPv6."""
+    with Server(TICKING, KAFKASSE_BIND="[::1]:0") as server:
+        assert "::1" == only_client(lambda: HTTPConnection("::1", server.port, timeout=60))
+
+
+@pytest.mark.parametrize("trusted", ["1", "127.0.0.0/8"])
+def test_serves_a_unix_socket(trusted: str) -> None:
+    """A proxy on the same machine connects without an address. It is trusted, because only local processes can connect."""
+    with TemporaryDirectory() as folder:  # the path of a Unix socket must be short
+        path = f"{folder}/socket"
+        options = f"--bind 127.0.0.1:0 --bind unix:{path}"
+        with Server(TICKING, GUNICORN_CMD_ARGS=options, KAFKASSE_TRUSTED_PROXIES=trusted):
+            assert "192.0.2.7" == only_client(lambda: OverSocket(path), **{"X-Forwarded-For": "192.0.2.7"})
