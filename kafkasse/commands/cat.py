@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -200,14 +200,19 @@ class Positions:
             self.save()
 
     def save(self) -> None:
-        """Replace the file atomically: after an interruption, it contains the old or the new positions."""
+        """Replace the file atomically: after an interruption or a power failure, it has the old or the new positions."""
         if not self.file:
             return
         new = self.file.with_name(f"{self.file.name}.new")
         try:
-            new.write_text(json.dumps(self._stored | self.ids, indent=2))
+            with new.open("w") as out:
+                out.write(json.dumps(self._stored | self.ids, indent=2))
+                out.flush()
+                os.fsync(out.fileno())
             new.replace(self.file)
         except OSError as error:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
             raise CommandError(f"the position file {self.file} cannot be written: {error.strerror}") from None
         self._saved_at_s = time.monotonic()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from kafkasse.commands.cat import Positions
+from kafkasse.errors import CommandError
 from tests.commands.cat import (
     ID,
     RETRY_SOON,
@@ -185,6 +188,24 @@ def test_a_position_file_keeps_the_positions_of_other_streams(serve: Callable[..
 
     assert 1 == done.returncode
     assert {"http://other/": "9", server.url: ID % 1} == json.loads(file.read_text())
+
+
+def test_a_full_disk_does_not_damage_the_position_file(tmp_path: Path) -> None:
+    """The error names the file, which keeps the old positions. A partial file does not stay on the disk."""
+    file = tmp_path / "position.json"
+    file.write_text('{"http://a": "1"}')
+    positions = Positions(file, {"http://a": None})
+    positions.ids["http://a"] = "2"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # a longer file fails, as on a full disk
+    try:
+        with pytest.raises(CommandError, match=re.escape(f"the position file {file} cannot be written: ")):
+            positions.save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert [file] == [*tmp_path.iterdir()]
+    assert {"http://a": "1"} == json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "not JSON"])

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.certificates import Authority
 from tests.support.client import Client, fetch, numbers
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
@@ -78,6 +80,31 @@ def test_a_worker_that_hangs_is_replaced() -> None:
             stream.rest()
         with Client(server.port, "/t").ready() as again:
             assert again.events(1)
+
+
+def test_a_new_certificate_is_used_after_a_reload(tmp_path: Path) -> None:
+    """gunicorn serves HTTPS. After SIGHUP, it reads the files of the certificate again."""
+    authority, certificate, key = Authority(), tmp_path / "certificate.pem", tmp_path / "key.pem"
+
+    def issue() -> str:
+        issued, private = authority.issue("a")
+        certificate.write_text(issued)
+        key.write_text(private)
+        return issued
+
+    def served() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", server.port))
+
+    old = issue()
+    with Server(TICKING, GUNICORN_CMD_ARGS=f"--certfile {certificate} --keyfile {key}") as server:
+        assert old == served()
+        first = server.workers()
+        new = issue()
+
+        server.reload()
+        wait_until(lambda: len(server.workers()) == 1 and server.workers() != first)
+
+        wait_until(lambda: new == served())
 
 
 class OverSocket(HTTPConnection):
