@@ -444,7 +444,10 @@ def test_a_guard_that_returns_no_visitor_is_named_in_the_log(
 
 
 def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a server that iterates over the response, the chunk after the expiry time is the end of the stream."""
+    """Under a server that iterates over the response, the chunk after the expiry time is the end of the stream.
+
+    A jump of the wall clock does not end the stream.
+    """
     log = MemoryLog()
     log.create("t")
     for n in range(1000):
@@ -457,11 +460,14 @@ def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch
     response = app.test_client().get("/t?timestamp=0", buffered=False)
     chunks = iter(response.response)
     first = [next(chunks), next(chunks)]
+    monkeypatch.setattr(time, "time", lambda: expires_at + 60)  # the clock of the machine is set
+    after_a_jump = next(chunks)
 
     monkeypatch.setattr(time, "monotonic", lambda: now() + 3600)
     rest = list(chunks)
 
     assert b"data: {" in b"".join(first)
+    assert b"data: {" in after_a_jump
     assert (1, True) == (len(rest), rest[0].startswith(b"retry: "))
 
 
