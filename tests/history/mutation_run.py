@@ -5,9 +5,11 @@
 
 pytest starts once, because collecting the tests takes 10 s. A forked process replaces the code of functions that the tests
 have already imported. The only way to do so is the attribute `__code__`; tools such as mutmut change the files, and start
-pytest for each mutant. Results are appended to a file, and a run continues where an earlier one stopped. Survivors are not
-all defects: some changes make no difference. Only the bodies of functions are changed. Code that runs only during an import
-is reported as not executed.
+pytest for each mutant. Survivors are not all defects: some changes make no difference. Only the bodies of functions are
+changed. Code that runs only during an import is reported as not executed.
+
+Each run tries the same changes in the same order, with the same examples of Hypothesis. The exit code is 1 if the tests
+notice a smaller share of them than kill_rate.toml says, by more than the error of a sample of this size.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ import signal
 import sys
 import tempfile
 import time
+import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -36,6 +40,9 @@ from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutants.jsonl"
+KILL_RATE = Path(__file__).with_name("kill_rate.toml")
+SEED = 1
+ERRORS = 2  # a sample's rate may be lower by so many standard errors
 PARTS = ("kafkasse/feed", "kafkasse/kafka")
 TESTS = ("tests/feed", "tests/kafka", "tests/history/test_delivery.py", "tests/history/test_worlds.py")
 OPTIONS = ("-m", "not processes", "-p", "no:cacheprovider", "-p", "no:timeout", "-qq")
@@ -44,6 +51,7 @@ NICENESS = 15
 MAX_MEMORY = 4 * 1024**3
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 CRASHED, NOT_EXECUTED = "crashed the test run", "not executed by a fast test"
+NOTICED = {KILLED, TIMED_OUT}
 SLOW_S = 1.0  # slower tests run only for changes of their own module; those of the whole delivery always run
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -244,7 +252,9 @@ class Mutation:
         list(changes(tree))[mutant.number].apply()
         _replace_code(self._functions, mutant.module, tree)
         for item, following in zip(tests, [*tests[1:], None], strict=True):
-            signal.setitimer(signal.ITIMER_REAL, 5 + 5 * profiles[item.nodeid].seconds)  # SIGALRM ends the process
+            # SIGPROF or SIGALRM ends the process. On a busy machine, a test takes longer without using more of the CPU.
+            signal.setitimer(signal.ITIMER_PROF, 5 + 5 * profiles[item.nodeid].seconds)
+            signal.setitimer(signal.ITIMER_REAL, 20 + 20 * profiles[item.nodeid].seconds)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
                 os._exit(1)
@@ -261,7 +271,7 @@ class Mutation:
 
     def _wait(self) -> None:
         pid, status = os.wait()
-        results = {0: SURVIVED, 1: KILLED, -signal.SIGALRM: TIMED_OUT}
+        results = {0: SURVIVED, 1: KILLED, -signal.SIGALRM: TIMED_OUT, -signal.SIGPROF: TIMED_OUT}
         _append(self._running.pop(pid), results.get(os.waitstatus_to_exitcode(status), CRASHED))
 
 
@@ -288,10 +298,12 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=600, help="how long to try changes, after one run of all tests"
     )
+    parser.add_argument("--changes", type=int, help="try so many changes at most; their number decides the sample")
     parser.add_argument("--module", default="", help="only modules whose path contains this text")
-    parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
+    parser.add_argument("--seed", type=int, default=SEED, help="the seed of the order of the changes")
+    parser.add_argument("--resume", action="store_true", help="continue where the last run with this seed stopped")
     args = parser.parse_args()
-    if args.fresh:
+    if not args.resume:
         RESULTS.unlink(missing_ok=True)
     sources = _sources()
     every = [
@@ -300,9 +312,9 @@ def main() -> int:
         if args.module in module
         for number, change in enumerate(changes(ast.parse(source)))
     ]
+    random.Random(args.seed).shuffle(every)  # noqa: S311 - a short run is a sample of all modules, always the same one
     done = _results()
-    todo = [mutant for mutant in every if mutant[:4] not in done]
-    random.shuffle(todo)  # a short run is a sample of all modules
+    todo = [mutant for mutant in every[: args.changes] if mutant[:4] not in done]
     os.nice(NICENESS)
     with tempfile.TemporaryDirectory(prefix="kafkasse-mutants-") as directory:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = directory
@@ -310,8 +322,13 @@ def main() -> int:
         pytest.main([*OPTIONS, *TESTS], plugins=[mutation])
     for name in mutation.left_out:
         print(f"{name} was left out: it fails without a change")
-    _report(every)
-    return 0
+    results = _results()
+    _report(every, results)
+    if args.module:
+        print(f"--module: the rates are not compared with {KILL_RATE.name}")
+        return 0
+    too_low = [part for part, percent in _expected().items() if _is_too_low(part, percent, results)]
+    return 1 if too_low else 0
 
 
 def _results() -> dict[tuple[str, int, int, str], str]:
@@ -319,13 +336,32 @@ def _results() -> dict[tuple[str, int, int, str], str]:
     return {tuple(mutant): result for *mutant, result in lines}
 
 
-def _report(every: list[Mutant]) -> None:
-    results = _results()
-    tried = [(mutant, result) for mutant in every if (result := results.get(mutant[:4]))]
+def _report(every: Sequence[Mutant], results: dict[tuple[str, int, int, str], str]) -> None:
+    tried = [(mutant, result) for mutant in sorted(every) if (result := results.get(mutant[:4]))]
     for mutant, result in tried:
         if result != KILLED:
             print(f"{mutant.module}:{mutant.line}:{mutant.column}: {mutant.what} ({result})")
     print(f"{len(tried)} of {len(every)} changes tried: {dict(Counter(result for _, result in tried))}")
+
+
+def _expected() -> dict[str, float]:
+    return dict(tomllib.loads(KILL_RATE.read_text())["percent"])
+
+
+def _is_too_low(part: str, percent: float, results: dict[tuple[str, int, int, str], str]) -> bool:
+    """Print the rate of a part, and return whether it is lower than expected, by more than the error of the sample."""
+    of_part = [result in NOTICED for (module, *_), result in results.items() if Path(module).parent == Path(part)]
+    if not of_part:
+        print(f"{part}: no change tried")
+        return False
+    measured, share = 100 * sum(of_part) / len(of_part), percent / 100
+    error = ERRORS * 100 * sqrt(share * (1 - share) / len(of_part))
+    is_too_low = measured < percent - error
+    verdict = f"below the {percent}% in {KILL_RATE.name}" if is_too_low else f"expected {percent}%"
+    print(
+        f"{part}: the tests noticed {measured:.1f}% of {len(of_part)} changes, {verdict} (sampling error {error:.1f})"
+    )
+    return is_too_low
 
 
 if __name__ == "__main__":
