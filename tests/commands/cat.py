@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.client import parse_headers
@@ -20,10 +16,8 @@ from unittest import mock
 import gevent
 import pytest
 
-from kafkasse.commands import main
+from tests.commands.run import Done, Run
 
-TIMEOUT_S = 60  # for a whole run of the command, so that a hang becomes a failure
-RETRY_SOON = b"retry: 1\n\n"  # the default is a second
 ID = '[{"topic":"t","partition":0,"offset":%d}]'
 
 
@@ -88,17 +82,28 @@ class Server:
             connection.close()
 
 
+Serve = Callable[..., Server]
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
+def serve() -> Iterator[Serve]:
+    """Starts a server with these responses."""
     with contextlib.ExitStack() as servers:
-
-        def start(*responses: Response, tls: ssl.SSLContext | None = None) -> Server:
-            return servers.enter_context(contextlib.closing(Server(*responses, tls=tls)))
-
-        yield start
+        yield lambda *responses, **tls: servers.enter_context(contextlib.closing(Server(*responses, **tls)))
 
 
-def stream(body: bytes, end: str = "close") -> Response:
+@pytest.fixture
+def cat(run: Run) -> Run:
+    """Runs `kafkasse cat` in this process. It retries at once."""
+
+    def cat(*words: str, **variables: str) -> Done:
+        with mock.patch("kafkasse.event_source.time.sleep", side_effect=lambda _: gevent.sleep(0)):
+            return run("cat", *words, **variables)
+
+    return cat
+
+
+def stream(body: bytes = b"", end: str = "close") -> Response:
     return Response(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n" + body, end)
 
 
@@ -108,52 +113,11 @@ def chunked(*chunks: bytes, rest: bytes = b"0\r\n\r\n") -> Response:
     return Response(b"HTTP/1.1 200 OK\r\n" + headers + body + rest)
 
 
-def rejection(status: str, problem: object, *headers: str) -> Response:
+def rejection(status: int, problem: object, *headers: str) -> Response:
     body = json.dumps(problem)
-    head = [f"HTTP/1.1 {status}", "content-type: application/problem+json", f"content-length: {len(body)}", *headers]
+    head = [f"HTTP/1.1 {status} ", "content-type: application/problem+json", f"content-length: {len(body)}", *headers]
     return Response(("\r\n".join(head) + "\r\n\r\n" + body).encode())
 
 
 def event(number: int) -> bytes:
     return f"event: message\ndata: {number}\nid: {ID % (number + 1)}\n\n".encode()
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "kafkasse", "cat", *arguments]
-
-
-def environment(**more: str) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return inherited | more
-
-
-def run_cat(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command until it exits: in this process, which is faster, or with `variables` in a new one."""
-    if variables:
-        return subprocess.run(
-            command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**variables)
-        )
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-    with (
-        mock.patch("os.environ", environment()),
-        mock.patch("signal.signal"),  # the command would change the handlers of this process
-        mock.patch("urllib.request._opener", None),  # it remembers the proxies of an earlier environment
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        gevent.Timeout(TIMEOUT_S),
-    ):
-        code = main(["cat", *arguments])
-    out.seek(0)
-    return subprocess.CompletedProcess(arguments, code, out.read(), err.getvalue())
-
-
-@contextlib.contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.commands.cat import serve
+from tests.commands.cat import cat, serve
+from tests.commands.run import run
 from tests.pipelines.topics import topics
 
-__all__ = ["serve", "topics"]
+__all__ = ["cat", "run", "serve", "topics"]
