@@ -31,11 +31,11 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 HOST = "127.0.0.1"
-FETCH_TIMEOUT_S = 30.0
+FETCH_TIMEOUT_S = 120.0
 NO_LEADER = -1
 EARLIEST = -2
 UNKNOWN_TOPIC_OR_PARTITION = 3
-SESSION_ID = 77
+NO_SESSION, SESSION_ID = -1, 77
 TOPIC_ID = UUID(int=7)
 
 FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 1, 2, 3, 18, 23
@@ -105,31 +105,29 @@ class PendingFetch:
         self.topics = [topic.topic_id if request.API_VERSION >= 13 else topic.topic for topic in request.topics]
         self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
 
-    def respond(self, *partitions: PartitionData, topic: UUID = TOPIC_ID, session: int = 0, **rest: Any) -> None:
-        """Send a response with these partitions of one topic."""
-        name = topic if self.request.API_VERSION >= 13 else "t"
-        self.respond_with({name: partitions} if partitions else {}, session, **rest)
+    def respond(self, *partitions: PartitionData, **rest: Any) -> None:
+        """Send a response with these partitions of the topic t."""
+        name = TOPIC_ID if self.request.API_VERSION >= 13 else "t"
+        self.respond_with({name: partitions} if partitions else {}, **rest)
 
-    def respond_with(self, topics: Mapping[UUID | str, Sequence[PartitionData]], session: int = 0, **rest: Any) -> None:
+    def respond_with(self, topics: Mapping[UUID | str, Sequence[PartitionData]], **rest: Any) -> None:
         """Send a response with these partitions. The keys are the names or topic IDs, as in the request."""
-        responses = []
-        for topic, partitions in topics.items():
-            name = {"topic_id": topic} if self.request.API_VERSION >= 13 else {"topic": topic}
-            responses.append(TopicData(**name, partitions=list(partitions)))
-        rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
-        _send(self.sock, self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
+        self.sock.sendall(self._response(topics, **rest))
 
     def respond_in_parts(self, count: int, pause_s: float, *partitions: PartitionData) -> None:
         """Send a response in about this many parts, with a pause before each."""
-        response = FetchResponse(
-            version=0, session_id=0, responses=[TopicData(topic_id=TOPIC_ID, partitions=list(partitions))],
-            throttle_time_ms=0, error_code=0,
-        )  # fmt: skip
-        data = _encoded(self.request, response)
+        data = self._response({TOPIC_ID: partitions})
         size = len(data) // count + 1
         for start in range(0, len(data), size):
             gevent.sleep(pause_s)
             self.sock.sendall(data[start : start + size])
+
+    def _response(self, topics: Mapping[UUID | str, Sequence[PartitionData]], **rest: Any) -> bytes:
+        name = "topic_id" if self.request.API_VERSION >= 13 else "topic"
+        responses = [TopicData(**{name: topic}, partitions=list(each)) for topic, each in topics.items()]
+        session = 0 if self.request.session_epoch == NO_SESSION else SESSION_ID
+        rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
+        return _encoded(self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
 
     def disconnect(self) -> None:
         """Close the connection instead of responding."""
@@ -180,6 +178,18 @@ class FakeBroker:
         """Wait for the next Fetch request."""
         return self._fetches.get(timeout=FETCH_TIMEOUT_S)
 
+    def fetch_at(self, partition: int, offset: int) -> PendingFetch:
+        """Wait for a Fetch request of this partition at this offset. Respond to others without records."""
+        while (fetch := self.next_fetch()).offsets.get(partition) != offset:
+            fetch.respond()
+        return fetch
+
+    def respond(self, *partitions: PartitionData, **rest: Any) -> PendingFetch:
+        """Respond to the next Fetch request, and return the request."""
+        fetch = self.next_fetch()
+        fetch.respond(*partitions, **rest)
+        return fetch
+
     @property
     def pending_fetches(self) -> int:
         """The number of Fetch requests that no test has taken."""
@@ -213,7 +223,7 @@ class FakeBroker:
                     self.connections.append(sock)
                 self._fetches.put(PendingFetch(sock, request))
             elif key not in self.silent:
-                _send(sock, request, self._cluster.respond(key, request))
+                sock.sendall(_encoded(request, self._cluster.respond(key, request)))
                 self._cluster.on_request.get(key, lambda: None)()
 
 
@@ -322,10 +332,6 @@ class FakeCluster:
             ]  # fmt: skip
             topics.append(response_class(topic=requested.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(version=0, throttle_time_ms=0, topics=topics)
-
-
-def _send(sock: socket.socket, request: Any, response: Any) -> None:
-    sock.sendall(_encoded(request, response))
 
 
 def _encoded(request: Any, response: Any) -> bytes:

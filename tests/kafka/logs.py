@@ -12,6 +12,7 @@ from kafkasse.errors import KafkasseError
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, OffsetOutOfRange, Partition, PartitionsFailed
+from tests.kafka.fake_broker import FakeBroker, PartitionData
 from tests.support.kafka import Cluster, retry
 
 DEFAULTS: dict[str, Any] = {
@@ -81,6 +82,13 @@ def start_poll(cursor: KafkaCursor) -> gevent.Greenlet:
             return error
 
     return gevent.spawn(poll)
+
+
+def exchange(cursor: KafkaCursor, broker: FakeBroker, *partitions: PartitionData, **rest: Any) -> Any:
+    """Poll once, and respond with these partitions. Return what poll() returns or raises."""
+    poll = start_poll(cursor)
+    broker.respond(*partitions, **rest)
+    return poll.get()
 
 
 def offsets(batches: list[Batch], number: int = 0) -> list[int]:

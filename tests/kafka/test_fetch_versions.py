@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.errors import KafkasseError
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, VERSIONS
 from kafkasse.kafka.log import KafkaLog
@@ -17,17 +16,16 @@ from kafkasse.log import UNKNOWN_EPOCH, OffsetOutOfRange, Partition
 from tests.kafka.fake_broker import (
     FETCH,
     OFFSET_FOR_LEADER_EPOCH,
-    SESSION_ID,
     FakeBroker,
     FakeCluster,
     FakeTopic,
     batch,
     partition_data,
 )
-from tests.kafka.logs import KafkaWriter, at, offsets, open_log, start_poll, take, values
+from tests.kafka.logs import KafkaWriter, at, exchange, offsets, open_log, start_poll, take, values
 
 FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, FIRST_WITH_DIVERGENCE = 7, 9, 12
-OUT_OF_RANGE, NOT_LEADER, UNSUPPORTED_COMPRESSION_TYPE = 1, 6, 76
+OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 
 @pytest.fixture(params=VERSIONS)
@@ -38,13 +36,12 @@ def version(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def cluster(version: int) -> Iterator[FakeCluster]:
     """Brokers that support no Fetch version after `version`."""
-    running = FakeCluster(brokers=2)
-    running.versions[FETCH] = version
-    running.topics["t"] = FakeTopic([0, 0], epochs={0: 5, 1: 5})
-    if version < BY_TOPIC_ID:
-        running.topics["t"].id = UUID(int=0)
-    yield running
-    running.close()
+    with closing(FakeCluster(brokers=2)) as running:
+        running.versions[FETCH] = version
+        running.topics["t"] = FakeTopic([0, 0], epochs={0: 5, 1: 5})
+        if version < BY_TOPIC_ID:
+            running.topics["t"].id = UUID(int=0)
+        yield running
 
 
 @pytest.fixture
@@ -54,24 +51,23 @@ def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
         yield opened
 
 
-def session(version: int) -> dict[str, int]:
-    return {"session": SESSION_ID} if version >= FIRST_WITH_SESSIONS else {}
-
-
 def read_two_records(broker: FakeBroker, cursor: KafkaCursor) -> list[int]:
     """Read two records of epoch 5, and return their offsets."""
-    poll = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(0, batch(0, b"a", b"b", epoch=5)))
-    return offsets(poll.get())
+    return offsets(exchange(cursor, broker, partition_data(0, batch(0, b"a", b"b", epoch=5))))
 
 
-def poll_truncated(broker: FakeBroker, cursor: KafkaCursor, version: int) -> object:
-    """Poll while epoch 3 ends at offset 90, and return the error. Before version 12, a response cannot report it."""
+def poll_truncated(broker: FakeBroker, cursor: KafkaCursor, version: int) -> OffsetOutOfRange:
+    """Poll at offset 100 of epoch 4 while epoch 3 ends at offset 90, and return the error.
+
+    Before version 12, a lookup of the epoch replaces the report in the response.
+    """
     poll = start_poll(cursor)
     if version >= FIRST_WITH_DIVERGENCE:
-        broker.next_fetch().respond(partition_data(0, diverging=(3, 90)))
+        fetch = broker.respond(partition_data(0, diverging=(3, 90)))
+        assert 4 == fetch.partitions[0].last_fetched_epoch
     error = poll.get()
     cursor.close()
+    assert isinstance(error, OffsetOutOfRange)
     return error
 
 
@@ -86,12 +82,10 @@ def test_tails_a_partition(cluster: FakeCluster, log: KafkaLog, version: int) ->
     """Before version 7 there are no sessions, so each request contains all partitions. Before 9 there are no epochs."""
     broker, cursor = cluster.brokers[0], log.cursor({at(0): 0, at(1): 0}, tail=True)
     poll = start_poll(cursor)
-    first = broker.next_fetch()
-    first.respond(partition_data(0, batch(0, b"a")), partition_data(1), **session(version))
+    first = broker.respond(partition_data(0, batch(0, b"a")), partition_data(1))
     found = poll.get()
     poll = start_poll(cursor)
-    second = broker.next_fetch()
-    second.respond(partition_data(0, batch(1, b"b")), **session(version))
+    second = broker.respond(partition_data(0, batch(1, b"b")))
     found += poll.get()
     cursor.close()
 
@@ -102,62 +96,47 @@ def test_tails_a_partition(cluster: FakeCluster, log: KafkaLog, version: int) ->
         assert 5 == first.partitions[0].current_leader_epoch
 
 
-def test_reports_a_log_that_was_truncated_before_the_first_fetch(
-    cluster: FakeCluster, log: KafkaLog, version: int
-) -> None:
-    """Before version 12, a lookup of the epoch replaces the report in the response."""
+@pytest.mark.parametrize("has_read", [False, True], ids=["before the first fetch", "after a seek"])
+def test_reports_a_truncated_log(cluster: FakeCluster, log: KafkaLog, version: int, has_read: bool) -> None:
+    """The offset and its epoch come from a client, and the cursor has not read there."""
     cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
-    broker, cursor = cluster.brokers[0], log.cursor({at(0): 100}, epochs={at(0): 4})
+    broker = cluster.brokers[0]
+    if has_read:
+        cursor = log.cursor({at(0): 0})
+        read_two_records(broker, cursor)
+        cursor.seek({at(0): 100}, {at(0): 4})
+    else:
+        cursor = log.cursor({at(0): 100}, epochs={at(0): 4})
 
-    error = poll_truncated(broker, cursor, version)
-
-    assert isinstance(error, OffsetOutOfRange)
-    assert {at(0): (90, 3)} == error.diverged_at
+    assert {at(0): (90, 3)} == poll_truncated(broker, cursor, version).diverged_at
     assert (version < FIRST_WITH_DIVERGENCE) == bool(cluster.requests[OFFSET_FOR_LEADER_EPOCH])
+    assert 0 == broker.pending_fetches
 
 
 def test_reports_an_epoch_that_the_leader_does_not_know(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
     """The epoch of a client may be forged. The caller must continue without it."""
     cluster.topics["t"].epoch_ends = {0: (0, -1, -1)}
-    broker, cursor = cluster.brokers[0], log.cursor({at(0): 100}, epochs={at(0): 4})
-
-    poll = start_poll(cursor)
-    if version >= FIRST_WITH_DIVERGENCE:
-        broker.next_fetch().respond(partition_data(0, error=OUT_OF_RANGE))
-    error = poll.get()
-    cursor.close()
+    with closing(log.cursor({at(0): 100}, epochs={at(0): 4})) as cursor:
+        poll = start_poll(cursor)
+        if version >= FIRST_WITH_DIVERGENCE:
+            cluster.brokers[0].respond(partition_data(0, error=OUT_OF_RANGE))
+        error = poll.get()
 
     assert isinstance(error, OffsetOutOfRange)
     assert ((at(0),), {}) == (error.partitions, error.diverged_at)
-
-
-def test_reports_a_truncated_log_after_a_seek(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
-    """The offset and its epoch come from a client, and the cursor has not read there."""
-    cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
-    broker, cursor = cluster.brokers[0], log.cursor({at(0): 0})
-    read_two_records(broker, cursor)
-    cursor.seek({at(0): 100}, {at(0): 4})
-
-    error = poll_truncated(broker, cursor, version)
-
-    assert isinstance(error, OffsetOutOfRange)
-    assert {at(0): (90, 3)} == error.diverged_at
-    assert 0 == broker.pending_fetches
 
 
 def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
     """The new leader has fewer records of the last epoch than the cursor has read."""
     broker, other = cluster.brokers
     cluster.topics["t"].epoch_ends = {0: (0, 5, 1)}
-    cursor = log.cursor({at(0): 0})
-    read = read_two_records(broker, cursor)
-    poll = start_poll(cursor)
-    elect_other(cluster)
-    if version >= FIRST_WITH_DIVERGENCE:
-        other.next_fetch().respond(partition_data(0, diverging=(5, 1)))
-
-    error = poll.get()
-    cursor.close()
+    with closing(log.cursor({at(0): 0})) as cursor:
+        read = read_two_records(broker, cursor)
+        poll = start_poll(cursor)
+        elect_other(cluster)
+        if version >= FIRST_WITH_DIVERGENCE:
+            other.respond(partition_data(0, diverging=(5, 1)))
+        error = poll.get()
 
     assert [0, 1] == read
     assert isinstance(error, OffsetOutOfRange)
@@ -174,43 +153,26 @@ def test_compares_only_the_end_of_the_epoch_before_kafka_2_0(cluster: FakeCluste
     cluster.topics["t"].epoch_ends = {0: (0, -1, end)}
     with closing(open_log(cluster.bootstrap_servers)) as log:
         log.describe(["t"])
-        poll = start_poll(cursor := log.cursor({at(0): 100}, epochs={at(0): 4}))
-        if end == 100:
-            cluster.brokers[0].next_fetch().respond(partition_data(0, batch(100, b"a")))
-            assert [100] == offsets(poll.get())
-        else:
-            assert {at(0): (90, UNKNOWN_EPOCH)} == poll.get().diverged_at
-        cursor.close()
+        with closing(log.cursor({at(0): 100}, epochs={at(0): 4})) as cursor:
+            poll = start_poll(cursor)
+            if end == 100:
+                cluster.brokers[0].respond(partition_data(0, batch(100, b"a")))
+                assert [100] == offsets(poll.get())
+            else:
+                assert {at(0): (90, UNKNOWN_EPOCH)} == poll.get().diverged_at
 
 
 def test_continues_after_an_election_without_truncation(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
     """The log of the new leader contains all records that the cursor has read."""
     broker, other = cluster.brokers
     cluster.topics["t"].epoch_ends = {0: (0, 5, 2)}
-    cursor = log.cursor({at(0): 0})
-    read_two_records(broker, cursor)
-    poll = start_poll(cursor)
-    elect_other(cluster)
-    other.next_fetch().respond(partition_data(0, batch(2, b"c", epoch=6)))
+    with closing(log.cursor({at(0): 0})) as cursor:
+        read_two_records(broker, cursor)
+        poll = start_poll(cursor)
+        elect_other(cluster)
+        other.respond(partition_data(0, batch(2, b"c", epoch=6)))
 
-    assert [2] == offsets(poll.get())
-    cursor.close()
-
-
-def test_unsupported_compression_affects_only_its_partition(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
-    """Before version 10, a broker does not return records that are compressed with zstd. Retrying cannot help."""
-    broker, cursor = cluster.brokers[0], log.cursor({at(0): 0, at(1): 0}, tail=True)
-    poll = start_poll(cursor)
-    broker.next_fetch().respond(
-        partition_data(0, error=UNSUPPORTED_COMPRESSION_TYPE), partition_data(1), **session(version)
-    )
-    failed = poll.get()
-    poll = start_poll(cursor)
-    broker.next_fetch().respond(partition_data(1, batch(0, b"a")), **session(version))
-
-    assert {at(0): KafkasseError} == {each: type(error) for each, error in failed.errors.items()}
-    assert [0] == offsets(poll.get(), 1)
-    cursor.close()
+        assert [2] == offsets(poll.get())
 
 
 # A real broker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -10,8 +10,8 @@ import pytest
 from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
-from tests.kafka.fake_broker import SESSION_ID, FakeCluster, FakeTopic, batch, partition_data
-from tests.kafka.logs import at, offsets, open_log, start_poll
+from tests.kafka.fake_broker import FakeCluster, FakeTopic, PendingFetch, batch, partition_data
+from tests.kafka.logs import at, exchange, offsets, open_log, start_poll
 
 OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER = 1, 6
 LEADER, REPLICA = 0, 1
@@ -19,10 +19,9 @@ LEADER, REPLICA = 0, 1
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    running = FakeCluster(brokers=2)
-    running.topics["t"] = FakeTopic([LEADER])
-    yield running
-    running.close()
+    with closing(FakeCluster(brokers=2)) as running:
+        running.topics["t"] = FakeTopic([LEADER])
+        yield running
 
 
 @pytest.fixture
@@ -38,74 +37,62 @@ def cursor(log: KafkaLog) -> Iterator[KafkaCursor]:
         yield opened
 
 
-def redirect(cluster: FakeCluster) -> str:
+def redirect(cluster: FakeCluster, replica: int = REPLICA) -> str:
     """Let the leader name the replica, and return the rack in the request."""
-    fetch = cluster.brokers[LEADER].next_fetch()
-    fetch.respond(partition_data(0, replica=REPLICA), session=SESSION_ID)
-    return str(fetch.request.rack_id)
+    return str(cluster.brokers[LEADER].respond(partition_data(0, replica=replica)).request.rack_id)
 
 
 def test_reads_from_the_replica_that_the_leader_names(cluster: FakeCluster, cursor: KafkaCursor) -> None:
     """The request contains our rack. After the response, the cursor reads from the replica."""
+    leader, replica = cluster.brokers
     poll = start_poll(cursor)
     rack = redirect(cluster)
-    cluster.brokers[REPLICA].next_fetch().respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
-    read = offsets(poll.get())
-    poll = start_poll(cursor)
-    cluster.brokers[REPLICA].next_fetch().respond(partition_data(0, batch(1, b"b")), session=SESSION_ID)
+    replica.respond(partition_data(0, batch(0, b"a")))
 
     assert "zone-1" == rack
-    assert [0] == read
-    assert [1] == offsets(poll.get())
-    assert 0 == cluster.brokers[LEADER].pending_fetches
+    assert [0] == offsets(poll.get())
+    assert [1] == offsets(exchange(cursor, replica, partition_data(0, batch(1, b"b"))))
+    assert 0 == leader.pending_fetches
 
 
-@pytest.mark.parametrize("failure", ["out of range", "not a replica", "diverging", "disconnect"])
+FAILURES: dict[str, Callable[[PendingFetch], object]] = {
+    "out of range": lambda fetch: fetch.respond(partition_data(0, error=OUT_OF_RANGE)),
+    "not a replica": lambda fetch: fetch.respond(partition_data(0, error=NOT_LEADER_OR_FOLLOWER)),
+    "diverging": lambda fetch: fetch.respond(partition_data(0, diverging=(0, 0))),
+    "disconnect": PendingFetch.disconnect,
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
 def test_returns_to_the_leader_if_the_replica_fails(cluster: FakeCluster, cursor: KafkaCursor, failure: str) -> None:
     """The replica may lag behind, so the leader decides. Then requests contain no rack: the leader would name it again."""
+    leader, replica = cluster.brokers
     poll = start_poll(cursor)
     redirect(cluster)
-    fetch = cluster.brokers[REPLICA].next_fetch()
-    if failure == "disconnect":
-        fetch.disconnect()
-    else:
-        data = {
-            "out of range": partition_data(0, error=OUT_OF_RANGE),
-            "not a replica": partition_data(0, error=NOT_LEADER_OR_FOLLOWER),
-            "diverging": partition_data(0, diverging=(0, 0)),
-        }[failure]
-        fetch.respond(data, session=SESSION_ID)
-
-    again = cluster.brokers[LEADER].next_fetch()
-    again.respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
+    FAILURES[failure](replica.next_fetch())
+    again = leader.respond(partition_data(0, batch(0, b"a")))
 
     assert "" == again.request.rack_id
     assert [0] == offsets(poll.get())
-    assert 0 == cluster.brokers[REPLICA].pending_fetches
+    assert 0 == replica.pending_fetches
 
 
-def test_asks_the_leader_again_after_some_time(
-    cluster: FakeCluster, cursor: KafkaCursor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("replica", "max_age_s", "rack"), [(REPLICA, 0.0, "zone-1"), (9, 300.0, "")], ids=["old", "unknown"]
+)
+def test_asks_the_leader_again(
+    cluster: FakeCluster,
+    cursor: KafkaCursor,
+    monkeypatch: pytest.MonkeyPatch,
+    replica: int,
+    max_age_s: float,
+    rack: str,
 ) -> None:
-    """Another replica may be the nearest by then."""
-    monkeypatch.setattr(cursor_module, "MAX_REPLICA_AGE_S", 0.0)
+    """After some time, another replica may be the nearest. A broker that is not in our metadata yet is not used."""
+    monkeypatch.setattr(cursor_module, "MAX_REPLICA_AGE_S", max_age_s)
     poll = start_poll(cursor)
-    redirect(cluster)
+    redirect(cluster, replica)
+    again = cluster.brokers[LEADER].respond(partition_data(0, batch(0, b"a")))
 
-    again = cluster.brokers[LEADER].next_fetch()
-    again.respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
-
-    assert "zone-1" == again.request.rack_id
-    assert [0] == offsets(poll.get())
-
-
-def test_stays_at_the_leader_if_the_replica_is_unknown(cluster: FakeCluster, cursor: KafkaCursor) -> None:
-    """The leader may name a broker that is not in our metadata yet."""
-    poll = start_poll(cursor)
-    cluster.brokers[LEADER].next_fetch().respond(partition_data(0, replica=9), session=SESSION_ID)
-
-    again = cluster.brokers[LEADER].next_fetch()
-    again.respond(partition_data(0, batch(0, b"a")), session=SESSION_ID)
-
-    assert "" == again.request.rack_id
+    assert rack == again.request.rack_id
     assert [0] == offsets(poll.get())
