@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,25 +10,28 @@ import pytest
 import yaml
 
 from kafkasse.broker import EmbeddedBroker
+from tests.commands.run import ENVIRONMENT, TIMEOUT_S, Done, Run, process
 from tests.support.kafka import Cluster
 
-TIMEOUT_S = 60
-ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-ENVIRONMENT["KAFKASSE_PUBLIC"] = "true"
-Check = Callable[..., subprocess.CompletedProcess[str]]
+Check = Callable[..., Done]
 
 
 @pytest.fixture
-def check(broker: EmbeddedBroker, tmp_path: Path) -> Check:
-    """Run `kafkasse check` with a file of these settings."""
+def write(broker: EmbeddedBroker, tmp_path: Path) -> Callable[..., str]:
+    """Write a file of these settings, and return its path."""
 
-    def check(**settings: Any) -> subprocess.CompletedProcess[str]:
+    def write(**settings: Any) -> str:
         file = tmp_path / "kafkasse.yaml"
         file.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": broker.bootstrap_servers}, **settings}))
-        command = [sys.executable, "-m", "kafkasse", "check", str(file)]
-        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return str(file)
 
-    return check
+    return write
+
+
+@pytest.fixture
+def check(run: Run, write: Callable[..., str]) -> Check:
+    """Run `kafkasse check` with a file of these settings."""
+    return lambda **settings: run("check", write(**settings), KAFKASSE_PUBLIC="true")
 
 
 def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_name: str) -> None:
@@ -43,26 +43,25 @@ def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_na
         topic_prefix=f"{fresh_name}.", allowed_topics=["*"], routes={"prices": {"path": "/prices", "topics": ["b"]}}
     )
 
-    assert (0, "") == (done.returncode, done.stderr)
-    lines = done.stdout.splitlines()
+    assert (0, "") == (done.code, done.err)
+    lines = done.out.splitlines()
     assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
 
 
 def test_warns_about_a_personal_route_whose_topic_everyone_can_read(
-    check: Check, cluster: Cluster, fresh_name: str
+    write: Callable[..., str], cluster: Cluster, fresh_name: str
 ) -> None:
     """The warning is on stderr. The configuration is valid nevertheless."""
     cluster.create(fresh_name)
     keys = {"jwt": {"jwks_url": "https://id.example/", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}}
     mine = {"path": "/mine", "topics": [fresh_name], "access": ["keys"], "where": {"key": "{claims.sub}"}}
+    file = write(allowed_topics=["*"], guards={"keys": keys}, routes={"mine": mine})
 
-    done = check(allowed_topics=["*"], guards={"keys": keys}, routes={"mine": mine})
+    with process("check", file, env=ENVIRONMENT | {"KAFKASSE_PUBLIC": "true"}) as checking:
+        log = checking.communicate(timeout=TIMEOUT_S)[1]
 
-    assert 0 == done.returncode
-    assert (
-        f"their own records of the topic {fresh_name}, but the same visitors can read the whole topic at /{{topics}}"
-        in (done.stderr)
-    )
+    warning = f"own records of the topic {fresh_name}, but the same visitors can read the whole topic at /{{topics}}"
+    assert (0, True) == (checking.returncode, warning in log)
 
 
 def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
@@ -80,9 +79,9 @@ def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Clus
         },
     )
 
-    assert 1 == done.returncode
-    assert [f"Kafka at {servers}", "/us", f"  {fresh_name}  1 partition"] == done.stdout.splitlines()
-    assert done.stderr.startswith("kafkasse check: clusters.eu: Kafka is unavailable.")
+    assert 1 == done.code
+    assert [f"Kafka at {servers}", "/us", f"  {fresh_name}  1 partition"] == done.out.splitlines()
+    assert done.err.startswith("kafkasse check: clusters.eu: Kafka is unavailable.")
 
 
 def test_reports_what_keeps_the_server_from_starting(check: Check, tmp_path: Path) -> None:
@@ -96,8 +95,8 @@ def test_reports_what_keeps_the_server_from_starting(check: Check, tmp_path: Pat
         routes={"prices": {"path": "/prices", "topics": ["prices"], "access": ["customers"]}},
     )
 
-    assert (1, "") == (done.returncode, done.stdout)
-    assert "ticket_secret_file" in done.stderr
+    assert (1, "") == (done.code, done.out)
+    assert "ticket_secret_file" in done.err
 
 
 def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fresh_name: str) -> None:
@@ -110,18 +109,21 @@ def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fr
         routes={"prices": {"path": "/prices", "topics": [f"{fresh_name}-missing", f"{fresh_name[:-1]}*", "none.*"]}},
     )
 
-    assert 1 == done.returncode
-    missing, mistyped, later = done.stderr.splitlines()
+    assert 1 == done.code
+    missing, mistyped, later = done.err.splitlines()
     assert f"topic_groups.both needs the topic {fresh_name}.later, which does not exist" in later
     assert f"routes.prices needs the topic {fresh_name}-missing, which does not exist" in missing
     assert f"(did you mean {fresh_name}?)" in missing
     assert f"(did you mean {fresh_name}?)" in mistyped
-    assert (
-        f"kafkasse.yaml, line 3: allowed_topics contains {fresh_name}-typo, but the server can read no topic"
-        in mistyped
-    )
-    assert f"{fresh_name}.*  matches no topic yet" in done.stdout
-    assert done.stdout.splitlines().count(f"  {fresh_name}  1 partition") == 2
+    assert f"yaml, line 3: allowed_topics contains {fresh_name}-typo, but the server can read no topic" in mistyped
+    assert f"{fresh_name}.*  matches no topic yet" in done.out
+    assert done.out.splitlines().count(f"  {fresh_name}  1 partition") == 2
+
+
+NO_KAFKA = {"bootstrap_servers": "127.0.0.1:1"}
+LOGIN = {
+    "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me", "sasl_plain_password": "hunter2"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -129,30 +131,16 @@ def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fr
     [
         ({}, "There is nothing to serve"),
         ({"alowed_topics": ["a"]}, "line 1: alowed_topics is not a setting: did you mean allowed_topics?"),
-        (
-            {"allowed_topics": ["a"], "kafka_timeout_s": 0.5, "kafka": {"bootstrap_servers": "127.0.0.1:1"}},
-            "check kafka.bootstrap_servers",
-        ),
-        (
-            {
-                "allowed_topics": ["a"],
-                "kafka_timeout_s": 2,
-                "kafka": {
-                    "bootstrap_servers": "127.0.0.1:1",
-                    "security_protocol": "SASL_SSL",
-                    "sasl_mechanism": "PLAIN",
-                    "sasl_plain_username": "me",
-                    "sasl_plain_password": "hunter2",
-                },
-            },
-            "Kafka is unavailable.",
-        ),
+        ({"allowed_topics": ["a"], "kafka_timeout_s": 0.5, "kafka": NO_KAFKA}, "check kafka.bootstrap_servers"),
+        ({"allowed_topics": ["a"], "kafka_timeout_s": 0.5, "kafka": NO_KAFKA | LOGIN}, "Kafka is unavailable."),
     ],
 )
-def test_a_problem_is_one_sentence(check: Check, settings: dict[str, Any], problem: str) -> None:
-    """The exit code is 1, and there is neither a traceback nor a secret."""
+def test_a_problem_is_one_sentence(
+    check: Check, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], problem: str
+) -> None:
+    """The exit code is 1, and there is neither a line of a log nor a traceback nor a secret."""
     done = check(**settings)
 
-    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
-    assert problem in done.stderr
-    assert "hunter2" not in done.stderr + done.stdout
+    assert (1, 1, []) == (done.code, done.err.count("\n"), caplog.records)
+    assert problem in done.err
+    assert "hunter2" not in done.err + done.out

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from kafkasse.broker import EmbeddedBroker
+from tests.commands.run import Run
 from tests.support.kafka import Cluster
-
-pytestmark = pytest.mark.processes
-
-TIMEOUT_S = 60
-ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-
-
-def topics(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kafkasse", "topics", *arguments]
-    return subprocess.run(command, env=ENVIRONMENT | variables, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def test_lists_the_topics_and_their_paths(
-    broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, tmp_path: Path
+    run: Run, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, tmp_path: Path
 ) -> None:
     """A topic without a path is not served. A topic that a route names but that does not exist is missing."""
     for suffix, partitions in ((".a", 1), (".b", 3), (".c", 1)):
@@ -41,11 +28,11 @@ def test_lists_the_topics_and_their_paths(
     }
     file.write_text(yaml.safe_dump(settings))
 
-    table = topics(str(file))
-    objects = topics(str(file), "--json")
+    table = run("topics", str(file))
+    objects = run("topics", str(file), "--json")
 
-    assert (0, "") == (table.returncode, table.stderr)
-    assert table.stdout.splitlines() == [
+    assert (0, "") == (table.code, table.err)
+    assert table.out.splitlines() == [
         "TOPIC  PARTITIONS  STREAMED AT",
         "a      1           /a",
         "b      3           /prices, /b",
@@ -53,26 +40,28 @@ def test_lists_the_topics_and_their_paths(
         "gone   missing     /prices",
     ]
     assert {"topic": "b", "cluster": "", "partitions": 3, "paths": ["/prices", "/b"]} == json.loads(
-        objects.stdout.splitlines()[1]
+        objects.out.splitlines()[1]
     )
 
 
-def test_lists_topics_without_a_configuration(broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
+def test_lists_topics_without_a_configuration(
+    run: Run, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
+) -> None:
     """Only the address is needed. Internal topics are listed on request."""
     cluster.create(fresh_name)
     cluster.create(f"__{fresh_name}")
 
-    short = topics("--bootstrap-servers", broker.bootstrap_servers)
-    complete = topics("--bootstrap-servers", broker.bootstrap_servers, "--internal")
+    short = run("topics", "--bootstrap-servers", broker.bootstrap_servers)
+    complete = run("topics", "--bootstrap-servers", broker.bootstrap_servers, "--internal")
 
-    assert [fresh_name, "1", "-"] in [line.split() for line in short.stdout.splitlines()]
-    assert f"__{fresh_name}" not in short.stdout
-    assert f"__{fresh_name}" in complete.stdout
+    assert [fresh_name, "1", "-"] in [line.split() for line in short.out.splitlines()]
+    assert f"__{fresh_name}" not in short.out
+    assert f"__{fresh_name}" in complete.out
 
 
-def test_a_kafka_that_does_not_answer_is_one_sentence() -> None:
+def test_a_kafka_that_does_not_answer_is_one_sentence(run: Run) -> None:
     """The exit code is 1."""
-    done = topics("--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
+    done = run("topics", "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
 
-    assert (1, "") == (done.returncode, done.stdout)
-    assert done.stderr.splitlines()[-1].startswith("kafkasse topics: Kafka is unavailable.")
+    assert (1, "") == (done.code, done.out)
+    assert done.err.startswith("kafkasse topics: Kafka is unavailable.")
