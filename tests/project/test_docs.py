@@ -1,8 +1,10 @@
-"""README.md and docs/: the examples run, the tables are complete, and the links have targets."""
+"""README.md and docs/: the examples run, the tables are complete, and the links have targets.
+
+TABLE names the test that runs or checks each code block. Blocks that no test can run are parsed.
+"""
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -21,34 +23,26 @@ from typing import Any
 import gevent
 import pytest
 import yaml
-from flask import Flask
+from flask import Flask, redirect, session
 from kafka import KafkaAdminClient
 
 import kafkasse
+from docs.site import tables
 from kafkasse import errors, schemas
 from kafkasse.commands import main
 from kafkasse.config.hooks import Hooks
-from kafkasse.frame import FORMATS
+from kafkasse.filter.expression import compile_expression
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import parse
 from kafkasse.web.registry import EndReason
 from tests.project.alerts import alerts
 from tests.support.client import Client
+from tests.support.docs import PAGES, Block, blocks, code, example, read
 from tests.support.kafka import Cluster
 from tests.support.process_group import end_group
+from tests.support.report import DOCS, named_tests
 from tests.support.server import ROOT, Server
 
-PAGES = [page.relative_to(ROOT).as_posix() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
-NO_VARIABLE = {
-    "kafka": "see [Kafka](#kafka)",
-    "guards": "file or code only",
-    "clusters": "see [Kafka](#kafka)",
-    "schema_registry": "file or code only",
-    "schema_registries": "file or code only",
-    "archives": "file or code only",
-    "topic_groups": "file or code only",
-    "routes": "file or code only",
-}  # these are not single values
 QUOTED = re.compile(r"[A-Z][a-z]* .+|the keys cannot be|cannot serve")  # a message, or its start
 OTHER_NAMES = {
     "client_ip_connection_limit", "allowed_streams", "mediawiki_redacted_pages", "num_workers", "stream_aliases",
@@ -61,8 +55,8 @@ SAMPLES = [
     "README.md",
     *(f"docs/{name}.md" for name in ("clients", "command-line", "filters", "routes", "troubleshooting")),
 ]
+GUIDES = ["access", "archive", "filters", "pipelines", "schemas"]  # their samples in YAML are settings
 LIMIT_S = 120.0
-NOT_SENT = {"CommandError"}  # an error of the commands
 
 TOPN = """
 from gevent import monkey; monkey.patch_all()
@@ -78,30 +72,265 @@ app = create_app(Config.load(routes={"topn": route}), log)
 """
 
 
-def test_every_setting_is_in_the_docs(root: Path) -> None:
-    """docs/configuration.md has one row for each setting, with its default and its variable, and no other row."""
-    settings = schemas.read("config")["properties"]
-    rows = _rows(root / "docs/configuration.md", "All settings")
+# Tests that several pages need.
+COMMANDS = "project/test_docs.py::test_the_commands_in_the_docs_are_valid"
+STREAMS = "project/test_docs.py::test_the_commands_in_the_docs_that_read_streams_print_records"
+MAKE = "project/test_docs.py::test_the_docs_name_only_make_commands_that_exist"
+SETTINGS = "project/test_docs.py::test_the_settings_in_a_guide_are_valid"
+CONFIGURATIONS = "project/test_docs.py::test_the_examples_are_valid_configurations"
+PIPELINES = "pipelines/test_definitions.py::test_the_samples_in_the_docs_are_valid"
+VARIABLES = "project/test_docs.py::test_the_variables_are_settings"
+GUNICORN = "project/test_docs.py::test_the_app_in_the_readme_streams_from_kafka"
+DEPLOY = "project/test_deployment.py::test_the_procfile_needs_three_variables"
+PROXIES = "proxies/test_files.py::test_the_docs_show_the_tested_files"
+TROUBLES = "commands/test_troubleshooting.py::test_the_commands_show_the_topic_the_streams_and_the_records"
 
-    assert {
-        name: (json.dumps(setting["default"]), NO_VARIABLE.get(name, f"KAFKASSE_{name.upper()}"))
-        for name, setting in settings.items()
-    } == {name: (default, variable) for name, default, variable, _ in rows}
+# Reasons why a block is only parsed.
+DIAGRAM = "a diagram"
+OUTPUT = "the output of a program"
+INSTALLS = "installs packages of an index"
+OTHER_PROGRAM = "needs another program"
+
+# Page -> text in the block, including its fences -> the test that runs or checks the block, or why no test can run it.
+# A text may select several blocks if the test reads all of them. checks() adds what applies to all pages.
+TABLE = {
+    "README.md": {
+        'allowed_topics=["orders", "events.*"]': GUNICORN,
+        "shop:app": GUNICORN,
+        "kafkasse cat": STREAMS,
+        'new EventSource("/topn/updates")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
+        "import requests": "project/test_docs.py::test_the_client_in_the_readme_reads_a_stream",
+    },
+    "ARCHITECTURE.md": {"─▶": DIAGRAM},
+    "docs/access.md": {
+        "```js": "access/test_browser.py::test_the_script_of_the_docs_reads_a_stream_with_tickets",
+        "def logout(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
+        "def login(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
+    },
+    "docs/archive.md": {
+        "kafkasse-archive.json": "names of files",
+    },
+    "docs/clients.md": {
+        "```sh": STREAMS,
+        "```bash": "clients/test_clients.py::test_a_client_receives_each_record_once",
+        "session.token()": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "fileStore(": "javascript/test_javascript.py::test_the_example_for_node_resumes_after_a_restart",
+        "shared: user.id": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "function follow(": "clients/test_clients.py::test_a_client_receives_each_record_once",
+        'follow("/topn/updates"': "javascript/test_javascript.py::test_the_examples_with_eventsource",
+        "```python": "client/test_client.py::test_the_examples_of_the_docs",
+    },
+    "docs/command-line.md": {
+        "_KAFKASSE_COMPLETE": "commands/test_commands.py::test_completes_commands_and_options",
+    },
+    "docs/configuration.md": {
+        "```yaml": CONFIGURATIONS,
+        "SCRAM-SHA-512": VARIABLES,
+        "def deserialize": "project/test_docs.py::test_sends_records_that_pass_the_hooks",
+    },
+    "docs/deployment.md": {
+        "wsgi:app": DEPLOY,
+        "--worker-class": GUNICORN,
+        "gunicorn -c python:": "server/test_wsgi_servers.py::test_streams_and_pages_work",
+        "keepalive = 75": "server/test_wsgi_servers.py::test_sigusr2_starts_a_second_master",
+        "monkey.patch_all()\n```": "server/test_wsgi_servers.py::test_streams_and_pages_work",
+        "post_worker_init": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
+        "WSGIServer": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
+    },
+    "docs/extensions.md": {
+        "class Middleware": "extensions/test_examples.py::test_the_example_of_middleware_leaves_streams_alone",
+        "def log_body": "extensions/test_examples.py::test_the_example_of_a_hook_skips_streams",
+        "<tenant>": "extensions/test_examples.py::test_the_example_of_prefixes_mounts_the_streams",
+        "def member": "extensions/test_examples.py::test_the_example_of_a_login_protects_the_streams",
+        "limiter.exempt": "extensions/test_examples.py::test_the_example_of_rate_limits_exempts_the_streams",
+        "ddtrace-run": "extensions/test_extensions.py::test_ddtrace_ends_its_span_when_the_stream_ends",
+        "import pytest": "extensions/test_examples.py::test_the_example_of_a_unit_test_passes",
+    },
+    "docs/filters.md": {
+        "```python": "project/test_docs.py::test_the_example_of_personal_streams_sends_each_visitor_its_own_records",
+        "curl -N": STREAMS,
+        "value.customer": "project/test_docs.py::test_the_filter_expressions_are_valid",
+    },
+    "docs/install.md": {
+        "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
+        "pip wheel": "project/test_packaging.py::test_the_wheel_contains_the_whole_package",
+        "./wheels/": "project/test_packaging.py::test_the_docs_name_the_wheel",
+        "pip install --no-deps": "project/test_packaging.py::test_the_client_side_needs_only_click",
+    },
+    "docs/kafka-services.md": {
+        "```yaml": "config/test_kafka_services.py::test_the_settings_of_a_service_are_valid",
+        "```sh": "config/test_kafka_services.py::test_the_settings_of_a_service_are_valid",
+        "```python": "config/test_kafka_services.py::test_the_token_provider_of_msk_is_valid",
+    },
+    "docs/migrating.md": {"```python": "project/test_docs.py::test_the_app_in_the_guide_to_migration_streams"},
+    "docs/operations.md": {
+        "/-/metrics\n```": VARIABLES,
+        "A stream ended": OUTPUT,
+        "A request was rejected": OUTPUT,
+        "opentelemetry-instrument": INSTALLS,
+        "scrape_configs": OTHER_PROGRAM,
+        "service.observer.render()": "project/test_docs.py::test_the_view_returns_metrics",
+    },
+    "docs/pipeline-tutorial.md": {
+        "": "tutorial/test_pipeline_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_pipeline"
+    },
+    "docs/pipelines.md": {
+        "pipelines:\n  large-orders": PIPELINES,
+        "pipelines:\n  orders-per-minute": PIPELINES,
+        "def large(": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
+        "shop.pipelines:large_orders\n": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
+        "entry-points": "pipelines/test_catalog.py::test_finds_a_pipeline_of_an_installed_package",
+        '"France"': "a record",
+        '"nrs"': "a record",
+        "def paid(": "pipelines/spark/test_samples.py::test_the_query_that_rejects_records",
+        "def largest_orders(": "pipelines/spark/test_samples.py::test_the_query_with_an_operator",
+        "spark-submit": "pipelines/test_cluster.py::test_runs_with_spark_submit",
+    },
+    "docs/platforms.md": {
+        "```sh": "platforms/test_page.py::test_the_commands_are_valid_shell",
+        "```yaml": "platforms/test_page.py::test_the_variables_are_valid_settings",
+        "```toml": "platforms/test_page.py::test_fly_sends_requests_to_the_port_of_the_server",
+    },
+    "docs/proxies.md": {
+        "KAFKASSE_TRUSTED_PROXIES": VARIABLES,
+        "kafkasse. This file": PROXIES,
+        "retry: 3000": PROXIES,
+        "Varnish's parameters": PROXIES,
+    },
+    "docs/routes.md": {
+        "```yaml": CONFIGURATIONS,
+        "kafkasse cat": STREAMS,
+        "[ERROR]": "server/test_reload.py::test_an_invalid_file_changes_nothing",
+    },
+    "docs/schemas.md": {"pip install": INSTALLS},
+    "docs/security.md": {
+        "```python": "attacks/test_table.py::test_the_guard_of_the_example",
+        "kafka-acls.sh": OTHER_PROGRAM,
+    },
+    "docs/troubleshooting.md": {"```sh": TROUBLES},
+    "docs/tutorial.md": {"": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app"},
+    "docs/wire.md": {
+        "```json\n{": "project/test_docs.py::test_the_example_of_an_error_matches_the_schema",
+        '"leader_epoch":5': "project/test_docs.py::test_the_ids_in_the_docs_are_valid",
+        '"topic":"orders"': "project/test_docs.py::test_the_ids_in_the_docs_are_valid",
+    },
+}
 
 
-def test_every_member_of_a_route_is_in_the_docs(root: Path) -> None:
-    """docs/configuration.md names each member and all its values."""
-    text = (root / "docs/configuration.md").read_text()
-
-    for name, member in schemas.read("config")["$defs"]["route"]["properties"].items():
-        assert all(f"`{word}`" in text for word in [name, *member.get("enum", ())])
+BLOCKS = [block for page in PAGES if page != "CHANGELOG.md" for block in blocks(page)]
+COMMAND = re.compile(r"^ *(?:\w+=\S* )*kafkasse ([a-z].*)", re.M)
+MAKE_COMMAND = re.compile(r"(?:`|^ *)make ([a-z-]+)", re.M)
 
 
-def test_the_examples_are_valid_configurations(root: Path, tmp_path: Path) -> None:
+def checks(block: Block) -> list[str]:
+    """Return the tests that run or check a block, and the reasons why no test can run it."""
+    found = [check for part, check in TABLE.get(block.page, {}).items() if part in block.text]
+    if block.language == "yaml" and block.page in [f"docs/{page}.md" for page in GUIDES]:
+        found.append(SETTINGS)
+    if block.language == "sh" and COMMAND.search(block.code):
+        found.append(COMMANDS)
+    if block.language == "sh" and MAKE_COMMAND.search(block.code):
+        found.append(MAKE)
+    return found
+
+
+# Code blocks.
+
+
+def test_each_block_is_checked() -> None:
+    """Each block has an entry, and each entry has a block."""
+    entries = [(page, part) for page, parts in TABLE.items() for part in parts]
+
+    assert [] == [block.text for block in BLOCKS if not checks(block)]
+    assert [] == [(page, part) for page, part in entries if not any(part in block.text for block in blocks(page))]
+
+
+def test_every_test_that_the_docs_name_exists() -> None:
+    """Finds a wrong name in seconds; only a run of the whole suite finds a test that did not run."""
+    checked = {check for block in BLOCKS for check in checks(block) if "::" in check}
+
+    for name in checked | named_tests(DOCS.glob("*.md")):
+        file, test = name.split("::")
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), name
+
+
+@pytest.mark.processes
+def test_blocks_that_no_test_runs_are_valid() -> None:
+    """If the table gives only a reason for a block, the parser of its language accepts the block."""
+    for block in BLOCKS:
+        if not any("::" in check for check in checks(block)):
+            PARSERS[block.language](block.code)
+
+
+def _parse_sh(code: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+PARSERS: dict[str, Callable[[str], object]] = {
+    "": str,  # text
+    "json": json.loads,
+    "sh": _parse_sh,
+    "yaml": yaml.safe_load,
+}
+
+
+def test_the_variables_are_settings() -> None:
+    """The server accepts the variables that each of these blocks sets."""
+    found = [block for block in BLOCKS if VARIABLES in checks(block)]
+    assert len(found) > 2
+    for block in found:
+        variables = dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block.code))
+
+        assert variables
+        kafkasse.Config.load({"KAFKASSE_ALLOWED_TOPICS": "orders", "KAFKASSE_PUBLIC": "true", **variables})
+
+
+def test_the_filter_expressions_are_valid() -> None:
+    """Each line of the examples of expressions in docs/filters.md is one expression."""
+    for expression in example("docs/filters.md", "value.customer").splitlines():
+        compile_expression(expression)
+
+
+def test_the_guard_names_the_user_of_the_session() -> None:
+    """The code in docs/access.md: after the login, a user can read a stream. After the logout, everyone gets 401."""
+    names = _run(example("docs/access.md", "def login("))
+    log = kafkasse.MemoryLog()
+    log.create("orders")
+    app = Flask(__name__)
+    app.testing = True
+    app.secret_key = "for a test"  # noqa: S105
+    app.register_blueprint(kafkasse.blueprint(names["config"], log))
+    _run(example("docs/access.md", "def logout("), app=app, kafkasse=kafkasse, session=session, redirect=redirect)
+    client = app.test_client()
+
+    assert 401 == client.get("/orders").status_code
+    with client.session_transaction() as stored:
+        stored["user"] = "ada"
+    assert 200 == client.get("/orders").status_code
+    assert 302 == client.post("/logout").status_code
+    assert 401 == client.get("/orders").status_code
+
+
+def test_the_view_returns_metrics() -> None:
+    """The view in docs/operations.md adds kafkasse's metrics to an app."""
+    app = Flask(__name__)
+    app.register_blueprint(
+        kafkasse.blueprint(kafkasse.Config.load(allowed_topics=["orders"], public=True), kafkasse.MemoryLog())
+    )
+    _run(example("docs/operations.md", "service.observer.render()"), app=app)
+
+    response = app.test_client().get("/internal/kafkasse-metrics")
+
+    assert "text/plain; version=0.0.4" == response.headers["Content-Type"]
+    assert "# TYPE kafkasse_" in response.text
+
+
+def test_the_examples_are_valid_configurations(tmp_path: Path) -> None:
     """The YAML in docs/configuration.md and docs/routes.md is valid, including its routes."""
     file = tmp_path / "kafkasse.yaml"
     paths = []
-    for block in [*_blocks(root / "docs/configuration.md", "yaml"), *_blocks(root / "docs/routes.md", "yaml")]:
+    for block in [*code("docs/configuration.md", "yaml"), *code("docs/routes.md", "yaml")]:
         file.write_text(block)
         password = {"KAFKASSE_CLUSTERS_EU_SASL_PLAIN_PASSWORD": "secret"} if "sasl_mechanism" in block else {}
         config = kafkasse.Config.load(password, file)
@@ -111,11 +340,11 @@ def test_the_examples_are_valid_configurations(root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("page", ["access", "archive", "filters", "pipelines", "schemas"])
-def test_the_settings_in_a_guide_are_valid(root: Path, page: str, tmp_path: Path) -> None:
+def test_the_settings_in_a_guide_are_valid(page: str, tmp_path: Path) -> None:
     """Each sample in YAML is valid together with the guards that it names, which another sample defines."""
     jwt = {"jwks_url": "https://id.example/jwks.json", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}
     guards = {name: {"jwt": jwt} for name in ("customers", "staff")}
-    text = "\n---\n".join(_blocks(root / f"docs/{page}.md", "yaml"))
+    text = "\n---\n".join(code(f"docs/{page}.md", "yaml"))
     for name in re.findall(r"/run/secrets/([\w.-]+)", text):
         (tmp_path / name).write_text("secret")
     blocks = [*yaml.safe_load_all(text.replace("/run/secrets", str(tmp_path)))]
@@ -143,9 +372,9 @@ class TestHooks:
         return log
 
     @pytest.fixture
-    def get(self, root: Path, log: MemoryLog, tmp_path: Path) -> Callable[[str], Any]:
+    def get(self, log: MemoryLog, tmp_path: Path) -> Callable[[str], Any]:
         """Sends a request to an app with the configuration of the example."""
-        (block,) = _blocks(root / "docs/configuration.md", "python")
+        (block,) = code("docs/configuration.md", "python")
         (tmp_path / "hooks.py").write_text(block)
         config = runpy.run_path(str(tmp_path / "hooks.py"))["config"]
         app = Flask(__name__)
@@ -178,11 +407,11 @@ class TestHooks:
 
 
 def test_the_app_in_the_readme_streams_from_kafka(
-    root: Path, tree: Path, web_venv: Path, start: Callable[..., Any], cluster: Cluster, fresh_name: str, tmp_path: Path
+    tree: Path, web_venv: Path, start: Callable[..., Any], cluster: Cluster, fresh_name: str, tmp_path: Path
 ) -> None:
     """The README's app, saved as shop.py and started by the README's command, streams a record."""
-    mount, _ = _blocks(root / "README.md", "python")
-    command = re.findall(r"^gunicorn .*", (root / "README.md").read_text(), re.MULTILINE)[0]
+    mount, _ = code("README.md", "python")
+    command = re.findall(r"^gunicorn .*", read("README.md"), re.MULTILINE)[0]
     (tmp_path / "shop.py").write_text(mount)
     cluster.send(cluster.create(f"events.{fresh_name}"), b"1")
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
@@ -195,7 +424,6 @@ def test_the_app_in_the_readme_streams_from_kafka(
 
 
 def test_the_client_in_the_readme_reads_a_stream(
-    root: Path,
     tree: Path,
     web_venv: Path,
     start: Callable[..., Any],
@@ -203,7 +431,7 @@ def test_the_client_in_the_readme_reads_a_stream(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The README's client prints each event, and the event ID to resume from when the stream ends."""
-    _, client = _blocks(root / "README.md", "python")
+    _, client = code("README.md", "python")
     (tmp_path / "topn.py").write_text(TOPN)
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_MAX_STREAM_AGE_S": "0.5"}
     server = start(f"gunicorn -c {tree / 'gunicorn.conf.py'} topn:app", tmp_path, web_venv, **variables)
@@ -217,9 +445,9 @@ def test_the_client_in_the_readme_reads_a_stream(
     assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
 
 
-def test_the_example_of_personal_streams_sends_each_visitor_its_own_records(root: Path) -> None:
+def test_the_example_of_personal_streams_sends_each_visitor_its_own_records() -> None:
     """The example in docs/filters.md selects records by a field. The guard provides the claim."""
-    (block,) = _blocks(root / "docs/filters.md", "python")
+    (block,) = code("docs/filters.md", "python")
     names: dict[str, Any] = {}
     exec(block, names)  # noqa: S102 - our own docs
     log = MemoryLog()
@@ -239,70 +467,25 @@ def test_the_example_of_personal_streams_sends_each_visitor_its_own_records(root
     assert (1, 0) == (text.count("ada"), text.count("grace"))
 
 
-def test_the_ids_in_the_docs_are_valid(root: Path) -> None:
+def test_the_ids_in_the_docs_are_valid() -> None:
     """The server accepts every event ID that docs/wire.md shows."""
-    text = (root / "docs/wire.md").read_text()
+    text = read("docs/wire.md")
     ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', text, re.MULTILINE)
 
     assert len(ids) == 3
     assert all(parse(each).starts for each in ids)
 
 
-def test_every_error_is_in_the_docs(root: Path) -> None:
-    """docs/wire.md has a row with the status of each error that a client can receive."""
-    known = {
-        (str(each.status), each.name)
-        for _, each in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(each, errors.KafkasseError) and not each.__name__.startswith("_")
-    }
-    rows = _rows(root / "docs/wire.md", "Errors")
-
-    assert {row for row in known if row[1] not in NOT_SENT} == {(row[0], row[1]) for row in rows}
-
-
-def test_the_example_of_an_error_matches_the_schema(root: Path) -> None:
+def test_the_example_of_an_error_matches_the_schema() -> None:
     """The error that docs/wire.md shows is valid."""
-    (problem,) = [each for each in map(json.loads, _blocks(root / "docs/wire.md", "json")) if isinstance(each, dict)]
+    (problem,) = [each for each in map(json.loads, code("docs/wire.md", "json")) if isinstance(each, dict)]
 
     assert schemas.first_error("problem", problem) is None
 
 
-def test_every_format_is_in_the_docs(root: Path) -> None:
-    """docs/wire.md has a row for each format."""
-    assert list(FORMATS) == [row[0] for row in _rows(root / "docs/wire.md", "Formats")]
-
-
-@pytest.mark.parametrize("page", ["docs/migrating.md", "docs/troubleshooting.md", "docs/when-not.md"])
-def test_the_names_in_a_guide_exist(root: Path, page: str) -> None:
-    """Every metric, setting, error and alert in code spans is kafkasse's, or one of the listed names of other programs."""
-    code = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", (root / page).read_text(), flags=re.M | re.S))
-    words = {
-        word
-        for span in code
-        for word in re.findall(r"(?<![\w.-])[A-Za-z]+(?:_[a-z0-9]+)+|\w+Error\b|Kafkasse\w+", span)
-    }
-    known = {*re.findall(r"\w+", json.dumps(schemas.read("config"))), *Hooks.__dataclass_fields__, *OTHER_NAMES}
-    known |= {row[0] for row in _rows(root / "docs/metrics.md", "Metrics")} | {rule["alert"] for rule in alerts(root)}
-    known |= {each.value for each in EndReason} | {each.name for each in errors.documented()}
-    known |= KafkaAdminClient.DEFAULT_CONFIG.keys()
-
-    assert set() == words - known
-
-
-def test_the_messages_in_the_guide_to_problems_exist(root: Path) -> None:
-    """Each log line, detail and reason of a gap that docs/troubleshooting.md quotes is in the code."""
-    source = "".join(file.read_text() for file in root.glob("kafkasse/**/*.py"))
-    page = (root / "docs/troubleshooting.md").read_text()
-    gaps = _rows(root / "docs/troubleshooting.md", "Gaps")
-    quoted = [text for text in re.findall(r"`([^`\n]+)`", page) if QUOTED.match(text)] + [row[0] for row in gaps]
-
-    assert len(quoted) > 15
-    assert [] == [text for text in quoted if text not in source]
-
-
-def test_the_app_in_the_guide_to_migration_streams(root: Path, tmp_path: Path) -> None:
+def test_the_app_in_the_guide_to_migration_streams(tmp_path: Path) -> None:
     """Its URL and its events are those of EventStreams, and IDs of EventStreams resume."""
-    (block,) = _blocks(root / "docs/migrating.md", "python")
+    (block,) = code("docs/migrating.md", "python")
     (tmp_path / "app.py").write_text(block)
     example = runpy.run_path(str(tmp_path / "app.py"))
     log = MemoryLog()
@@ -328,11 +511,10 @@ def test_the_app_in_the_guide_to_migration_streams(root: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_the_commands_in_the_docs_are_valid(
-    root: Path, page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each `kafkasse` command in a sample has an existing name, existing options and valid values."""
-    lines = "\n".join(_blocks(root / page, "sh")).replace("\\\n", " ").splitlines()
-    samples = [match[1] for line in lines if (match := re.match(r"(?:\w+=\S* )*kafkasse ([a-z].*)", line.strip()))]
+    samples = COMMAND.findall("\n".join(code(page, "sh")).replace("\\\n", " "))
     for sample in samples:
         lexer = shlex.shlex(sample, posix=True, punctuation_chars="|<>&;")
         lexer.whitespace_split = True
@@ -344,16 +526,22 @@ def test_the_commands_in_the_docs_are_valid(
         assert 0 == main(words), f"{page}: kafkasse {sample}\n{capsys.readouterr().err}"
 
 
+def test_the_docs_name_only_make_commands_that_exist() -> None:
+    commands = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert set() == {name for page in PAGES for name in MAKE_COMMAND.findall(read(page))} - commands
+
+
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tmp_path: Path) -> None:
+def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path: Path) -> None:
     """Each `kafkasse cat` and `curl` that reads a stream of http://127.0.0.1:6917. What follows a pipe does not run."""
     (tmp_path / "kafkasse").symlink_to(Path(sys.executable).with_name("kafkasse"))
     path = f"{tmp_path}:{os.environ['PATH']}"
     found = [
         re.split(r" \| | >> ", line)[0]
         for page in SAMPLES
-        for line in "\n".join(_blocks(root / page, "sh")).splitlines()
+        for line in "\n".join(code(page, "sh")).splitlines()
         if re.search(r"^(\w+=\S+ )?(kafkasse cat|curl) .*\b(127\.0\.0\.1|localhost):6917/", line)
     ]
     lines = dict.fromkeys(found)
@@ -380,25 +568,58 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(root: Path, tm
         assert {} == silent()
 
 
+# Names, tables and links.
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_the_tables_are_generated(page: str) -> None:
+    """The tables agree with the code. Run `python -m docs.site.tables`."""
+    assert tables.updated(page) == read(page)
+
+
+def test_every_member_of_a_route_is_in_the_docs() -> None:
+    """docs/configuration.md names each member and all its values."""
+    text = read("docs/configuration.md")
+
+    for name, member in schemas.read("config")["$defs"]["route"]["properties"].items():
+        assert all(f"`{word}`" in text for word in [name, *member.get("enum", ())])
+
+
+@pytest.mark.parametrize("page", ["docs/migrating.md", "docs/troubleshooting.md", "docs/when-not.md"])
+def test_the_names_in_a_guide_exist(page: str) -> None:
+    """Every metric, setting, error and alert in code spans is kafkasse's, or one of the listed names of other programs."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", read(page), flags=re.M | re.S))
+    words = {
+        word
+        for span in spans
+        for word in re.findall(r"(?<![\w.-])[A-Za-z]+(?:_[a-z0-9]+)+|\w+Error\b|Kafkasse\w+", span)
+    }
+    known = {*re.findall(r"\w+", json.dumps(schemas.read("config"))), *Hooks.__dataclass_fields__, *OTHER_NAMES}
+    known |= {rule["alert"] for rule in alerts(ROOT)} | {*re.findall(r"^\| `(\w+)`", read("docs/metrics.md"), re.M)}
+    known |= {each.value for each in EndReason} | {each.name for each in errors.documented()}
+    known |= KafkaAdminClient.DEFAULT_CONFIG.keys()
+
+    assert set() == words - known
+
+
+def test_the_messages_in_the_guide_to_problems_exist() -> None:
+    """Each log line, detail and reason of a gap that docs/troubleshooting.md quotes is in the code."""
+    source = "".join(file.read_text() for file in ROOT.glob("kafkasse/**/*.py"))
+    page = read("docs/troubleshooting.md")
+    gaps = re.findall(r"^\| `([^`]+)` \|", page.partition("# Gaps\n")[2].partition("\n#")[0], re.M)
+    quoted = [text for text in re.findall(r"`([^`\n]+)`", page) if QUOTED.match(text)] + gaps
+
+    assert len(quoted) > 15
+    assert [] == [text for text in quoted if text not in source]
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_links_are_valid(root: Path, page: str) -> None:
+def test_links_are_valid(page: str) -> None:
     """Every link to a file or a heading of the project has a target."""
-    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", (root / page).read_text()):
-        file = (root / page).parent / target if target else root / page
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", read(page)):
+        file = (ROOT / page).parent / target if target else ROOT / page
         assert file.exists(), f"{page} links to {target}"
         assert not heading or heading in _headings(file), f"{page} links to {target}#{heading}"
-
-
-def _blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def _rows(page: Path, heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without backquotes."""
-    section = re.split(rf"^#+ {heading}$", page.read_text(), flags=re.MULTILINE)[1]
-    table = re.search(r"^\| -.*\n((?:\|.*\n)+)", section, re.MULTILINE)
-    assert table
-    return [[cell.strip(" `") for cell in row.strip("|").split(" | ")] for row in table[1].splitlines()]
 
 
 def _headings(page: Path) -> set[str]:
@@ -413,3 +634,8 @@ def _until(chunks: Iterator[bytes], wanted: bytes) -> bytes:
     while wanted not in seen:
         seen += next(chunks)
     return seen
+
+
+def _run(code: str, **names: object) -> dict[str, Any]:
+    exec(code, names)  # noqa: S102 - our own docs
+    return names

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from prometheus_client import Counter, Histogram
 
-from docs.site import metrics
 from kafkasse.pipelines import metrics as pipelines
 from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
 from tests.project.alerts import alerts
@@ -102,15 +101,6 @@ def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
     for rule in alerts(root):
         assert f"docs/operations.md#{rule['alert'].lower()}" == rule["annotations"]["runbook"]
         assert rule["labels"]["severity"] in ("critical", "warning")
-
-
-def test_the_tables_of_metrics_are_generated(root: Path) -> None:
-    """docs/metrics.md agrees with the metrics in the code. Run `python -m docs.site.metrics`."""
-    text = (root / "docs/metrics.md").read_text()
-
-    assert metrics.updated(text) == text
-    assert f"| `{PREFIX}streams_open` | gauge | `route` |" in text
-    assert f"| `{pipelines.PREFIX}restarts_total` | counter | `pipeline` |" in text
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,3 @@ def test_all_files_have_the_same_version(root: Path) -> None:
         assert 1 == (root / name).read_text().count(text.format(kafkasse.__version__)), name
     assert "Unreleased" == sections[0]
     assert sections[1:2] in ([], [kafkasse.__version__])
-
-
-def test_the_docs_name_only_commands_that_exist(root: Path) -> None:
-    """Each `make` command in the docs is in the Makefile."""
-    commands = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
-    pages = [root / "README.md", *(root / "docs").glob("*.md")]
-    named = {name for page in pages for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
-
-    assert set() == named - commands

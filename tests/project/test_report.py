@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.report import DOCS, named_tests, short_name, unexpected_skips, without_evidence
+from tests.support.report import named_tests, short_name, unexpected_skips, without_evidence
 
 
 def test_finds_the_tests_that_a_page_names(tmp_path: Path) -> None:
@@ -37,10 +37,3 @@ def test_only_a_test_that_passed_is_evidence() -> None:
     passed = ["tests/a.py::test_passed[1]", "tests/a.py::test_other"]
 
     assert ["a.py::test_skipped"] == without_evidence(named, passed, ["tests/a.py::test_long[2]"])
-
-
-def test_every_test_that_the_docs_name_exists(root: Path) -> None:
-    """Finds a wrong name in seconds; only a run of the whole suite finds a test that did not run."""
-    for name in named_tests(DOCS.glob("*.md")):
-        file, test = name.split("::")
-        assert f"def {test}(" in (root / "tests" / file).read_text(), name
