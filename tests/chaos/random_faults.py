@@ -12,7 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 
@@ -59,6 +59,22 @@ LINES = PLAIN, COMMITTED, COMPACTED, GROWING  # lines have no topic IDs and lead
 STATUSES = {RECREATED: {404, 410}, FORBIDDEN: {404}}  # statuses that clients of these topics may get in addition to 503
 
 Fault = Callable[["RandomFaults"], object]
+
+
+class Budget(NamedTuple):
+    """What a kind of fault may cost a client.
+
+    Attributes:
+        wait_s: how long records may be missing, in addition to the time in docs/faults.md.
+        refused: how many connections in a row may bring no stream, until that time is over.
+        ended: how many streams the servers may end. Streams that break do not count.
+        topics: only clients of these topics are affected; none stand for all.
+    """
+
+    wait_s: float = 0.0
+    refused: int = 0
+    ended: int = 0
+    topics: tuple[str, ...] = ()
 
 
 class RandomFaults:
@@ -109,7 +125,9 @@ class RandomFaults:
             least = min(self.occurred[each] for each in FAULTS)
             fault = self.order.choice([each for each in FAULTS if self.occurred[each] == least])
             self._log(f"{until - time.monotonic():4.0f} s left: {fault.__name__.replace('_', ' ')}")
-            with self.scene.outage():
+            budget = FAULTS[fault]
+            topics = frozenset(self._names[each] for each in budget.topics)
+            with self.scene.outage(budget.wait_s), self.scene.allowance(budget.refused, budget.ended, topics):
                 fault(self)
             self.occurred[fault] += 1
             self._rest(PAUSE_S)
@@ -119,9 +137,9 @@ class RandomFaults:
             network.heal()
 
     def violations(self) -> list[str]:
-        """Return the violations in what the clients received."""
+        """Return the violations in what the clients received. The budgets of the faults are in the scene's allowances."""
         lossy = [self._names[TRUNCATED], self._names[COMPACTED]]
-        return self.scene.violations({503}, self.occurred.total(), excused=lossy, compacted=[self._names[COMPACTED]])
+        return self.scene.violations({503}, max_refused=0, excused=lossy, compacted=[self._names[COMPACTED]])
 
     def _witness_compacted(self) -> None:
         while True:
@@ -267,24 +285,29 @@ class RandomFaults:
         self.cluster.restore_access(self._names[FORBIDDEN])
 
 
-FAULTS: tuple[Fault, ...] = (
-    RandomFaults.kill_a_broker,
-    RandomFaults.kill_the_controller,
-    RandomFaults.move_leaders,
-    RandomFaults.truncate,
-    RandomFaults.slow_network_to_kafka,
-    RandomFaults.slow_network_to_clients,
-    RandomFaults.half_open_network_to_kafka,
-    RandomFaults.half_open_network_to_clients,
-    RandomFaults.refusing_network_to_kafka,
-    RandomFaults.refusing_network_to_clients,
-    RandomFaults.broken_connections,
-    RandomFaults.kill_a_worker,
-    RandomFaults.stop_a_worker,
-    RandomFaults.restart_a_server,
-    RandomFaults.new_clients,
-    RandomFaults.recreate_a_topic,
-    RandomFaults.add_a_partition,
-    RandomFaults.retention,
-    RandomFaults.deny_access_to_a_topic,
-)
+# A fault lasts up to FAULT_S, and a client tries to connect every 0.3 s.
+NETWORK = Budget(wait_s=3, refused=15)
+ELECTION = Budget(wait_s=10, refused=15)  # a broker's session ends after 2 s; then a leader is elected
+FAULTS: dict[Fault, Budget] = {
+    RandomFaults.kill_a_broker: ELECTION,
+    RandomFaults.kill_the_controller: ELECTION,
+    RandomFaults.move_leaders: Budget(),
+    RandomFaults.truncate: ELECTION,
+    RandomFaults.slow_network_to_kafka: NETWORK,
+    RandomFaults.slow_network_to_clients: NETWORK,
+    RandomFaults.half_open_network_to_kafka: NETWORK,
+    RandomFaults.half_open_network_to_clients: NETWORK,
+    RandomFaults.refusing_network_to_kafka: NETWORK,
+    RandomFaults.refusing_network_to_clients: NETWORK,
+    RandomFaults.broken_connections: Budget(wait_s=3, refused=5),
+    RandomFaults.kill_a_worker: Budget(wait_s=3, refused=10),
+    RandomFaults.stop_a_worker: Budget(wait_s=3, refused=10, ended=1),
+    RandomFaults.restart_a_server: Budget(wait_s=3, refused=10, ended=1),
+    RandomFaults.new_clients: Budget(),
+    RandomFaults.recreate_a_topic: Budget(
+        wait_s=5, refused=40, ended=2, topics=(RECREATED,)
+    ),  # an error, then a new ID
+    RandomFaults.add_a_partition: Budget(),
+    RandomFaults.retention: Budget(),
+    RandomFaults.deny_access_to_a_topic: Budget(wait_s=5, refused=40, ended=1, topics=(FORBIDDEN,)),
+}

@@ -15,7 +15,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,11 +27,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Network
-from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
+from tests.history.checker import Acknowledged, Allowance, History, StoredRecord, last_id, violations
 from tests.history.cluster import Watch, Witness, Writer
 from tests.history.payloads import is_json
 from tests.history.recorder import Recorder
-from tests.history.scenario import MAX_BEHIND_S
 from tests.history.wire import Partition, parse_id
 from tests.support.kafka import Cluster, retry
 from tests.support.server import Server
@@ -219,9 +218,11 @@ class Client:
             for partition in (*wanted, *parsed.entries)
         )
 
-    def history(self, **promises: Any) -> History:
+    def history(self, allowances: Iterable[tuple[Allowance, frozenset[str]]], **promises: Any) -> History:
         """Return everything that it received, for the checker."""
-        return History(self.name, self.topics, self._recorder.connections, **{**promises, **self.about})
+        own = [each for each, topics in allowances if not topics or topics & set(self.topics)]
+        about = {"allowances": own, **promises, **self.about}
+        return History(self.name, self.topics, self._recorder.connections, **about)
 
 
 class Scene:
@@ -240,6 +241,8 @@ class Scene:
         networks: the networks between clients and servers, in the order of the servers.
         max_delay_s: how long after its acknowledgment a client may receive a record, without the outages.
         outages: the times, as begin and end, in which the test prevents clients from receiving records.
+        allowances: the refused connections and ended streams that faults may cause, and the topics of the affected clients;
+            no topics stand for all.
     """
 
     def __init__(
@@ -261,6 +264,7 @@ class Scene:
         self._acknowledged: list[Acknowledged] = []
         self.max_delay_s = max_delay_s or documented_delay_s("")
         self.outages: list[tuple[float, float]] = []
+        self.allowances: list[tuple[Allowance, frozenset[str]]] = []
         self._versions: dict[str, tuple[int, int]] = {}
         self._count = servers
         self._file = directory / "kafkasse.yaml"
@@ -414,18 +418,30 @@ class Scene:
     # The result.
 
     @contextmanager
-    def outage(self) -> Iterator[None]:
-        """Do not count the time of this block as a delay, because the test prevents clients from receiving records."""
+    def outage(self, max_s: float = inf) -> Iterator[None]:
+        """Do not count the first `max_s` of this block as a delay, because no client can receive records."""
         began = time.monotonic()
         yield
-        self.outages.append((began, time.monotonic()))
+        self.outages.append((began, min(began + max_s, time.monotonic())))
 
-    def violations(self, statuses: Iterable[int] = (), max_ended: int = 0, **about: Any) -> list[str]:
+    @contextmanager
+    def allowance(self, refused: int, ended: int, topics: frozenset[str]) -> Iterator[None]:
+        """Let the block, and the time until clients must have recovered, refuse connections and end streams."""
+        began = time.monotonic()
+        yield
+        until = time.monotonic() + self.max_delay_s
+        self.allowances.append((Allowance(began, until, refused, ended), topics))
+
+    def violations(
+        self, statuses: Iterable[int] = (), max_ended: int = 0, max_refused: int | None = None, **about: Any
+    ) -> list[str]:
         """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
             statuses: the statuses that responses may have in addition to 200.
             max_ended: how many streams of each client a server may end.
+            max_refused: how many connections in a row may bring no stream. By default, until the outages and `max_delay_s`
+                are over.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
         for topic in list(self.producers):
@@ -442,9 +458,10 @@ class Scene:
         gevent.joinall([gevent.spawn(each.close) for each in self.clients])
         retry(self._watch.now)
         out_s = sum(end - begin for begin, end in self.outages)
-        max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
+        if max_refused is None:
+            max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
         promises = {"statuses": frozenset(statuses), "max_refused": max_refused, "max_ended": max_ended}
-        histories = [each.history(**promises) for each in self.clients]
+        histories = [each.history(self.allowances, **promises) for each in self.clients]
         found = late + violations(
             histories,
             list(self.stored.values()),
@@ -453,7 +470,7 @@ class Scene:
             bounds=self._watch.bounds,
             max_delay_s=self.max_delay_s,
             outages=self.outages,
-            max_behind_s=MAX_BEHIND_S + out_s,
+            max_behind_s=self.max_delay_s + out_s,
             **about,
         )
         _print_connections(each for each in histories if any(line.startswith(each.client) for line in found))

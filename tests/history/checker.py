@@ -23,6 +23,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from tests.history.payloads import ExpectedEvent, StoredRecord
 from tests.history.stored_logs import FOREVER, Acknowledged, Bounds, Delays, LogVersion, StoredLogs, Visible
 from tests.history.wire import Block, EventId, Partition, blocks, last_id, lines, parse_id, schema_error
 
-__all__ = ["Acknowledged", "Bounds", "Connection", "History", "StoredRecord", "last_id", "violations"]
+__all__ = ["Acknowledged", "Allowance", "Bounds", "Connection", "History", "StoredRecord", "last_id", "violations"]
 
 MAX_EARLY_S = 0.1  # a stream may end this long before its token expires: clocks differ
 MAX_VIOLATIONS_PER_CLIENT = 10  # one fault causes many violations; the first ones identify it
@@ -75,6 +76,18 @@ class Connection(NamedTuple):
         return self.status != 200 and not (self.status == 401 and self.has_expired)
 
 
+class Allowance(NamedTuple):
+    """What a fault may do to a client between two times: refuse connections in a row, and end streams."""
+
+    begin: float
+    end: float
+    refused: int = 0
+    ended: int = 0
+
+    def covers(self, began: float, ended: float) -> bool:
+        return self.begin <= ended and began <= self.end
+
+
 @dataclass(frozen=True)
 class History:
     """Everything that one client received, and what its route promises.
@@ -92,6 +105,7 @@ class History:
         statuses: the statuses that a response or an error event may have in addition to 200.
         max_refused: how many connections in a row may bring no stream.
         max_ended: how many streams the server may end before their token expires.
+        allowances: how many more of both each fault may cause, while it lasts.
     """
 
     client: str
@@ -106,6 +120,7 @@ class History:
     statuses: frozenset[int] = frozenset()
     max_refused: int = 0
     max_ended: int = 0
+    allowances: Sequence[Allowance] = ()
 
 
 def violations(
@@ -121,6 +136,7 @@ def violations(
     max_delay_s: float = inf,
     outages: Sequence[tuple[float, float]] = (),
     max_behind_s: float = 0.0,
+    began: float = inf,
     max_overstay_s: float = inf,
 ) -> list[str]:
     """Return the violations in these histories; an empty list if there are none.
@@ -141,14 +157,15 @@ def violations(
         max_delay_s: how long after its acknowledgment, or after the client first connected, a record may arrive.
         outages: the times, as begin and end, that do not count as a delay.
         max_behind_s: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
+        began: when the servers started. A tail may be as far behind as the log was then, however slow the machine is.
         max_overstay_s: how long after the token has expired a stream may still send bytes.
     """
     acknowledged = list(acknowledged)
-    logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, max_behind_s)
+    logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at)
     delays = Delays(acknowledged, max_delay_s, outages)
     found = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
-        found += _Client(history, logs, reached or {}, delays, max_overstay_s).violations()
+        found += _Client(history, logs, reached or {}, delays, max_overstay_s, max_behind_s, began).violations()
     return found
 
 
@@ -182,9 +199,13 @@ class _Client:
         reached: Mapping[Partition, int],
         delays: Delays,
         max_overstay_s: float,
+        max_behind_s: float,
+        servers_began: float,
     ) -> None:
         self._history = history
         self._max_overstay_s = max_overstay_s
+        self._max_behind_s = max_behind_s
+        self._servers_began = servers_began
         self._stored = logs
         self._reached = reached
         self._delays = delays
@@ -219,18 +240,19 @@ class _Client:
 
     def _check_availability(self) -> None:
         """Check how often the server refused a connection or ended a stream."""
-        refused = in_a_row = 0
-        for each in self._history.connections:
-            in_a_row = in_a_row + 1 if each.is_refused else 0
-            refused = max(refused, in_a_row)
-        if refused > self._history.max_refused:
-            self._report(
-                f"{refused} connections in a row brought no stream, expected at most {self._history.max_refused}"
-            )
-        streams = [each for each in self._history.connections if each.status == 200]
-        ended = sum(not each.cut and not each.has_expired for each in streams)
-        if ended > self._history.max_ended:
-            self._report(f"the server ended {ended} streams, expected at most {self._history.max_ended}")
+        history, allowances = self._history, self._history.allowances
+        for is_refused, group in groupby(history.connections, lambda each: each.is_refused):
+            row = list(group) if is_refused else []
+            during = [each.refused for each in allowances if row and each.covers(row[0].began, row[-1].began)]
+            if len(row) > (allowed := history.max_refused + sum(during)):
+                self._report(f"{len(row)} connections in a row brought no stream, expected at most {allowed}")
+        streams = [each for each in history.connections if each.status == 200]
+        ends = [each.time_of(len(each.body)) for each in streams if not each.cut and not each.has_expired]
+        if len(ends) > (allowed := history.max_ended + sum(each.ended for each in allowances)):
+            self._report(f"the server ended {len(ends)} streams, expected at most {allowed}")
+        unexplained = [at for at in ends if not any(each.ended and each.covers(at, at) for each in allowances)]
+        if allowances and len(unexplained) > history.max_ended:
+            self._report(f"the server ended {len(unexplained)} streams that no fault explains")
 
     # One connection.
 
@@ -348,7 +370,7 @@ class _Client:
 
     def _ends(self, partition: Partition) -> list[int]:
         """Return the ends of the log at which a client without a position may start."""
-        since = self._began - self._stored.max_behind_s
+        since = min(self._began - self._max_behind_s, self._servers_began)
         return [each.end for each in self._stored.between(partition, since, self._opened)]
 
     def _versions(self, partition: Partition) -> tuple[LogVersion, ...]:

@@ -27,9 +27,7 @@ from tests.history.recorder import Recorder
 from tests.history.scenario import (
     END,
     HEARTBEAT_S,
-    MAX_BEHIND_S,
     MAX_BODY_BYTES,
-    MAX_DELAY_S,
     PATIENCE_S,
     TIMEOUT_S,
     Outcome,
@@ -97,7 +95,7 @@ class Gateway:
         self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._numbers = count()
         self._acknowledged: list[Acknowledged] = []
-        self._written_at = inf
+        self._written_at = self._servers_began = inf
         self._ends = 0
         bootstrap = cluster.bootstrap_servers
         self._topics = [self.topic, self.added]
@@ -135,6 +133,8 @@ class Gateway:
 
     @contextmanager
     def _servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
+        self._watch.now()
+        self._servers_began = time.monotonic()
         with ExitStack() as stack:
             environments = [{"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: each} for each in mutants]
             starting = [gevent.spawn(Server, "tests.history.app:create()", **each) for each in environments]
@@ -268,8 +268,7 @@ class Gateway:
             acknowledged=self._acknowledged,
             reached=reached,
             bounds=self._watch.bounds,
-            max_delay_s=MAX_DELAY_S,
-            max_behind_s=MAX_BEHIND_S,
+            began=self._servers_began,
             max_overstay_s=MAX_OVERSTAY_S,
         )
 

@@ -119,7 +119,6 @@ class StoredLogs:
         bounds: Mapping[Partition, Sequence[Bounds]],
         compacted: frozenset[str],
         first_at: Callable[[Partition, int], int | None] | None,
-        max_behind_s: float,
     ) -> None:
         versions: dict[Partition, dict[LogVersion, list[StoredRecord]]] = defaultdict(lambda: defaultdict(list))
         for each in stored:
@@ -129,7 +128,6 @@ class StoredLogs:
             for partition, found in versions.items()
         }
         self.bounds = bounds
-        self.max_behind_s = max_behind_s
         self._first_at = first_at
         self._nothing = {(0, 0): Log(())}
         self._differs: dict[tuple[Partition, LogVersion, LogVersion], int] = {}

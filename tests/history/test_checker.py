@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.history.checker import Acknowledged, Bounds, Connection, History, StoredRecord, last_id, violations
+from tests.history.checker import (
+    Acknowledged,
+    Allowance,
+    Bounds,
+    Connection,
+    History,
+    StoredRecord,
+    last_id,
+    violations,
+)
 from tests.history.payloads import expected_event
 from tests.history.wire import Block, Partition, blocks, lines, parse_id
 from tests.support.examples import examples
@@ -224,11 +233,11 @@ def test_reports_a_stream_that_ends_within_an_event() -> None:
     assert [] == check(Connection(None, 200, stream() + b"event: mess"))
 
 
-def latest(start: int, bounds: dict[Partition, list[Bounds]] | None = None) -> list[str]:
+def latest(start: int, bounds: dict[Partition, list[Bounds]] | None = None, **limits: float) -> list[str]:
     """Return what the checker reports for a client that starts at the end, whose first ID has this offset."""
     connection = Connection(None, 200, stream(start=start), began=1.0, arrivals=[(10_000, 2.0)])
     history = History("c", [TOPIC], [connection])
-    return violations([history], stored_records(), reached={(TOPIC, 1): 3}, bounds=bounds)
+    return violations([history], stored_records(), reached={(TOPIC, 1): 3}, bounds=bounds, **limits)
 
 
 def test_a_client_without_an_id_starts_at_the_end() -> None:
@@ -241,6 +250,7 @@ def test_a_client_without_an_id_starts_at_the_end() -> None:
     assert "would be lost" in latest(2, at_1)[0]
     assert "would be lost" in latest(3, from_0_to_2)[0]
     assert "the end of the log was not recorded" in latest(1)[0]
+    assert [] == latest(0, at_1, began=0.0)  # the tail of the server is as far behind as the log was when it started
 
 
 def test_reports_a_gap_before_retention() -> None:
@@ -304,6 +314,27 @@ def test_reports_streams_that_the_server_ends() -> None:
 
     assert [] == check(*one_by_one, max_ended=3)
     assert ["c, at the end: the server ended 3 streams, expected at most 0"] == check(*one_by_one)
+
+
+def test_a_fault_explains_only_what_happens_during_it() -> None:
+    """Connections that are refused, and streams that the server ends, before or after the fault are reported."""
+    fault = Allowance(10, 20, refused=2, ended=1)
+
+    def found(*began: float, status: int = 0) -> list[str]:
+        body = stream() if status else b""
+        ids = (None, id_at({1: 3}))
+        disturbed = [
+            Connection(ids[status and bool(at)], status, body if at == 0 else b":ok\n\n", cut=not status, began=each)
+            for at, each in enumerate(began)
+        ]
+        last = Connection(ids[bool(status)], 200, b":ok\n\n" if status else stream())
+        return [each.partition(": ")[2] for each in check(*disturbed, last, allowances=[fault])]
+
+    assert [] == found(10, 20) == found(15, status=200)
+    assert ["3 connections in a row brought no stream, expected at most 2"] == found(11, 12, 13)
+    assert ["1 connections in a row brought no stream, expected at most 0"] == found(21)
+    assert ["the server ended 1 streams that no fault explains"] == found(9, status=200)
+    assert "the server ended 2 streams, expected at most 1" in found(12, 13, status=200)
 
 
 def test_reports_a_stream_that_does_not_end_when_its_token_expires() -> None:
