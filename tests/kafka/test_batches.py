@@ -36,37 +36,41 @@ def decoder(request, monkeypatch):
         assert batches.CompiledDecoder is not None
 
 
-def batch(offset, *values, magic=2, codec=NO_CODEC, producer=-1, key=None, control=False):
+def batch(offset, *values, codec=NO_CODEC, producer=-1, key=None, control=False):
     """Encode a batch that starts at `offset`. A value of None stands for a record that compaction removed."""
-    rest = (
-        {"transactional": True, "producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
-        if producer >= 0
-        else {}
-    )
-    builder = MemoryRecordsBuilder(magic, codec, 1 << 22, **rest)
+    transaction = {"transactional": True, "producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+    builder = MemoryRecordsBuilder(2, codec, 1 << 22, **(transaction if producer >= 0 else {}))
     for value in values:
         _ = builder.skip(1) if value is None else builder.append(1000, key, value, [])
     builder.close()
     data = bytearray(builder.buffer())
-    if magic == 2:  # with some codecs, batches in older formats have the offset of their last record here
-        data[:8] = struct.pack(">q", offset)
-        if control:
-            data[21:23] = struct.pack(">h", CONTROL | TRANSACTIONAL)
-        data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
+    data[:8] = struct.pack(">q", offset)
+    if control:
+        data[21:23] = struct.pack(">h", CONTROL | TRANSACTIONAL)
+    return with_checksum(data)
+
+
+def with_checksum(data):
+    data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
     return bytes(data)
 
 
-def decode(fetched, offset=0, read_committed=True, max_decompressed_bytes=MAX_BYTES, slots=None):
-    """Like batches.decode(), without the runs that make no progress."""
+def runs(data, offset=0, read_committed=True, max_bytes=MAX_BYTES, aborted=()):
+    fetched = PartitionData(b"t", 0, 0, memoryview(data), aborted, None)
+    return batches.decode(fetched, offset, read_committed, max_bytes, BatchSlots.create())
+
+
+def decode(data, offset=0, **rest):
+    """Like runs(), without those that make no progress."""
     at = offset
-    for run in batches.decode(fetched, offset, read_committed, max_decompressed_bytes, slots or BatchSlots.create()):
+    for run in runs(data, offset, **rest):
         if run.next_offset > at:
             at = run.next_offset
             yield run
 
 
-def read(data, offset=0, committed=True, aborted=()):
-    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), aborted, None), offset, committed, MAX_BYTES))
+def read(data, offset=0, **rest):
+    found = list(decode(data, offset, **rest))
     records = [(each.offset, bytes(each.value)) for run in found for each in run.records]
     return records, found[-1].next_offset if found else offset
 
@@ -86,10 +90,7 @@ def test_decodes_old_formats(magic, codec):
     data = legacy_batch(5, b"a", b"b", magic=magic, codec=codec) + legacy_batch(7, b"c", magic=magic, codec=codec)
 
     assert ([(5, b"a"), (6, b"b"), (7, b"c")], 8) == read(data)
-    assert (
-        UNKNOWN_EPOCH
-        == list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES))[-1].epoch
-    )
+    assert UNKNOWN_EPOCH == list(decode(data))[-1].epoch
 
 
 def message(offset, value, magic, attributes=0, timestamp=1000):
@@ -105,11 +106,8 @@ def legacy_batch(offset, *values, magic, codec=NO_CODEC, attributes=0, timestamp
     messages = b"".join(message(first + at, value, magic) for at, value in enumerate(values))
     if codec == NO_CODEC:
         return messages
-    compress = {
-        GZIP: gzip.compress,
-        SNAPPY: snappy.compress,
-        LZ4: lz4_with_invalid_header if magic == 0 else lz4.compress,
-    }
+    lz4_compress = lz4_with_invalid_header if magic == 0 else lz4.compress
+    compress = {GZIP: gzip.compress, SNAPPY: snappy.compress, LZ4: lz4_compress}
     last = offset + len(values) - 1
     return message(last, compress[codec](messages), magic, codec | attributes, timestamp)
 
@@ -125,7 +123,7 @@ def test_the_broker_may_set_the_timestamps_of_old_formats():
     """In format 1, the timestamp of a compressed message then applies to all its records."""
     data = legacy_batch(0, b"a", b"b", magic=1, codec=GZIP, attributes=LOG_APPEND_TIME, timestamp=2000)
 
-    [run] = decode(PartitionData(b"t", 0, 0, memoryview(data), (), None))
+    [run] = decode(data)
 
     assert [2000, 2000] == [each.timestamp for each in run.records]
 
@@ -155,9 +153,7 @@ def test_decodes_old_formats_in_pieces():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(batches, "_split", counted)
         steps = [0]
-        for _ in batches.decode(
-            PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, BatchSlots.create()
-        ):
+        for _ in runs(data):
             steps.append(read_messages)
 
     assert max(after - before for before, after in itertools.pairwise(steps)) <= 2 * MAX_COST
@@ -169,17 +165,6 @@ def test_a_compressed_message_in_a_compressed_message_is_an_error():
 
     with pytest.raises(CorruptRecordError):
         read(message(5, gzip.compress(inner), 1, GZIP), 5)
-
-
-def test_large_batches_in_old_formats_take_the_slot():
-    """They take up as much memory as others."""
-    slots = BatchSlots.create()
-    data = legacy_batch(0, *[b"x" * 1000] * 1900, magic=1, codec=GZIP)
-    runs = batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, 2 * MAX_BYTES, slots)
-    taken = {slots.large.taken for run in runs if run.records and not run.is_last}
-
-    assert {True} == taken
-    assert not slots.large.taken
 
 
 @pytest.mark.parametrize("value", [b"", b"no LZ4", b"\x04\x22\x4d\x18", bytes(20)])
@@ -220,7 +205,7 @@ def test_hides_aborted_transactions():
 
     committed = [(1, b"other"), (2, b"plain"), (4, b"committed")]
     assert (committed, 6) == read(data, aborted=[(1, 0)])
-    assert ([(0, b"aborted"), *committed], 6) == read(data, committed=False)
+    assert ([(0, b"aborted"), *committed], 6) == read(data, read_committed=False)
 
 
 def test_accepts_a_control_batch_without_its_marker():
@@ -232,11 +217,10 @@ def test_accepts_a_control_batch_without_its_marker():
 
 def test_starts_a_new_run_for_each_epoch():
     """The cursor must know where each epoch started. Transaction markers have an epoch too."""
-    data = (
-        batch(5, b"a") + of_epoch(7, batch(6, b"", producer=1, key=COMMIT, control=True)) + of_epoch(8, batch(7, b"b"))
-    )
+    marker = batch(6, b"", producer=1, key=COMMIT, control=True)
+    data = batch(5, b"a") + of_epoch(7, marker) + of_epoch(8, batch(7, b"b"))
 
-    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 5, True, MAX_BYTES))
+    found = list(decode(data, 5))
 
     decoded = [([each.offset for each in run.records], run.next_offset, run.epoch) for run in found]
     assert [([5], 6, 0), ([], 7, 7), ([7], 8, 8)] == decoded
@@ -253,7 +237,7 @@ def test_decodes_many_records_in_pieces(codec, records_per_batch):
     ends = range(0, 50_000, records_per_batch)
     data = b"".join(batch(at, *[b"x"] * records_per_batch, codec=codec) for at in ends)
 
-    pieces = [len(run.records) for run in decode(PartitionData(b"t", 0, 0, memoryview(data), (), None))]
+    pieces = [len(run.records) for run in decode(data)]
 
     assert 50_000 == sum(pieces)
     assert max(pieces) <= (MAX_COST if batches.CompiledDecoder else MAX_COST_IN_PYTHON) + records_per_batch % 50_000
@@ -264,9 +248,7 @@ def test_decodes_large_records_in_pieces(codec):
     """A piece is limited in bytes too. A snappy block cannot be decompressed in pieces, so a thread does it."""
     data = batch(0, *[b"x" * 50_000] * 20, codec=codec)
 
-    pieces = list(
-        batches.decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES, BatchSlots.create())
-    )
+    pieces = list(runs(data))
 
     assert 20 == sum(len(run.records) for run in pieces)
     assert max(len(run.records) for run in pieces) <= 50_000 * MAX_COST // 512
@@ -274,31 +256,14 @@ def test_decodes_large_records_in_pieces(codec):
         assert len([run for run in pieces if not run.records]) > 5  # while decompressing
 
 
-def test_decodes_one_large_batch_at_a_time():
-    """If several partitions of a cursor have large batches, all but one wait, because each batch takes up memory."""
-    large = batch(0, *[b"x" * 1000] * 1900, codec=ZSTD)
-    slots = BatchSlots.create()
-    fetched = PartitionData(b"t", 0, 0, memoryview(large), (), None)
-    first, second = (batches.decode(fetched, 0, True, 2 * MAX_BYTES, slots) for _ in range(2))
-    while not next(first).records:
-        pass
-    waiting = [next(second).records for _ in range(100)]
-    first.close()
-
-    assert not any(waiting)
-    assert 1900 == sum(len(run.records) for run in second)
-    assert not slots.large.taken
-
-
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_rejects_a_batch_that_is_too_large_when_decompressed(codec):
     """The error has the offset after the batch. Records before it have been returned."""
     max_bytes, data = 10_000, b"x" * 9_000
-    fits = PartitionData(b"t", 0, 0, memoryview(batch(5, data, codec=codec)), (), None)
-    bomb = fits._replace(records=memoryview(batch(5, data, codec=codec) + batch(6, data, data, codec=codec)))
+    fits, bomb = batch(5, data, codec=codec), batch(6, data, data, codec=codec)
 
-    assert [5] == [record.offset for record in next(decode(fits, 5, True, max_bytes)).records]
-    reading = decode(bomb, 5, True, max_bytes)
+    assert [5] == [record.offset for record in next(decode(fits, 5, max_bytes=max_bytes)).records]
+    reading = decode(fits + bomb, 5, max_bytes=max_bytes)
     assert 6 == next(reading).next_offset
     with pytest.raises(BatchTooLarge) as error:
         next(reading)
@@ -306,30 +271,22 @@ def test_rejects_a_batch_that_is_too_large_when_decompressed(codec):
 
 
 def test_decodes_a_header_name_that_is_not_utf8():
-    """One such record must not end the streams of its topic. Its name is shown with escapes."""
-    builder = MemoryRecordsBuilder(2, NO_CODEC, 1 << 20)
-    builder.append(1000, b"k", b"v", [("name", b"1"), ("more", None)])
-    builder.close()
-    data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
-    data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
+    """One such record must not end the streams of its topic. Its name is shown with escapes.
 
-    ((record,), *_) = next(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None), 0, True, MAX_BYTES))
-
-    assert (b"k", b"v", [("n\\xff\\xfee", b"1"), ("more", None)]) == (record.key, record.value, list(record.headers))
-
-
-def test_decodes_a_header_name_that_is_not_utf8_in_a_large_batch():
-    """The records before it are returned once, and the slow decoder works in pieces too."""
+    The records before it are returned once, and the slow decoder works in pieces too.
+    """
     builder = MemoryRecordsBuilder(2, NO_CODEC, 1 << 20)
     for number in range(5000):
-        builder.append(1000, None, b"x", [("name" if number == 3210 else "more", b"1")])
+        builder.append(1000, b"k", b"v", [("name" if number == 3210 else "more", b"1"), ("last", None)])
     builder.close()
-    data = bytearray(builder.buffer().replace(b"name", b"n\xff\xfee"))
-    data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
+    data = with_checksum(bytearray(builder.buffer().replace(b"name", b"n\xff\xfee")))
 
-    found = list(decode(PartitionData(b"t", 0, 0, memoryview(data), (), None)))
+    found = list(decode(data))
 
-    assert list(range(5000)) == [record.offset for run in found for record in run.records]
+    records = [record for run in found for record in run.records]
+    one = records[3210]
+    assert (b"k", b"v", [("n\\xff\\xfee", b"1"), ("last", None)]) == (one.key, one.value, list(one.headers))
+    assert list(range(5000)) == [record.offset for record in records]
     assert max(len(run.records) for run in found) <= MAX_COST
 
 
@@ -351,9 +308,7 @@ def test_rejects_a_damaged_batch(monkeypatch, crc_bytes):
     monkeypatch.setattr(batches, "MAX_CRC_BYTES", crc_bytes)
     damaged = bytearray(batch(6, b"b"))
     damaged[-2] ^= 1
-    reading = decode(
-        PartitionData(b"t", 0, 0, memoryview(batch(5, b"a") + damaged + batch(7, b"c")), (), None), 5, True, MAX_BYTES
-    )
+    reading = decode(batch(5, b"a") + damaged + batch(7, b"c"), 5)
 
     before = next(reading)
 

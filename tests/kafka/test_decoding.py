@@ -38,7 +38,7 @@ def queue() -> DecodingQueue:
     return DecodingQueue(True, MAX_BYTES)
 
 
-def fill(queue: DecodingQueue, *partitions: bytes) -> list[PartitionState]:
+def fill(queue: DecodingQueue, *partitions: bytes | memoryview) -> list[PartitionState]:
     """Add one partition for each argument, numbered from 0."""
     states = []
     for number, data in enumerate(partitions):
@@ -47,13 +47,19 @@ def fill(queue: DecodingQueue, *partitions: bytes) -> list[PartitionState]:
     return states
 
 
-def step(queue: DecodingQueue) -> tuple[int, int]:
-    """Decode one run. Return its partition and its number of records."""
+def next_run(queue: DecodingQueue) -> tuple[int, RecordRun]:
+    """Decode one run. Return it with its partition."""
     found = queue.next_run()
     assert found is not None
     state, run = found
     assert isinstance(run, RecordRun)
-    return state.partition.partition, len(run.records)
+    return state.partition.partition, run
+
+
+def step(queue: DecodingQueue) -> tuple[int, int]:
+    """Decode one run. Return its partition and its number of records."""
+    number, run = next_run(queue)
+    return number, len(run.records)
 
 
 def steps(queue: DecodingQueue) -> list[tuple[int, int]]:
@@ -112,11 +118,8 @@ def test_returns_all_records_of_batches_of_all_sizes_in_order(
 
     offsets: dict[int, list[int]] = {0: [], 1: [], 2: []}
     while queue:
-        found = queue.next_run()
-        assert found is not None
-        state, run = found
-        assert isinstance(run, RecordRun)
-        offsets[state.partition.partition] += [record.offset for record in run.records]
+        number, run = next_run(queue)
+        offsets[number] += [record.offset for record in run.records]
 
     assert {number: list(range(sum(sizes))) for number in range(3)} == offsets
 
@@ -129,8 +132,7 @@ def test_memory_does_not_grow_with_the_number_of_partitions(
     """Without slots, the 20 partitions would take up to 60 MB. The test keeps no records."""
     data = memoryview(b"".join(batch(at * records, *[b"x" * value_bytes] * records, codec=codec) for at in range(2)))
     count = 20
-    for number in range(count):
-        queue.append(PartitionState(Partition("t", number)), PartitionData(b"t", 0, 0, data, (), None))
+    fill(queue, *[data] * count)
     decoded = 0
     tracemalloc.start()
     try:
@@ -146,16 +148,12 @@ def test_memory_does_not_grow_with_the_number_of_partitions(
     assert peak < 2 * large + 2 * MEDIUM_BATCH_BYTES
 
 
-@pytest.mark.parametrize("records", [MEDIUM, LARGE])
-def test_batches_of_one_size_take_turns(queue: DecodingQueue, records: int) -> None:
+@pytest.mark.parametrize(
+    "data", [batches(3, MEDIUM), batches(3, LARGE), legacy_batches(3, MEDIUM)], ids=["medium", "large", "old format"]
+)
+def test_batches_of_one_size_take_turns(queue: DecodingQueue, data: bytes) -> None:
     """No partition has to wait until another has decoded all its batches."""
-    fill(queue, *[batches(3, records)] * 3)
-
-    assert [0, 1, 2] * 3 == turns(steps(queue))
-
-
-def test_batches_in_old_formats_take_turns(queue: DecodingQueue) -> None:
-    fill(queue, *[legacy_batches(3, MEDIUM)] * 3)
+    fill(queue, *[data] * 3)
 
     assert [0, 1, 2] * 3 == turns(steps(queue))
 
@@ -196,10 +194,7 @@ def test_the_cost_of_a_run_is_that_of_its_records(queue: DecodingQueue, records:
     """Waiting and decompression do not count. Otherwise, poll() would return only a few records at a time."""
     fill(queue, *[batches(2, records, codec)] * 3, legacy_batches(2, records))
     while queue:
-        found = queue.next_run()
-        assert found is not None
-        run = found[1]
-        assert isinstance(run, RecordRun)
+        _, run = next_run(queue)
         assert run.cost <= 4 * len(run.records)  # one for each record, and at most three for its bytes
         assert bool(run.cost) == bool(run.records)
 
@@ -307,13 +302,9 @@ class Response(bytearray):
 
 def test_counts_each_response_until_its_last_partition_is_decoded(queue: DecodingQueue) -> None:
     """One undecoded partition keeps the whole response in memory: its records are a slice of the response's buffer."""
-    first = batch(0, VALUE) + batch(0, VALUE)
     other = batch(0, VALUE)
-    states = [PartitionState(Partition("t", number)) for number in range(3)]
-    half = len(first) // 2
-    queue.append(states[0], fetched(memoryview(first)[:half]))
-    queue.append(states[1], fetched(memoryview(first)[half:]))
-    queue.append(states[2], fetched(other))
+    first, half = memoryview(other * 2), len(other)
+    fill(queue, first[:half], first[half:], other)
 
     sizes = [queue.response_bytes]
     while queue:
