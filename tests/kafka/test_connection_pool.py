@@ -9,7 +9,6 @@ from gevent import socket
 from kafka.errors import IncompatibleBrokerVersion
 
 from kafkasse.kafka.client import Broker, Client
-from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.connection_pool import MAX_IDLE_PER_BROKER, ConnectionPool
 from tests.support.waiting import wait_until
 
@@ -32,18 +31,10 @@ class FakeClient:
         self.brokers.append(theirs)
         return ours, self.versions
 
-    def closed(self) -> list[bool]:
-        """Return for each socket whether the pool has closed it."""
-        return [each.closed for each in self.opened]
-
 
 def open_pool(*versions: int) -> tuple[FakeClient, ConnectionPool]:
     client = FakeClient(*(versions or (4, 13)))
     return client, ConnectionPool(cast(Client, client), 1.0)
-
-
-def start_reading(connection: Connection) -> None:
-    connection.start_reading(lambda _: None, lambda _: None)
 
 
 def test_keeps_a_few_idle_connections() -> None:
@@ -54,32 +45,25 @@ def test_keeps_a_few_idle_connections() -> None:
         pool.release(each)
 
     assert opened[:MAX_IDLE_PER_BROKER] == list(pool.idle())
-    assert [False] * MAX_IDLE_PER_BROKER + [True] * 2 == client.closed()
+    assert [False] * MAX_IDLE_PER_BROKER + [True] * 2 == [each.closed for each in client.opened]
     assert pool.take(BROKER) in opened
 
 
-def test_closes_a_connection_with_a_response_in_flight() -> None:
-    """The next cursor would receive that response."""
+@pytest.mark.parametrize("is_in_flight", [True, False], ids=["response in flight", "disconnected"])
+def test_closes_a_connection_that_the_next_cursor_could_not_use(is_in_flight: bool) -> None:
+    """The next cursor would receive the response in flight, or its request would fail."""
     client, pool = open_pool()
     connection = pool.take(BROKER)
-    start_reading(connection)
-    connection.in_flight = 1
+    connection.start_reading(lambda _: None, lambda _: None)
+    if is_in_flight:
+        connection.in_flight = 1
+    else:
+        client.brokers[0].close()
+        wait_until(lambda: connection.broken)
     pool.release(connection)
 
     assert [] == list(pool.idle())
-    assert [True] == client.closed()
-
-
-def test_closes_a_connection_that_failed() -> None:
-    """The broker disconnected, so the next request would fail."""
-    client, pool = open_pool()
-    connection = pool.take(BROKER)
-    start_reading(connection)
-    client.brokers[0].close()
-    wait_until(lambda: connection.broken)
-    pool.release(connection)
-
-    assert [] == list(pool.idle())
+    assert client.opened[0].closed
 
 
 def test_closes_all_connections_with_the_log() -> None:
@@ -91,7 +75,7 @@ def test_closes_all_connections_with_the_log() -> None:
     pool.release(second)
 
     assert [] == list(pool.idle())
-    assert [True, True] == client.closed()
+    assert [True, True] == [each.closed for each in client.opened]
 
 
 def test_rejects_a_broker_that_is_too_old() -> None:
@@ -101,4 +85,4 @@ def test_rejects_a_broker_that_is_too_old() -> None:
     with pytest.raises(IncompatibleBrokerVersion, match="Fetch versions 0 to 3"):
         pool.take(BROKER)
 
-    assert [True] == client.closed()
+    assert client.opened[0].closed

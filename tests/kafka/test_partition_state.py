@@ -23,20 +23,13 @@ def test_the_backoff_grows_with_each_failure() -> None:
     assert [0, 0.02, 0.08, 0.18, 0.32, 0.5, 0.72, 0.98, 1, 1] == backoffs(PartitionState(Partition("t", 0)), 10)
 
 
-def test_the_backoff_starts_again_after_records() -> None:
+def test_the_backoff_starts_again_after_records_or_a_time_without_failures() -> None:
     state = PartitionState(Partition("t", 0))
     backoffs(state, 5)
-
     state.records_received()
 
-    assert [0, 0.02] == backoffs(state, 2)
-
-
-def test_the_backoff_starts_again_after_a_time_without_failures() -> None:
-    state = PartitionState(Partition("t", 0))
-    backoffs(state, 5, now=100.0)
-
-    assert [0.5] == backoffs(state, 1, now=100.0 + FAILURES_FORGOTTEN_S)
+    assert [0, 0.02, 0.08] == backoffs(state, 3)
+    assert [0.18] == backoffs(state, 1, now=100.0 + FAILURES_FORGOTTEN_S)
     assert [0] == backoffs(state, 1, now=100.1 + 2 * FAILURES_FORGOTTEN_S)
 
 
@@ -57,3 +50,11 @@ def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch: int, e
     state.advance(RecordRun([], 60, 7))
 
     assert diverged_at == state.diverged_at(epoch, end)
+
+
+def test_the_record_before_the_first_one_is_lost_with_its_epoch() -> None:
+    """A client returns with an offset and the epoch of the record before, which the broker lacks."""
+    state = PartitionState(Partition("t", 0))
+    state.seek(100, 5)
+
+    assert (99, UNKNOWN_EPOCH) == state.diverged_at(4, 150)
