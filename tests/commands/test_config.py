@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kafkasse import schemas
-from kafkasse.commands import main
+from tests.commands.run import Run
 
 SETTINGS = schemas.read("config")["properties"]
 TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path: /a, topics: [t]}\n"
 
 
 @pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
-    """Run `kafkasse config` with a file and a variable."""
+def printed(run: Run, tmp_path: Path) -> Callable[..., str]:
+    """Run `kafkasse config` with a file and variables."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text(TEXT)
-    monkeypatch.setattr(os, "environ", {"KAFKASSE_MAX_STREAMS": "5", "KAFKASSE_KAFKA_SSL_PASSWORD": "hunter2"})
+
+    variables = {"KAFKASSE_MAX_STREAMS": "5", "KAFKASSE_KAFKA_SSL_PASSWORD": "hunter2"}
 
     def printed(*options: str) -> str:
-        assert 0 == main(["config", str(file), *options])
-        return capsys.readouterr().out
+        done = run("config", str(file), *options, **variables)
+        assert 0 == done.code
+        return done.out
 
     return printed
 
@@ -61,21 +62,15 @@ def test_prints_json(printed: Callable[..., str]) -> None:
     assert {"value": 5, "source": "KAFKASSE_MAX_STREAMS"} == settings["max_streams"]
 
 
-def test_rejects_a_configuration_that_is_not_valid(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The exit code is 1, and each problem is one line."""
-    monkeypatch.setattr(os, "environ", {"KAFKASSE_MAX_STREAM": "5", "KAFKASSE_PAGES": "maybe"})
+def test_rejects_a_configuration_that_is_not_valid(run: Run) -> None:
+    """Each problem is one line."""
+    code, _, err = run("config", KAFKASSE_MAX_STREAM="5", KAFKASSE_PAGES="maybe")
 
-    assert 1 == main(["config"])
-
-    assert 2 == capsys.readouterr().err.count("\n")
+    assert (1, 2) == (code, err.count("\n"))
 
 
-def test_the_help_of_serve_mentions_check_and_config(capsys: pytest.CaptureFixture[str]) -> None:
-    """`kafkasse serve --help` shows how to check and print the configuration before the server starts."""
-    main(["serve", "--help"])
+def test_the_help_of_serve_mentions_check_and_config(run: Run) -> None:
+    help_text = run("serve", "--help").out
 
-    help_text = " ".join(capsys.readouterr().out.split())
     assert "kafkasse check" in help_text
     assert "kafkasse config" in help_text

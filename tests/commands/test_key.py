@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from kafkasse.access.api_keys import ApiKeys
-from kafkasse.commands import main
+from tests.commands.run import Run
 
 
-def test_prints_a_key_and_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_a_key_and_its_line(run: Run, tmp_path: Path) -> None:
     """A guard with the line in its file accepts the key."""
-    assert 0 == main(["key", "create", "partner-1"])
-    _, key, _, _, line = capsys.readouterr().out.splitlines()
+    _, key, _, _, line = run("key", "create", "partner-1").out.splitlines()
 
     (tmp_path / "keys").write_text(line)
     visitor = ApiKeys("partners", str(tmp_path / "keys"), logging.getLogger()).identify(key)
@@ -23,7 +22,7 @@ def test_prints_a_key_and_its_line(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "#a", "a" * 101])
-def test_rejects_a_name_that_does_not_fit_into_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error says which names are valid."""
-    assert 1 == main(["key", "create", name])
-    assert "A name has 1 to 100 characters" in capsys.readouterr().err
+def test_rejects_a_name_that_does_not_fit_into_a_line(run: Run, name: str) -> None:
+    code, _, err = run("key", "create", name)
+
+    assert (1, True) == (code, "A name has 1 to 100 characters" in err)

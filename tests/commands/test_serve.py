@@ -6,82 +6,53 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.commands import main
+from tests.commands.run import ENVIRONMENT, TIMEOUT_S, Run, process
 from tests.support.client import fetch
-
-TIMEOUT_S = 30
-ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-ENVIRONMENT["KAFKASSE_PUBLIC"] = "true"
 
 
 class Started(Exception):
-    """Raised instead of starting gunicorn. Contains the command and the environment that gunicorn would get."""
+    """Raised instead of starting gunicorn. Contains the environment that gunicorn would get."""
 
-    def __init__(self, command: list[str], environ: dict[str, str]) -> None:
-        super().__init__(command)
-        self.command, self.environ = command, environ
+    def __init__(self, environ: dict[str, str]) -> None:
+        super().__init__()
+        self.environ = environ
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs `kafkasse serve` in this process, with only these environment variables. Raises Started instead of exec."""
+def serve(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `kafkasse serve` in this process. Raises Started instead of exec."""
 
     def execve(_: str, command: list[str], environ: dict[str, str]) -> None:
-        raise Started(command, environ)
-
-    def serve(*args: str, **variables: str) -> int:
-        monkeypatch.setattr(os, "environ", ENVIRONMENT | variables)
-        return main(["serve", *args])
+        raise Started(environ)
 
     monkeypatch.setattr(os, "execve", execve)
-    return serve
+    return lambda *words, **variables: run("serve", *words, **{"KAFKASSE_PUBLIC": "true", **variables})
 
 
-@pytest.fixture
-def startup_error(serve: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Returns the sentence that `kafkasse serve` prints when it does not start."""
-
-    def startup_error(*args: str, **variables: str) -> str:
-        assert 1 == serve(*args, **variables)
-        (sentence,) = capsys.readouterr().err.splitlines()
-        return sentence
-
-    return startup_error
-
-
-@pytest.mark.parametrize(("end", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_serves_topics(broker: EmbeddedBroker, end: signal.Signals, code: int) -> None:
-    """The server uses --bootstrap-servers and --bind. Its exit code is 0 after SIGTERM and 130 after Ctrl-C."""
-    command = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "kafkasse", *command],
-        env=ENVIRONMENT | {"KAFKASSE_ALLOWED_TOPICS": "*"},
-        stderr=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    ) as process:
-        assert process.stderr
+def test_serves_topics(broker: EmbeddedBroker) -> None:
+    """The server uses --bootstrap-servers and --bind. Its exit code after Ctrl-C is 130."""
+    words = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
+    variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
+    with process(*words, stdout=None, bufsize=1, env=ENVIRONMENT | variables) as serving:
         log = ""
         while (listening := re.search(r"Listening at: \S+:(\d+)", log)) is None:
-            line = process.stderr.readline()
+            line = serving.stderr.readline()
             assert line, f"it exited before it listened: {log}"
             log += line
 
         assert 404 == fetch(int(listening[1]), "/missing").status
-        process.send_signal(end)
-        process.communicate(timeout=TIMEOUT_S)
-    assert code == process.returncode
+        serving.send_signal(signal.SIGINT)
+        serving.communicate(timeout=TIMEOUT_S)
+    assert 130 == serving.returncode
 
 
-def test_passes_the_options_to_gunicorn(serve: Callable[..., int], tmp_path: Path) -> None:
+def test_passes_the_options_to_gunicorn(serve: Run, tmp_path: Path) -> None:
     """gunicorn and its workers get the options as environment variables."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text("allowed_topics: [orders]")
@@ -92,6 +63,7 @@ def test_passes_the_options_to_gunicorn(serve: Callable[..., int], tmp_path: Pat
     assert {
         "KAFKASSE_BOOTSTRAP_SERVERS": "kafka:9092",
         "KAFKASSE_BIND": "127.0.0.1:0",
+        "KAFKASSE_PUBLIC": "true",
         "WEB_CONCURRENCY": "3",
         "KAFKASSE_CONFIG": str(file),
     } == {name: value for name, value in started.value.environ.items() if name not in ENVIRONMENT}
@@ -102,7 +74,7 @@ def test_passes_the_options_to_gunicorn(serve: Callable[..., int], tmp_path: Pat
     [({}, "127.0.0.1:6917"), ({"PORT": "5000"}, None), ({"KAFKASSE_BIND": "127.0.0.1:0"}, "127.0.0.1:0")],
 )
 def test_keeps_the_variables_of_the_platform(
-    serve: Callable[..., int], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], bind: str | None
+    serve: Run, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], bind: str | None
 ) -> None:
     """Without options, the environment decides. Without PORT and KAFKASSE_BIND, only this machine can connect."""
     monkeypatch.setattr("kafkasse.commands.serve._check_free", lambda bind: None)
@@ -111,6 +83,18 @@ def test_keeps_the_variables_of_the_platform(
         serve(KAFKASSE_ALLOWED_TOPICS="*", **variables)
 
     assert (bind, variables.get("PORT")) == tuple(map(started.value.environ.get, ("KAFKASSE_BIND", "PORT")))
+
+
+@pytest.fixture
+def startup_error(serve: Run) -> Callable[..., str]:
+    """Returns the sentence that `kafkasse serve` prints when it does not start."""
+
+    def startup_error(*words: str, **variables: str) -> str:
+        code, _, err = serve(*words, **variables)
+        assert (1, 1) == (code, len(err.splitlines()))
+        return err
+
+    return startup_error
 
 
 def test_names_an_address_that_is_in_use(startup_error: Callable[..., str]) -> None:
@@ -124,26 +108,34 @@ def test_names_an_address_that_is_in_use(startup_error: Callable[..., str]) -> N
     assert "--bind" in sentence
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"])
-def test_rejects_an_invalid_address(startup_error: Callable[..., str], address: str) -> None:
-    """The error contains the address."""
-    assert address in startup_error("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
+WORKERS = "WEB_CONCURRENCY must be a whole number from 1 to 1000, not "
 
 
-@pytest.mark.parametrize("workers", ["x", "0", "", "1.5"])
-def test_rejects_an_invalid_number_of_workers(startup_error: Callable[..., str], workers: str) -> None:
-    """The command reports the variable in one line; gunicorn would fail with a traceback."""
-    sentence = startup_error(KAFKASSE_ALLOWED_TOPICS="*", WEB_CONCURRENCY=workers)
+@pytest.mark.parametrize(
+    ("words", "variables", "expected"),
+    [
+        *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
+            "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"
+        )),
+        *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
+            "x", "0", "", "1.5"
+        )),
+        (["--config", "kafkasse.yaml"], {}, "heartbeat_s"),
+        ([], {"KAFKASSE_RETRY_MS": "soon"}, "KAFKASSE_RETRY_MS"),
+        (["--config", "missing.yaml"], {}, "missing.yaml"),
+        ([], {}, "allowed_topics"),
+    ],
+)  # fmt: skip
+def test_checks_the_settings_before_gunicorn_starts(
+    startup_error: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    variables: dict[str, str],
+    expected: str,
+) -> None:
+    """The command reports each mistake in one line; gunicorn would fail with a traceback."""
+    (tmp_path / "kafkasse.yaml").write_text("heartbeat_s: 0")
+    monkeypatch.chdir(tmp_path)
 
-    assert f"WEB_CONCURRENCY must be a whole number from 1 to 1000, not {workers!r}" in sentence
-
-
-def test_checks_the_settings_before_gunicorn_starts(startup_error: Callable[..., str], tmp_path: Path) -> None:
-    """An invalid setting, an unreadable file and an empty configuration are errors of the command itself."""
-    file = tmp_path / "kafkasse.yaml"
-    file.write_text("heartbeat_s: 0")
-
-    assert "heartbeat_s" in startup_error("--config", str(file))
-    assert "KAFKASSE_RETRY_MS" in startup_error(KAFKASSE_RETRY_MS="soon")
-    assert "missing.yaml" in startup_error("--config", str(tmp_path / "missing.yaml"))
-    assert "allowed_topics" in startup_error()
+    assert expected in startup_error(*words, **variables)
