@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +39,10 @@ from kafkasse.web.client_socket import ClientSocket
 from kafkasse.web.registry import EndReason
 from kafkasse.web.stream import Stream
 
+MUTANTS: dict[str, Callable[[], None]] = {}
 applied: Counter[str] = Counter()  # how often each mutant applied its fault in this process
+turns: Counter[str] = Counter()  # of is_turn()
+memory: defaultdict[str, dict[Any, Any]] = defaultdict(dict)  # what a mutant remembers between two calls
 
 _undo: list[tuple[Any, str, Any]] = []
 _ID_LINE = re.compile(rb"^id: .*\n", re.MULTILINE)
@@ -64,10 +67,27 @@ def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     setattr(owner, name, lambda *args, **named: replacement(original, *args, **named))
 
 
+def mutant(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as a mutant of its own name, which replaces `owner.name`."""
+
+    def register(replacement: Callable[..., Any]) -> Callable[..., Any]:
+        MUTANTS[replacement.__name__] = lambda: patch(owner, name, replacement)
+        return replacement
+
+    return register
+
+
+def is_turn(name: str, every: int, counts: bool = True) -> bool:
+    """Count the calls of a mutant for which `counts` is true. Return True for every `every`th of them."""
+    turns[name] += counts
+    return counts and turns[name] % every == 0
+
+
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Apply the mutant `name` to this process until the block ends."""
-    applied.clear()
+    for state in (applied, turns, memory):
+        state.clear()
     try:
         MUTANTS[name]()
         yield
@@ -111,328 +131,238 @@ def _id_of_the_last_on_the_first(frames: list[bytes]) -> list[bytes]:
     return [frames[0][:-1] + last_id[0] + b"\n", *frames[1:-1], _ID_LINE.sub(b"", frames[-1], 1)]
 
 
-def _segment_lost() -> None:
+@mutant(SharedFeed, "append")
+def ring_segment_lost(original: Any, self: Any, batch: Any) -> Any:
     """One batch in four advances the feed but reaches no reader."""
-    turns = Counter[str]()
-
-    def append(original: Any, self: Any, batch: Any) -> Any:
-        turns["all"] += 1
-        if turns["all"] % 4 or not batch.records:
-            return original(self, batch)
-        applied["ring_segment_lost"] += 1
-        return original(self, batch._replace(records=[]))
-
-    patch(SharedFeed, "append", append)
+    if not is_turn("ring_segment_lost", 4) or not batch.records:
+        return original(self, batch)
+    applied["ring_segment_lost"] += 1
+    return original(self, batch._replace(records=[]))
 
 
-def _joins_too_late() -> None:
+@mutant(Ring, "covers")
+def joins_one_too_late(original: Any, self: Any, offsets: Any) -> bool:
     """A reader joins the ring although the ring starts one record after its position."""
-
-    def covers(original: Any, self: Any, offsets: Any) -> bool:
-        wrong = bool(original(self, {each: offset + 1 for each, offset in offsets.items()}))
-        applied["joins_one_too_late"] += wrong and not original(self, offsets)
-        return wrong
-
-    patch(Ring, "covers", covers)
+    wrong = bool(original(self, {each: offset + 1 for each, offset in offsets.items()}))
+    applied["joins_one_too_late"] += wrong and not original(self, offsets)
+    return wrong
 
 
-def _joins_too_early() -> None:
+@mutant(Reader, "_own_frames")
+def joins_one_too_early(original: Any, self: Any, segment: Any, ids: Any) -> Any:
     """A reader that joins the ring receives its last record again."""
-
-    def own_frames(original: Any, self: Any, segment: Any, ids: Any) -> Any:
-        position = ids.offsets.get(segment.partition, 0)
-        if position - 1 in segment.offsets:
-            applied["joins_one_too_early"] += 1
-            ids.offsets[segment.partition] = position - 1
-        return original(self, segment, ids)
-
-    patch(Reader, "_own_frames", own_frames)
+    position = ids.offsets.get(segment.partition, 0)
+    if position - 1 in segment.offsets:
+        applied["joins_one_too_early"] += 1
+        ids.offsets[segment.partition] = position - 1
+    return original(self, segment, ids)
 
 
-def _evicted_while_joining() -> None:
+@mutant(Reader, "_join")
+def evicted_while_joining(original: Any, self: Any, reader: Any) -> None:
     """A joining reader notes its position in the ring only after closing its cursor, while other greenlets run."""
-
-    def join(original: Any, self: Any, reader: Any) -> None:
-        original(self, reader)
-        applied["evicted_while_joining"] += self._segment != self._feed.ring.first
-        self._segment = self._feed.ring.first
-
-    patch(Reader, "_join", join)
+    original(self, reader)
+    applied["evicted_while_joining"] += self._segment != self._feed.ring.first
+    self._segment = self._feed.ring.first
 
 
-def _behind_at_the_feeds_place() -> None:
+@mutant(Reader, "_fall_behind")
+def falls_behind_to_the_end(original: Any, self: Any) -> None:
     """A reader that fell out of the ring catches up from the position of the feed."""
-
-    def fall_behind(original: Any, self: Any) -> None:
-        applied["falls_behind_to_the_end"] += 1
-        ids = self._feed.ids
-        self._ids = ids.copy_at(ids.offsets, ids.timestamps)
-        original(self)
-
-    patch(Reader, "_fall_behind", fall_behind)
+    applied["falls_behind_to_the_end"] += 1
+    ids = self._feed.ids
+    self._ids = ids.copy_at(ids.offsets, ids.timestamps)
+    original(self)
 
 
-def _filter_takes_two() -> None:
+@mutant(Encoder, "_encode")
+def filter_takes_one_more(original: Any, self: Any, view: Any) -> Any:
     """The record after a filtered record is not sent either."""
-    last: dict[int, bool] = {}
-
-    def encode(original: Any, self: Any, view: Any) -> Any:
-        encoded = original(self, view)
-        swallow = last.get(id(self), False) and encoded is not None
-        last[id(self)] = encoded is None
-        applied["filter_takes_one_more"] += swallow
-        return None if swallow else encoded
-
-    patch(Encoder, "_encode", encode)
+    last = memory["filter_takes_one_more"]
+    encoded = original(self, view)
+    swallow = last.get(id(self), False) and encoded is not None
+    last[id(self)] = encoded is None
+    applied["filter_takes_one_more"] += swallow
+    return None if swallow else encoded
 
 
-def _lone_id_too_far() -> None:
+@mutant(ServerSentEvents, "position")
+def lone_id_too_far(original: Any, self: Any, position_id: str) -> bytes:
     """A position event (at the start, or in place of a heartbeat) is one record too far."""
-
-    def position(original: Any, self: Any, position_id: str) -> bytes:
-        block = bytes(original(self, position_id))
-        applied["lone_id_too_far"] += 1
-        return _shift_last_offset(1)([block])[0]
-
-    patch(ServerSentEvents, "position", position)
+    block = bytes(original(self, position_id))
+    applied["lone_id_too_far"] += 1
+    return _shift_last_offset(1)([block])[0]
 
 
-def _gap_unsent() -> None:
-    def gap(original: Any, wire: Any, *args: Any) -> bytes:
-        applied["gap_not_sent"] += 1
-        return bytes(wire.position(args[-1]))
-
-    patch(frame, "gap", gap)
+@mutant(frame, "gap")
+def gap_not_sent(original: Any, wire: Any, *args: Any) -> bytes:
+    applied["gap_not_sent"] += 1
+    return bytes(wire.position(args[-1]))
 
 
-def _truncation_unnoticed() -> None:
+@mutant(EpochEnds, "diverged_at")
+def truncation_unnoticed(original: Any, *args: Any) -> dict[Any, Any]:
     """A client that returns after a truncation receives no gap if the log has grown past its offset."""
-
-    def diverged_at(original: Any, *args: Any) -> dict[Any, Any]:
-        applied["truncation_unnoticed"] += bool(original(*args))
-        return {}
-
-    patch(EpochEnds, "diverged_at", diverged_at)
+    applied["truncation_unnoticed"] += bool(original(*args))
+    return {}
 
 
-def _truncation_ignored_by_the_tail() -> None:
+@mutant(Tail, "_recover")
+def truncation_ignored_by_the_tail(original: Any, self: Any, error: Any) -> None:
     """The feed stays at an offset that the log has lost."""
-
-    def recover(original: Any, self: Any, error: Any) -> None:
-        applied["truncation_ignored_by_the_tail"] += 1
-
-    patch(Tail, "_recover", recover)
+    applied["truncation_ignored_by_the_tail"] += 1
 
 
-def _gap_too_wide() -> None:
-    def gap(original: Any, wire: Any, gap: Any, position_id: str) -> bytes:
-        applied["gap_too_wide"] += 1
-        return bytes(original(wire, gap._replace(end=gap.end + 1), position_id))
-
-    patch(frame, "gap", gap)
+@mutant(frame, "gap")
+def gap_too_wide(original: Any, wire: Any, gap: Any, position_id: str) -> bytes:
+    applied["gap_too_wide"] += 1
+    return bytes(original(wire, gap._replace(end=gap.end + 1), position_id))
 
 
-def _half_a_chunk() -> None:
+@mutant(Reader, "read")
+def chunk_cut_in_a_frame(original: Any, self: Any, *args: Any) -> bytes:
     """One read in three loses the end of its last frame."""
-    turns = Counter[str]()
-
-    def read(original: Any, self: Any, *args: Any) -> bytes:
-        data = bytes(original(self, *args))
-        turns["all"] += bool(data)
-        if not data or turns["all"] % 3:
-            return data
-        applied["chunk_cut_in_a_frame"] += 1
-        return data[: len(data) - 20]
-
-    patch(Reader, "read", read)
+    data = bytes(original(self, *args))
+    if not is_turn("chunk_cut_in_a_frame", 3, bool(data)):
+        return data
+    applied["chunk_cut_in_a_frame"] += 1
+    return data[: len(data) - 20]
 
 
-def _one_partition_forgotten() -> None:
+@mutant(feeds, "resolve")
+def resume_forgets_a_partition(original: Any, log: Any, position: Any, *args: Any, **named: Any) -> Any:
     """A client that reconnects resumes at the end of its last partition."""
-
-    def resolve(original: Any, log: Any, position: Any, *args: Any, **named: Any) -> Any:
-        opening = original(log, position, *args, **named)
-        if position.starts:
-            last = list(opening.offsets)[-1]
-            end = log.offset_ranges([last])[last].end
-            applied["resume_forgets_a_partition"] += opening.offsets[last] != end
-            opening.offsets[last] = end
-        return opening
-
-    patch(feeds, "resolve", resolve)
+    opening = original(log, position, *args, **named)
+    if position.starts:
+        last = list(opening.offsets)[-1]
+        end = log.offset_ranges([last])[last].end
+        applied["resume_forgets_a_partition"] += opening.offsets[last] != end
+        opening.offsets[last] = end
+    return opening
 
 
-def _tombstones_hidden() -> None:
-    def encode(original: Any, self: Any, view: Any) -> Any:
-        applied["tombstones_hidden"] += view.record.value is None
-        return None if view.record.value is None else original(self, view)
-
-    patch(Encoder, "_encode", encode)
+@mutant(Encoder, "_encode")
+def tombstones_hidden(original: Any, self: Any, view: Any) -> Any:
+    applied["tombstones_hidden"] += view.record.value is None
+    return None if view.record.value is None else original(self, view)
 
 
-def _snapshot_short() -> None:
+@mutant(Snapshot, "_make_version")
+def snapshot_lacks_a_key(original: Any, self: Any, ids: Any) -> None:
     """The oldest key of a snapshot is not sent."""
-
-    def make_version(original: Any, self: Any, ids: Any) -> None:
-        original(self, ids)
-        rows = self._newest.rows
-        if rows and len(rows) == len(self._rows):  # not a version that lacks a row already
-            applied["snapshot_lacks_a_key"] += 1
-            del rows[0]
-
-    patch(Snapshot, "_make_version", make_version)
+    original(self, ids)
+    rows = self._newest.rows
+    if rows and len(rows) == len(self._rows):  # not a version that lacks a row already
+        applied["snapshot_lacks_a_key"] += 1
+        del rows[0]
 
 
-def _times_too_far() -> None:
-    def set_(original: Any, self: Any, partition: Any, next_offset: int, *rest: Any, **named: Any) -> None:
-        given = inspect.signature(original).bind(self, partition, next_offset, *rest, **named)
-        if given.arguments.get("timestamp") is not None:
-            applied["times_one_too_far"] += 1
-            given.arguments["timestamp"] += 1
-        original(*given.args, **given.kwargs)
-
-    patch(IdWriter, "set", set_)
+@mutant(IdWriter, "set")
+def times_one_too_far(original: Any, self: Any, partition: Any, next_offset: int, *rest: Any, **named: Any) -> None:
+    given = inspect.signature(original).bind(self, partition, next_offset, *rest, **named)
+    if given.arguments.get("timestamp") is not None:
+        applied["times_one_too_far"] += 1
+        given.arguments["timestamp"] += 1
+    original(*given.args, **given.kwargs)
 
 
-def _aborted_shown() -> None:
+@mutant(KafkaLog, "__init__")
+def aborted_records_shown(original: Any, self: Any, *args: Any, **named: Any) -> None:
     """Kafka is read with an isolation level that includes uncommitted records."""
-
-    def init(original: Any, self: Any, *args: Any, **named: Any) -> None:
-        given = inspect.signature(original).bind(self, *args, **named)
-        given.arguments["settings"] = replace(given.arguments["settings"], isolation_level="read_uncommitted")
-        applied["aborted_records_shown"] += 1
-        original(*given.args, **given.kwargs)
-
-    patch(KafkaLog, "__init__", init)
+    given = inspect.signature(original).bind(self, *args, **named)
+    given.arguments["settings"] = replace(given.arguments["settings"], isolation_level="read_uncommitted")
+    applied["aborted_records_shown"] += 1
+    original(*given.args, **given.kwargs)
 
 
-def _own_reader_skips() -> None:
+@mutant(CatchUp, "read")
+def catching_up_skips_a_frame(original: Any, self: Any, *args: Any) -> bytes:
     """A reader that catches up loses the first frame of every second read."""
-    turns = Counter[str]()
-
-    def read(original: Any, self: Any, *args: Any) -> bytes:
-        data = bytes(original(self, *args))
-        turns["all"] += bool(data)
-        if not data or turns["all"] % 2 or b"\n\n" not in data:
-            return data
-        applied["catching_up_skips_a_frame"] += 1
-        return data.split(b"\n\n", 1)[1]
-
-    patch(CatchUp, "read", read)
+    data = bytes(original(self, *args))
+    if not is_turn("catching_up_skips_a_frame", 2, bool(data)) or b"\n\n" not in data:
+        return data
+    applied["catching_up_skips_a_frame"] += 1
+    return data.split(b"\n\n", 1)[1]
 
 
-def _cursor_too_far() -> None:
+@mutant(PartitionState, "advance")
+def cursor_one_too_far(original: Any, self: Any, run: Any) -> None:
     """After every fifth run of records, a Kafka cursor continues one offset too far."""
-    turns = Counter[str]()
-
-    def advance(original: Any, self: Any, run: Any) -> None:
-        original(self, run)
-        turns["all"] += bool(run.records)
-        if run.records and turns["all"] % 2 == 0:  # often, because a busy machine has few runs
-            applied["cursor_one_too_far"] += 1
-            self.offset += 1
-
-    patch(PartitionState, "advance", advance)
+    original(self, run)
+    if is_turn("cursor_one_too_far", 2, bool(run.records)):  # often, because a busy machine has few runs
+        applied["cursor_one_too_far"] += 1
+        self.offset += 1
 
 
-def _decoded_from_the_start() -> None:
+@mutant(decoding, "decode")
+def batch_decoded_from_its_start(original: Any, fetched: Any, offset: int, *args: Any) -> Any:
     """A batch that starts before the position of the cursor is decoded from its start."""
-
-    def decode(original: Any, fetched: Any, offset: int, *args: Any) -> Any:
-        for run in original(fetched, 0, *args):
-            applied["batch_decoded_from_its_start"] += bool(run.records) and run.records[0].offset < offset
-            yield run
-
-    patch(decoding, "decode", decode)
+    for run in original(fetched, 0, *args):
+        applied["batch_decoded_from_its_start"] += bool(run.records) and run.records[0].offset < offset
+        yield run
 
 
-def _last_not_decoded() -> None:
+@mutant(batches, "_small_batch")
+def last_of_a_batch_not_decoded(original: Any, *args: Any) -> Any:
     """The last record of a small batch is not decoded."""
-
-    def small_batch(original: Any, *args: Any) -> Any:
-        records = original(*args)
-        applied["last_of_a_batch_not_decoded"] += records is not None
-        return None if records is None else records[:-1]
-
-    patch(batches, "_small_batch", small_batch)
+    records = original(*args)
+    applied["last_of_a_batch_not_decoded"] += records is not None
+    return None if records is None else records[:-1]
 
 
-def _abort_never_ends() -> None:
+@mutant(batches._AbortedTransactions, "hides")
+def abort_never_ends(original: Any, self: Any, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
     """After an aborted transaction, the later transactions of its producer are hidden too."""
-    hidden: dict[int, set[int]] = {}
-
-    def hides(original: Any, self: Any, batch: Any, attributes: int, producer: int, last_offset: int) -> bool:
-        aborted = hidden.setdefault(id(self), set())
-        hides = bool(original(self, batch, attributes, producer, last_offset))
-        wrong = not hides and producer in aborted and not attributes & batches._CONTROL
-        applied["abort_never_ends"] += wrong
-        aborted |= {producer} if hides else set()
-        return hides or wrong
-
-    patch(batches._AbortedTransactions, "hides", hides)
+    hidden = memory["abort_never_ends"]
+    aborted = hidden.setdefault(id(self), set())
+    hides = bool(original(self, batch, attributes, producer, last_offset))
+    wrong = not hides and producer in aborted and not attributes & batches._CONTROL
+    applied["abort_never_ends"] += wrong
+    aborted |= {producer} if hides else set()
+    return hides or wrong
 
 
-def _partitions_swapped() -> None:
+@mutant(BrokerNode, "match")
+def records_of_another_partition(original: Any, self: Any, response: Any) -> Any:
     """If a response has records of several partitions, they are taken for those of another one."""
-
-    def match(original: Any, self: Any, response: Any) -> Any:
-        pairs = list(original(self, response))
-        states = [state for state, _ in pairs]
-        applied["records_of_another_partition"] += len(pairs) > 1
-        return iter([(state, data) for state, (_, data) in zip([*states[1:], *states[:1]], pairs, strict=True)])
-
-    patch(BrokerNode, "match", match)
+    pairs = list(original(self, response))
+    states = [state for state, _ in pairs]
+    applied["records_of_another_partition"] += len(pairs) > 1
+    return iter([(state, data) for state, (_, data) in zip([*states[1:], *states[:1]], pairs, strict=True)])
 
 
-def _watch_ignores_partitions() -> None:
-    def check(original: Any, self: Any, *args: Any) -> Any:
-        changes = original(self, *args)
-        applied["added_partitions_ignored"] += bool(changes.added)
-        return changes._replace(added=[])
-
-    patch(TopicWatch, "check", check)
+@mutant(TopicWatch, "check")
+def added_partitions_ignored(original: Any, self: Any, *args: Any) -> Any:
+    changes = original(self, *args)
+    applied["added_partitions_ignored"] += bool(changes.added)
+    return changes._replace(added=[])
 
 
-def _rest_of_a_write_lost() -> None:
+@mutant(ClientSocket, "try_send")
+def rest_of_a_write_lost(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
     """A socket accepts only a part of every tenth write, and the rest is forgotten."""
-    turns = Counter[str]()
-
-    def try_send(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
-        turns["all"] += 1
-        if turns["all"] % 10:
-            return bool(original(self, chunk, data))
-        applied["rest_of_a_write_lost"] += 1
-        return bool(original(self, chunk[:-30], data))
-
-    patch(ClientSocket, "try_send", try_send)
+    if not is_turn("rest_of_a_write_lost", 10):
+        return bool(original(self, chunk, data))
+    applied["rest_of_a_write_lost"] += 1
+    return bool(original(self, chunk[:-30], data))
 
 
-def _chunk_size_wrong() -> None:
+@mutant(ClientSocket, "to_chunk")
+def chunk_size_wrong(original: Any, self: Any, data: bytes) -> bytes:
     """The size of every tenth chunk is one byte too small."""
-    turns = Counter[str]()
-
-    def to_chunk(original: Any, self: Any, data: bytes) -> bytes:
-        turns["all"] += 1
-        if turns["all"] % 10:
-            return bytes(original(self, data))
-        applied["chunk_size_wrong"] += 1
-        return b"%x\r\n%b\r\n" % (len(data) - 1, data)
-
-    patch(ClientSocket, "to_chunk", to_chunk)
+    if not is_turn("chunk_size_wrong", 10):
+        return bytes(original(self, data))
+    applied["chunk_size_wrong"] += 1
+    return b"%x\r\n%b\r\n" % (len(data) - 1, data)
 
 
-def _write_repeated() -> None:
+@mutant(ClientSocket, "try_send")
+def write_repeated(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
     """A parked client receives every tenth write twice."""
-    turns = Counter[str]()
-
-    def try_send(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
-        turns["all"] += 1
-        if turns["all"] % 10:
-            return bool(original(self, chunk, data))
-        applied["write_repeated"] += 1
-        return bool(original(self, chunk + chunk, data))
-
-    patch(ClientSocket, "try_send", try_send)
+    if not is_turn("write_repeated", 10):
+        return bool(original(self, chunk, data))
+    applied["write_repeated"] += 1
+    return bool(original(self, chunk + chunk, data))
 
 
 def _buffer_shared() -> None:
@@ -448,218 +378,161 @@ def _buffer_shared() -> None:
     patch(Connection, "_receive", receive)
 
 
-def _chunk_not_sent() -> None:
+@mutant(Stream, "_frames")
+def chunk_not_sent(original: Any, self: Any) -> Iterator[bytes | None]:
     """A stream does not send every third chunk of its reader."""
-    turns = Counter[str]()
-
-    def frames(original: Any, self: Any) -> Iterator[bytes | None]:
-        for data in original(self):
-            turns["all"] += bool(data)
-            if data and turns["all"] % 3 == 0:
-                applied["chunk_not_sent"] += 1
-            else:
-                yield data
-
-    patch(Stream, "_frames", frames)
+    for data in original(self):
+        if is_turn("chunk_not_sent", 3, bool(data)):
+            applied["chunk_not_sent"] += 1
+        else:
+            yield data
 
 
-def _opening_without_position() -> None:
+@mutant(Stream, "_generate")
+def opening_without_position(original: Any, self: Any) -> Iterator[bytes | None]:
     """The first chunk of a stream lacks the event ID of its start."""
-
-    def generate(original: Any, self: Any) -> Iterator[bytes | None]:
-        body = original(self)
-        opening = next(body)
-        applied["opening_without_position"] += b"event: position" in opening
-        yield opening.partition(b"event: position")[0]
-        yield from body
-
-    patch(Stream, "_generate", generate)
+    body = original(self)
+    opening = next(body)
+    applied["opening_without_position"] += b"event: position" in opening
+    yield opening.partition(b"event: position")[0]
+    yield from body
 
 
-def _sent_to_other_keys() -> None:
+@mutant(Subscribers, "groups_of")
+def sent_to_other_keys(original: Any, self: Any, values: Any) -> Any:
     """One record in four is sent to the parked clients of all keys."""
-    turns = Counter[str]()
-
-    def groups_of(original: Any, self: Any, values: Any) -> Any:
-        found = original(self, values)
-        turns["all"] += 1
-        if turns["all"] % 4 or len(found) == len(self.groups):
-            return found
-        applied["sent_to_other_keys"] += 1
-        return self.groups
-
-    patch(Subscribers, "groups_of", groups_of)
-
-
-def _one_group_of_a_key() -> None:
-    """If the selectors of several groups contain a key, only one group receives its records."""
-
-    def groups_of(original: Any, self: Any, values: Any) -> Any:
-        found = list(original(self, values))
-        applied["one_group_of_a_key"] += len(found) > 1
-        return found[:1]
-
-    patch(Subscribers, "groups_of", groups_of)
-
-
-def _keys_one_after_another() -> None:
-    """A parked client with several keys receives the new records of one key after those of another."""
-
-    def frames_for(original: Any, self: Any, group: Any) -> Any:
-        _, events = original(self, group)
-        indexes = [index for values in self._values_of[group] for index in self._indexes[values]]
-        applied["keys_one_after_another"] += indexes != sorted(indexes)
-        return b"".join([self._frames[index] for index in indexes]), events
-
-    patch(NewFrames, "frames_for", frames_for)
-
-
-def _index_skips_a_segment() -> None:
-    """The index of the ring does not find the last of several segments."""
-
-    def find_selected(original: Any, self: Any, *args: Any) -> Any:
-        found = original(self, *args)
-        applied["index_skips_a_segment"] += len(found) > 1
-        return found[:-1] if len(found) > 1 else found
-
-    patch(Ring, "find_selected", find_selected)
-
-
-def _frames_of_all_keys() -> None:
-    """A reader receives all frames of a segment that contains one of its records."""
-
-    def selected(original: Any, self: Any, selector: Any) -> Any:
-        applied["frames_of_all_keys"] += bool(self.values)
-        return original(self, None)
-
-    patch(Segment, "selected", selected)
-
-
-def _one_key_not_selected() -> None:
-    """A reader that does not receive shared frames loses the records of the last of its keys."""
-
-    def selects(original: Any, self: Any, values: Any) -> bool:
-        lost = len(self.values) > 1 and values == max(self.values)
-        applied["one_key_not_selected"] += lost
-        return not lost and bool(original(self, values))
-
-    patch(Selector, "selects", selects)
-
-
-def _key_of_the_record_before() -> None:
-    """A record without a key has the key of the record before it."""
-    last: dict[int, Any] = {}
-
-    def values(original: Any, self: Any, view: Any) -> Any:
-        found = original(self, view)
-        applied["key_of_the_record_before"] += found is None and id(self) in last
-        found = last.get(id(self)) if found is None else found
-        last[id(self)] = found
+    found = original(self, values)
+    if not is_turn("sent_to_other_keys", 4) or len(found) == len(self.groups):
         return found
+    applied["sent_to_other_keys"] += 1
+    return self.groups
 
-    patch(Dimensions, "values", values)
+
+@mutant(Subscribers, "groups_of")
+def one_group_of_a_key(original: Any, self: Any, values: Any) -> Any:
+    """If the selectors of several groups contain a key, only one group receives its records."""
+    found = list(original(self, values))
+    applied["one_group_of_a_key"] += len(found) > 1
+    return found[:1]
 
 
-def _skips_records_in_the_ring() -> None:
+@mutant(NewFrames, "frames_for")
+def keys_one_after_another(original: Any, self: Any, group: Any) -> Any:
+    """A parked client with several keys receives the new records of one key after those of another."""
+    _, events = original(self, group)
+    indexes = [index for values in self._values_of[group] for index in self._indexes[values]]
+    applied["keys_one_after_another"] += indexes != sorted(indexes)
+    return b"".join([self._frames[index] for index in indexes]), events
+
+
+@mutant(Ring, "find_selected")
+def index_skips_a_segment(original: Any, self: Any, *args: Any) -> Any:
+    """The index of the ring does not find the last of several segments."""
+    found = original(self, *args)
+    applied["index_skips_a_segment"] += len(found) > 1
+    return found[:-1] if len(found) > 1 else found
+
+
+@mutant(Segment, "selected")
+def frames_of_all_keys(original: Any, self: Any, selector: Any) -> Any:
+    """A reader receives all frames of a segment that contains one of its records."""
+    applied["frames_of_all_keys"] += bool(self.values)
+    return original(self, None)
+
+
+@mutant(Selector, "selects")
+def one_key_not_selected(original: Any, self: Any, values: Any) -> bool:
+    """A reader that does not receive shared frames loses the records of the last of its keys."""
+    lost = len(self.values) > 1 and values == max(self.values)
+    applied["one_key_not_selected"] += lost
+    return not lost and bool(original(self, values))
+
+
+@mutant(Dimensions, "values")
+def key_of_the_record_before(original: Any, self: Any, view: Any) -> Any:
+    """A record without a key has the key of the record before it."""
+    last = memory["key_of_the_record_before"]
+    found = original(self, view)
+    applied["key_of_the_record_before"] += found is None and id(self) in last
+    found = last.get(id(self)) if found is None else found
+    last[id(self)] = found
+    return found
+
+
+@mutant(Reader, "_skip_filtered_records")
+def skips_records_in_the_ring(original: Any, self: Any) -> None:
     """A reader moves to the feed's position although the ring has records for it."""
-
-    def skip(original: Any, self: Any) -> None:
-        if self.state is ReaderState.LIVE and self._segment < self._feed.ring.head:
-            applied["skips_records_in_the_ring"] += 1
-            self._segment = self._feed.ring.head
-        original(self)
-
-    patch(Reader, "_skip_filtered_records", skip)
+    if self.state is ReaderState.LIVE and self._segment < self._feed.ring.head:
+        applied["skips_records_in_the_ring"] += 1
+        self._segment = self._feed.ring.head
+    original(self)
 
 
-def _new_topic_from_its_end() -> None:
+@mutant(Tail, "_add_partitions")
+def new_topic_from_its_end(original: Any, self: Any, offsets: Any) -> None:
     """The tail reads a new partition from its end."""
-
-    def add_partitions(original: Any, self: Any, offsets: Any) -> None:
-        ends = {each: held.end for each, held in self._log.offset_ranges(offsets).items()}
-        applied["new_topic_from_its_end"] += ends != offsets
-        original(self, ends)
-
-    patch(Tail, "_add_partitions", add_partitions)
+    ends = {each: held.end for each, held in self._log.offset_ranges(offsets).items()}
+    applied["new_topic_from_its_end"] += ends != offsets
+    original(self, ends)
 
 
-def _new_topic_ignored_by_the_tail() -> None:
+@mutant(Tail, "_add_topics")
+def new_topic_ignored_by_the_tail(original: Any, self: Any, matching: Any) -> None:
     """A live stream does not contain new topics."""
-
-    def add_topics(original: Any, self: Any, matching: Any) -> None:
-        applied["new_topic_ignored_by_the_tail"] += bool(matching.keys() - self.topics.keys())
-        original(self, {name: topic for name, topic in matching.items() if name in self.topics})
-
-    patch(Tail, "_add_topics", add_topics)
+    applied["new_topic_ignored_by_the_tail"] += bool(matching.keys() - self.topics.keys())
+    original(self, {name: topic for name, topic in matching.items() if name in self.topics})
 
 
-def _new_topic_missed_in_catch_up() -> None:
+@mutant(CatchUp, "_add")
+def new_topic_missed_in_catch_up(original: Any, self: Any, starts: Any) -> None:
     """A reader that catches up starts a new topic at its second record."""
-
-    def add(original: Any, self: Any, starts: Any) -> None:
-        applied["new_topic_missed_in_catch_up"] += len(starts)
-        original(self, {each: start + 1 for each, start in starts.items()})
-
-    patch(CatchUp, "_add", add)
+    applied["new_topic_missed_in_catch_up"] += len(starts)
+    original(self, {each: start + 1 for each, start in starts.items()})
 
 
-def _new_topic_starts_like_the_route() -> None:
+@mutant(Route, "adapt")
+def new_topic_starts_like_the_route(original: Any, self: Any, position: Any, matching: Any = ()) -> Any:
     """A client that returns starts topics that were created since at their end, like a new client."""
-
-    def adapt(original: Any, self: Any, position: Any, matching: Any = ()) -> Any:
-        adapted = original(self, position, matching)
-        if position.topics:
-            applied["new_topic_starts_like_the_route"] += bool(adapted.added_topics)
-            adapted = replace(adapted, named_topics=(*adapted.named_topics, *adapted.added_topics), added_topics=())
-        return adapted
-
-    patch(Route, "adapt", adapt)
+    adapted = original(self, position, matching)
+    if position.topics:
+        applied["new_topic_starts_like_the_route"] += bool(adapted.added_topics)
+        adapted = replace(adapted, named_topics=(*adapted.named_topics, *adapted.added_topics), added_topics=())
+    return adapted
 
 
-def _topic_id_of_a_new_topic_missing() -> None:
+@mutant(SharedFeed, "add_partitions")
+def topic_id_of_a_new_topic_missing(original: Any, self: Any, offsets: Any, topic_ids: Any) -> None:
     """Event IDs do not contain the topic ID of a topic that has joined the stream."""
-
-    def add_partitions(original: Any, self: Any, offsets: Any, topic_ids: Any) -> None:
-        applied["topic_id_of_a_new_topic_missing"] += 1
-        original(self, offsets, {})
-
-    patch(SharedFeed, "add_partitions", add_partitions)
+    applied["topic_id_of_a_new_topic_missing"] += 1
+    original(self, offsets, {})
 
 
-def _snapshot_of_all_keys() -> None:
-    def version(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
-        applied["snapshot_of_all_keys"] += selector is not None
-        return original(self, timeout_s)
-
-    patch(Snapshot, "version", version)
+@mutant(Snapshot, "version")
+def snapshot_of_all_keys(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
+    applied["snapshot_of_all_keys"] += selector is not None
+    return original(self, timeout_s)
 
 
-def _snapshot_out_of_order() -> None:
+@mutant(Snapshot, "version")
+def snapshot_out_of_order(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
     """A client with several keys receives the newest row of its snapshot first."""
-
-    def version(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
-        found = original(self, timeout_s, selector)
-        if found is None or selector is None or len(found.rows) < 2:
-            return found
-        applied["snapshot_out_of_order"] += 1
-        return replace(found, rows=type(found.rows)(reversed(found.rows)))
-
-    patch(Snapshot, "version", version)
+    found = original(self, timeout_s, selector)
+    if found is None or selector is None or len(found.rows) < 2:
+        return found
+    applied["snapshot_out_of_order"] += 1
+    return replace(found, rows=type(found.rows)(reversed(found.rows)))
 
 
-def _after_snapshot_at_the_end() -> None:
+@mutant(SnapshotReader, "read")
+def after_snapshot_at_the_end(original: Any, self: Any, *args: Any) -> bytes:
     """After a snapshot, a client continues at the feed's position."""
-
-    def read(original: Any, self: Any, *args: Any) -> bytes:
-        data = bytes(original(self, *args))
-        if self.position is not None:
-            feed = self._snapshot._feed
-            now = feed.places(feed.ids)
-            applied["after_snapshot_at_the_end"] += self.position != now
-            self.position = now
-        return data
-
-    patch(SnapshotReader, "read", read)
+    data = bytes(original(self, *args))
+    if self.position is not None:
+        feed = self._snapshot._feed
+        now = feed.places(feed.ids)
+        applied["after_snapshot_at_the_end"] += self.position != now
+        self.position = now
+    return data
 
 
 def _archive_transition(name: str, by: int) -> Callable[[], None]:
@@ -742,10 +615,7 @@ def _with_later_id(stream: Any, data: bytes) -> bytes:
     return data + _shift_last_offset(1)([stream._reader.wire.position(stream._reader.position_id)])[0]
 
 
-MUTANTS: dict[str, Callable[[], None]] = {
-    "snapshot_of_all_keys": _snapshot_of_all_keys,
-    "snapshot_out_of_order": _snapshot_out_of_order,
-    "after_snapshot_at_the_end": _after_snapshot_at_the_end,
+MUTANTS |= {
     "first_record_after_the_archive_skipped": _archive_transition("first_record_after_the_archive_skipped", 1),
     "archived_record_repeated": _archive_read_past_kafkas_start,
     "archive_hole_hidden": _archive_hole_hidden,
@@ -754,31 +624,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "expiry_cuts_an_event": _on_last_chunk("expiry_cuts_an_event", lambda stream, data: data[:-1]),
     "expiry_without_retry": _on_last_chunk("expiry_without_retry", lambda stream, data: data.partition(b"\n\n")[2]),
     "expired_id_too_far": _on_last_chunk("expired_id_too_far", _with_later_id),
-    "new_topic_from_its_end": _new_topic_from_its_end,
-    "new_topic_ignored_by_the_tail": _new_topic_ignored_by_the_tail,
-    "new_topic_missed_in_catch_up": _new_topic_missed_in_catch_up,
-    "new_topic_starts_like_the_route": _new_topic_starts_like_the_route,
-    "topic_id_of_a_new_topic_missing": _topic_id_of_a_new_topic_missing,
-    "sent_to_other_keys": _sent_to_other_keys,
-    "one_group_of_a_key": _one_group_of_a_key,
-    "keys_one_after_another": _keys_one_after_another,
-    "index_skips_a_segment": _index_skips_a_segment,
-    "frames_of_all_keys": _frames_of_all_keys,
-    "one_key_not_selected": _one_key_not_selected,
-    "key_of_the_record_before": _key_of_the_record_before,
-    "skips_records_in_the_ring": _skips_records_in_the_ring,
     "buffer_shared": _buffer_shared,
-    "chunk_not_sent": _chunk_not_sent,
-    "opening_without_position": _opening_without_position,
-    "cursor_one_too_far": _cursor_too_far,
-    "batch_decoded_from_its_start": _decoded_from_the_start,
-    "last_of_a_batch_not_decoded": _last_not_decoded,
-    "abort_never_ends": _abort_never_ends,
-    "records_of_another_partition": _partitions_swapped,
-    "added_partitions_ignored": _watch_ignores_partitions,
-    "rest_of_a_write_lost": _rest_of_a_write_lost,
-    "chunk_size_wrong": _chunk_size_wrong,
-    "write_repeated": _write_repeated,
     "id_one_too_far": _on_frames("id_one_too_far", _shift_last_offset(1)),
     "id_one_too_near": _on_frames("id_one_too_near", _shift_last_offset(-1)),
     "id_before_its_data": _on_frames("id_before_its_data", _id_first),
@@ -788,22 +634,4 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "number_rewritten": _on_frames(
         "number_rewritten", lambda frames: [each.replace(b"25.00", b"25") for each in frames]
     ),
-    "ring_segment_lost": _segment_lost,
-    "joins_one_too_late": _joins_too_late,
-    "joins_one_too_early": _joins_too_early,
-    "evicted_while_joining": _evicted_while_joining,
-    "falls_behind_to_the_end": _behind_at_the_feeds_place,
-    "filter_takes_one_more": _filter_takes_two,
-    "lone_id_too_far": _lone_id_too_far,
-    "gap_not_sent": _gap_unsent,
-    "gap_too_wide": _gap_too_wide,
-    "truncation_unnoticed": _truncation_unnoticed,
-    "truncation_ignored_by_the_tail": _truncation_ignored_by_the_tail,
-    "chunk_cut_in_a_frame": _half_a_chunk,
-    "resume_forgets_a_partition": _one_partition_forgotten,
-    "tombstones_hidden": _tombstones_hidden,
-    "snapshot_lacks_a_key": _snapshot_short,
-    "times_one_too_far": _times_too_far,
-    "aborted_records_shown": _aborted_shown,
-    "catching_up_skips_a_frame": _own_reader_skips,
 }
