@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ import aiohttp
 import pytest
 import requests
 import responses
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from kafkasse.client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
 from tests.client.script import START, Answers, ScriptedServer, Sends, failure, message, sent_ids
+from tests.support.docs import code
 from tests.support.server import ROOT
+
+CONTRACT = json.loads(Path(__file__).with_name("retry_contract.json").read_text())  # the JavaScript client has the same
 
 AnyStream = Stream | AsyncStream
 Serve = Callable[..., ScriptedServer]
@@ -59,22 +59,16 @@ def read(stream: AnyStream, count: int) -> list[Event]:
     """Return `count` messages. The position of the last one is saved."""
     if isinstance(stream, AsyncStream):
         return asyncio.run(_read(stream, count))
-    found: list[Event] = []
-    for event in stream:
-        found += [event] if event.type == "message" else []
-        if len(found) == count:
-            stream.commit(event)
-            break
+    messages = (event for event in stream if event.type == "message")
+    found = [next(messages) for _ in range(count)]
+    stream.commit(found[-1])
     return found
 
 
 async def _read(stream: AsyncStream, count: int) -> list[Event]:
-    found: list[Event] = []
-    async for event in stream:
-        found += [event] if event.type == "message" else []
-        if len(found) == count:
-            await stream.commit(event)
-            break
+    messages = (event async for event in stream if event.type == "message")
+    found = [await anext(messages) for _ in range(count)]
+    await stream.commit(found[-1])
     return found
 
 
@@ -108,15 +102,37 @@ def test_an_event_that_is_cut_at_any_byte_arrives_once(client: type[AnyStream], 
     assert {None, "0"} == set(sent_ids(server))
 
 
-def test_retries_temporary_errors(client: type[AnyStream], serve: Serve) -> None:
-    """These are 408, 425, 429, 500 with Retry-After, 502 and 503."""
-    statuses = 408, 425, 429, 500, 502, 503
-    server = serve(*(Answers(status, Retry_After="0") for status in statuses), Sends(START + message(1)))
-    states: list[State] = []
+@pytest.mark.parametrize("case", CONTRACT["responses"], ids=str)
+def test_retries_the_responses_of_the_contract(client: type[AnyStream], serve: Serve, case: dict[str, Any]) -> None:
+    """The state and the exception contain the server's reason."""
+    fields = {} if case["retry_after"] is None else {"Retry_After": case["retry_after"]}
+    server = serve(Answers(case["status"], **fields), Sends(START + message(1)))
+    reasons: list[str] = []
+    stream = client(server.url, on_state=lambda state: reasons.append(state.reason))
 
-    assert ["1"] == ids(read(client(server.url, on_state=states.append), 1))
-    reasons = [each.reason for each in states if each.name == "retrying"]
-    assert [f"the server answered {status}: no: {status}" for status in statuses] == reasons
+    if case["is_retried"]:
+        assert ["1"] == ids(read(stream, 1))
+        assert f"the server answered {case['status']}: no: {case['status']}" in reasons
+    else:
+        with pytest.raises(StreamError, match=f"no: {case['status']}") as raised:
+            run(stream)
+        assert (case["status"], 1) == (raised.value.status, len(server.requests))
+
+
+@pytest.mark.parametrize("case", CONTRACT["error_events"], ids=str)
+def test_retries_the_error_events_of_the_contract(client: type[AnyStream], serve: Serve, case: dict[str, Any]) -> None:
+    """The events before the error count."""
+    error = b"event: error\ndata: %b\n\n" % case["data"].encode()
+    server = serve(Sends(START + message(1) + error, "ends"), Sends(START + message(2)))
+
+    if case["is_retried"]:
+        assert ["1", "2"] == ids(read(client(server.url), 2))
+        assert [None, "1"] == sent_ids(server)
+    else:
+        seen: list[Event] = []
+        with pytest.raises(StreamError):
+            run(client(server.url), message=seen.append)
+        assert (["1"], 1) == (ids(seen), len(server.requests))
 
 
 def test_waits_as_long_as_retry_after_says(client: type[AnyStream], serve: Serve) -> None:
@@ -159,17 +175,6 @@ def test_the_wait_doubles_after_each_failure(
     found = [wait_s for wait_s in waits if wait_s]
     assert len(found) == 5
     assert all(wait_s >= core.DEFAULT_RETRY_S * 2**number for number, wait_s in enumerate(found))
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 500])
-def test_a_permanent_error_ends_the_stream(client: type[AnyStream], serve: Serve, status: int) -> None:
-    """The exception contains the server's reason."""
-    server = serve(Answers(status))
-
-    with pytest.raises(StreamError, match=f"no: {status}") as raised:
-        run(client(server.url))
-
-    assert (status, 1) == (raised.value.status, len(server.requests))
 
 
 def test_an_application_can_retry_other_statuses(client: type[AnyStream], serve: Serve) -> None:
@@ -249,17 +254,6 @@ def test_calls_a_token_function_that_failed_again(client: type[AnyStream], serve
         return "t"
 
     assert ["1"] == ids(read(client(server.url, token=token), 1))
-
-
-def test_an_error_event_is_temporary_if_its_status_is_above_500(client: type[AnyStream], serve: Serve) -> None:
-    """With any other status, it ends the stream."""
-    server = serve(Sends(START + message(1) + failure(503), "ends"), Sends(START + message(2) + failure(410), "ends"))
-    seen: list[Event] = []
-
-    with pytest.raises(StreamError, match="no: 410"):
-        run(client(server.url), message=seen.append)
-
-    assert ["1", "2"] == ids(seen)
 
 
 def test_replaces_a_silent_connection(client: type[AnyStream], serve: Serve) -> None:
@@ -407,44 +401,6 @@ def test_netrc_does_not_replace_the_token(serve: Serve, tmp_path: Path, monkeypa
     assert "Bearer t" == server.requests[0]["authorization"]
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize(("library", "name"), [("requests", "Stream"), ("aiohttp", "AsyncStream")])
-def test_needs_only_its_library(library: str, name: str) -> None:
-    """After `pip install --no-deps kafkasse`, requests is enough for Stream, and aiohttp for AsyncStream."""
-    needed = {"kafkasse", *_with_dependencies(library)}
-    blocked = [
-        module
-        for module, owners in metadata.packages_distributions().items()
-        if not needed & {canonicalize_name(owner) for owner in owners}
-    ]
-    assert {"flask", "gevent", "kafka", "click", "yaml", "aiohttp" if library == "requests" else "requests"} <= {
-        *blocked
-    }
-    script = f"""
-import sys
-
-sys.modules |= dict.fromkeys({blocked!r})
-import kafkasse.client
-assert not {{"requests", "aiohttp"}} & set(sys.modules) - {{*{blocked!r}}}
-kafkasse.client.{name}("http://127.0.0.1:1/t")
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-
-    assert "" == done.stderr
-
-
-def _with_dependencies(name: str) -> set[str]:
-    """Return the canonical names of a package and of everything that it requires without extras."""
-    found, todo = set(), [name]
-    while todo:
-        each = canonicalize_name(todo.pop())
-        if each not in found:
-            found.add(each)
-            requirements = map(Requirement, metadata.requires(each) or ())
-            todo += [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return found
-
-
 MISUSE = """
 from kafkasse.client import AsyncStream, Event, FileStore, Stream
 
@@ -483,7 +439,7 @@ def test_is_typed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_examples_of_the_docs(serve: Serve, tmp_path: Path, number: int) -> None:
     """The clients of docs/clients.md resume after a break and a 503, and end with the server's reason."""
-    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs/clients.md").read_text(), re.DOTALL)[number]
+    example = code("docs/clients.md", "python")[number]
     server = serve(
         Sends(START + message(1) + message(2)[:-5], "breaks"), Answers(503), Sends(message(2) + failure(410), "ends")
     )

@@ -155,7 +155,7 @@ TABLE = {
         "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
         "pip wheel": "project/test_packaging.py::test_the_wheel_contains_the_whole_package",
         "./wheels/": "project/test_packaging.py::test_the_docs_name_the_wheel",
-        "pip install --no-deps": "project/test_packaging.py::test_the_client_side_needs_only_click",
+        "pip install --no-deps": "project/test_packaging.py::test_a_client_needs_only_its_library",
     },
     "docs/kafka-services.md": {
         "```yaml": "config/test_kafka_services.py::test_the_settings_of_a_service_are_valid",
