@@ -255,18 +255,6 @@ def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(
 # The stream ends by itself.
 
 
-def test_a_stream_ends_at_its_maximum_age(serve: Callable[..., Server], cluster: Cluster, topic: str) -> None:
-    """The stream ends with a reconnection time, and its client resumes at its position."""
-    server = serve(max_stream_age_s=0.5)
-    with Client(server.port, f"/{topic}") as client:
-        client.rest()
-    cluster.send(topic, value(1))
-
-    assert 2 == client.body.count(b"retry: ")
-    with Client(server.port, f"/{topic}", Last_Event_ID=client.last_id) as resumed:
-        assert [1] == numbers(resumed.events(1))
-
-
 def test_a_filter_skips_records_and_its_failure_ends_the_stream(
     serve: Callable[..., Server], cluster: Cluster, topic: str
 ) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 
 from kafkasse.log import Partition
-from tests.support.client import Client, fetch, numbers
+from tests.support.client import Client, numbers
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
@@ -40,25 +39,3 @@ def test_a_client_receives_its_records_and_the_position_after_the_others(
     for path, expected in paths.items():
         assert expected == numbers(clients[path].events(len(expected)))
         clients[path].read_until(lambda client=clients[path]: client.position[Partition(topic, 0)].offset == 5)
-
-
-def test_a_client_resumes_with_its_filter(connect: Connect, cluster: Cluster, topic: str) -> None:
-    """A client that reconnects receives the records that match since its last event, and no others."""
-    path = f"/{topic}?key=alice"
-    client = connect(path).ready()
-    for n in range(10):
-        cluster.send(topic, b'{"n":%d}' % n, key=b"alice" if n % 3 == 0 else b"bob")
-    assert [0, 3] == numbers(client.events(2))[:2]
-    client.close()
-
-    resumed = connect(path, Last_Event_ID=json.dumps([{"topic": topic, "partition": 0, "offset": 4}]))
-
-    assert [6, 9] == numbers(resumed.events(2))
-
-
-def test_an_invalid_expression_is_rejected(server: Server, topic: str) -> None:
-    """The response shows the position of the mistake."""
-    answer = fetch(server.port, f"/{topic}?filter={quote('value.n > > 1')}")
-
-    assert (400, 1, 11) == (answer.status, answer.json["line"], answer.json["column"])
-    assert "value.n > > 1\n          ^" == answer.json["picture"]

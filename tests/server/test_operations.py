@@ -1,4 +1,4 @@
-"""Operators: metrics of all workers, and the list of their open streams. Each test starts a gunicorn; none needs Kafka."""
+"""Operators: metrics of all workers, and the list of their open streams. No test needs Kafka."""
 
 from __future__ import annotations
 
@@ -40,111 +40,130 @@ def streams(server: Server) -> list[dict[str, object]]:
     return list(fetch(server.port, "/-/streams").json["streams"])
 
 
-def open_on_all_workers(server: Server, count: int = 2) -> list[Client]:
-    """Open streams until each worker has one."""
+# Several workers.
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def workers(processes: None, runtime: Path) -> Iterator[Server]:
+    with Server(APP, WEB_CONCURRENCY="2", KAFKASSE_RUNTIME_DIR=str(runtime)) as server:
+        yield server
+
+
+@pytest.fixture
+def clients(workers: Server) -> Iterator[list[Client]]:
+    """A client of each worker. No other stream is open."""
+    wait_until(lambda: len(workers.workers()) == 2 and not streams(workers) and not metric(workers, "streams_open"))
     clients: list[Client] = []
-    while len({str(each["id"]).split("-")[0] for each in streams(server)}) < count:
-        clients.append(Client(server.port, "/t").ready())
-    return clients
+    while len({str(each["id"]).split("-")[0] for each in streams(workers)}) < 2:
+        clients.append(Client(workers.port, "/t").ready())
+    yield clients
+    for client in clients:
+        client.close()
 
 
-# Metrics.
+def test_any_worker_reports_the_streams_and_metrics_of_all(workers: Server, clients: list[Client]) -> None:
+    """A scrape reaches one worker. Each stream has its route, client, age, counts and state."""
+    found = streams(workers)
+
+    assert len(clients) == len({each["id"] for each in found})
+    assert {("topics", "127.0.0.1", "parked", 0)} == {
+        (each["route"], each["client"], each["state"], each["lag_records"]) for each in found
+    }
+    assert [len(clients)] * 10 == [metric(workers, "streams_open") for _ in range(10)]
 
 
-def test_any_worker_reports_the_metrics_of_all(start: Callable[..., Server]) -> None:
-    """A scrape reaches one worker, and reports the streams of both."""
-    server = start(WEB_CONCURRENCY="2")
-    clients = open_on_all_workers(server)
+def test_ends_one_stream_of_any_worker(workers: Server, clients: list[Client]) -> None:
+    """The client receives its last event ID and a reconnection time; the others continue."""
+    ended = streams(workers)[0]
 
-    for _ in range(10):
-        assert len(clients) == metric(server, "streams_open") == metric(server, "streams_opened_total")
+    first, second = (fetch(workers.port, f"/-/streams/{ended['id']}", "DELETE").status for _ in range(2))
+
+    assert (204, 404) == (first, second)
+    wait_until(lambda: len(clients) - 1 == len(streams(workers)))
+    wait_until(lambda: "reason=operator" in workers.log)
 
 
-def test_a_killed_worker_leaves_its_counters_but_no_open_streams(start: Callable[..., Server]) -> None:
+def test_a_killed_worker_leaves_its_counters_but_no_open_streams(workers: Server, clients: list[Client]) -> None:
     """Counters never decrease, and the gauge returns to the number of streams that are really open."""
-    server = start(WEB_CONCURRENCY="2")
-    clients = open_on_all_workers(server)
-    killed = server.worker
-    lost = sum(str(each["id"]).startswith(f"{killed}-") for each in streams(server))
+    opened = metric(workers, "streams_opened_total")
+    killed = workers.workers()[0]
+    lost = sum(str(each["id"]).startswith(f"{killed}-") for each in streams(workers))
 
-    server.expect(KILLED)
+    workers.expect(KILLED)
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: killed not in server.workers() and len(server.workers()) == 2)
+    wait_until(lambda: killed not in workers.workers() and len(workers.workers()) == 2)
 
     assert 0 < lost < len(clients)
-    wait_until(lambda: len(clients) - lost == metric(server, "streams_open"))
-    assert len(clients) == metric(server, "streams_opened_total")
-    assert len(clients) - lost == len(streams(server))
+    wait_until(lambda: len(clients) - lost == metric(workers, "streams_open"))
+    assert opened == metric(workers, "streams_opened_total")
+    assert len(clients) - lost == len(streams(workers))
 
 
-def test_a_reload_keeps_the_counters(start: Callable[..., Server]) -> None:
+def test_a_reload_keeps_the_counters(workers: Server, clients: list[Client]) -> None:
     """After SIGHUP, all workers are new. Their streams have ended, and the counters continue."""
-    server = start(WEB_CONCURRENCY="2")
-    clients = open_on_all_workers(server)
-    before = server.workers()
+    opened, before = metric(workers, "streams_opened_total"), workers.workers()
 
-    server.reload()
-    wait_until(lambda: not set(before) & set(server.workers()) and len(server.workers()) == 2)
+    workers.reload()
+    wait_until(lambda: not set(before) & set(workers.workers()) and len(workers.workers()) == 2)
 
-    assert 0 == metric(server, "streams_open")
-    assert len(clients) == metric(server, "streams_opened_total") == metric(server, "streams_closed_total")
+    assert 0 == metric(workers, "streams_open")
+    assert opened == metric(workers, "streams_opened_total")
     assert all(client.rest() is not None for client in clients)
 
 
-def test_scrapes_succeed_while_workers_die(start: Callable[..., Server], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("clients")
+def test_scrapes_succeed_while_workers_die(workers: Server, runtime: Path) -> None:
     """Each response is complete, the counters never decrease, and the files of dead workers do not accumulate."""
-    server = start(WEB_CONCURRENCY="2")
-    clients = open_on_all_workers(server)
-    server.expect(KILLED)
+    opened = metric(workers, "streams_opened_total")
+    workers.expect(KILLED)
     counts = []
     for _ in range(6):
-        os.kill(server.workers()[0], signal.SIGKILL)
+        os.kill(workers.workers()[0], signal.SIGKILL)
         for _ in range(10):
             try:
-                counts.append(metric(server, "streams_opened_total"))
+                counts.append(metric(workers, "streams_opened_total"))
             except ConnectionError:  # the worker that had accepted the connection was killed
                 continue
-        wait_until(lambda: len(server.workers()) == 2)
+        wait_until(lambda: len(workers.workers()) == 2)
 
-    assert len(clients) == metric(server, "streams_opened_total")
+    assert opened == metric(workers, "streams_opened_total")
     assert sorted(counts) == counts
-    assert len(list(tmp_path.glob("run/*/metrics/counter_*.db"))) <= 3
+    assert len(list(runtime.glob("*/metrics/counter_*.db"))) <= 3
 
 
-def test_measures_the_event_loop(start: Callable[..., Server]) -> None:
-    """The histogram has its buckets from the start, so that an alert can use it."""
+# One worker.
+
+
+def test_reports_stalls_of_the_event_loop_and_requests_that_the_worker_rejects(start: Callable[..., Server]) -> None:
+    """gunicorn cannot parse the request, so no app receives it. The log names the reason, and no part of the request."""
     server = start()
-    with Client(server.port, "/t").ready():
-        assert "kafkasse_event_loop_stall_seconds_bucket" in fetch(server.port, "/-/metrics").body.decode()
+    request_id = fetch(server.port, "/t?last_event_id=" + "a" * 9_000).json["request_id"]
 
-
-def test_counts_requests_that_the_worker_rejects(start: Callable[..., Server]) -> None:
-    """gunicorn cannot parse these requests, so no app receives them."""
-    server = start()
-    fetch(server.port, "/t?" + "a" * 9_000)
-
-    assert (
-        'requests_rejected_total{error="RequestTooLarge",status="414"} 1.0'
-        in fetch(server.port, "/-/metrics").body.decode()
-    )
+    metrics = fetch(server.port, "/-/metrics").body.decode()
+    assert 'requests_rejected_total{error="RequestTooLarge",status="414"} 1.0' in metrics
+    assert "kafkasse_event_loop_stall_seconds_bucket" in metrics  # from the start, so that an alert can use it
+    line = f"request_id={request_id} client=127.0.0.1 status=414 error=RequestTooLarge reason=LimitRequestLine"
+    wait_until(lambda: f"A request was rejected: {line}" in server.log)
 
 
 # Who may use the endpoints.
 
 
-@pytest.mark.parametrize("path", ["/-/metrics", "/-/streams"])
-def test_the_endpoints_exist_only_at_the_second_address(
-    start: Callable[..., Server], tmp_path: Path, path: str
-) -> None:
+def test_the_endpoints_exist_only_at_the_second_address(start: Callable[..., Server], tmp_path: Path) -> None:
     """At the public address, they get the same 404 as an unknown path."""
     operations = tmp_path / "operations.sock"
     server = start(KAFKASSE_OPERATIONS_ACCESS="", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
 
-    public = fetch(server.port, path)
-
-    assert (404, fetch(server.port, "/-/nothing").json["title"]) == (public.status, public.json["title"])
+    for path in ("/-/metrics", "/-/streams"):
+        public = fetch(server.port, path)
+        assert (404, fetch(server.port, "/-/nothing").json["title"]) == (public.status, public.json["title"])
+        assert b"200 OK" in ask(operations, path)
     assert 200 == fetch(server.port, "/-/health").status
-    assert b"200 OK" in ask(operations, path)
 
 
 def ask(path: Path, target: str) -> bytes:
@@ -161,61 +180,26 @@ def test_a_bind_option_that_drops_the_second_address_is_an_error(start: Callable
         start(KAFKASSE_OPERATIONS_BIND="unix:operations.sock", GUNICORN_CMD_ARGS="--bind 127.0.0.1:0")
 
 
-# Streams.
-
-
-def test_lists_the_streams_of_all_workers(start: Callable[..., Server]) -> None:
-    """Each stream has its route, client, age, counts and state."""
-    server = start(WEB_CONCURRENCY="2")
-    clients = open_on_all_workers(server)
-
-    found = streams(server)
-
-    assert len(clients) == len({each["id"] for each in found})
-    assert {("topics", "127.0.0.1", "parked", 0)} == {
-        (each["route"], each["client"], each["state"], each["lag_records"]) for each in found
-    }
-
-
-def test_ends_one_stream_of_any_worker(start: Callable[..., Server]) -> None:
-    """The client receives its last event ID and a reconnection time; the others continue."""
-    server = start(WEB_CONCURRENCY="2")
-    clients = open_on_all_workers(server)
-    ended = streams(server)[0]
-
-    first, second = (fetch(server.port, f"/-/streams/{ended['id']}", "DELETE").status for _ in range(2))
-
-    assert (204, 404) == (first, second)
-    wait_until(lambda: len(clients) - 1 == len(streams(server)))
-    wait_until(lambda: "reason=operator" in server.log)
-
-
 # Logs and request IDs.
 
 
-def test_a_stream_logs_one_line_when_it_ends(start: Callable[..., Server]) -> None:
-    """The line has the request ID, the route, the counts and the reason."""
-    server = start(KAFKASSE_LOG_FORMAT="json")
-    with Client(server.port, "/t", **{"X-Request-ID": "req-1"}).ready():
-        pass
-    wait_until(lambda: "A stream ended" in server.log)
-
-    (line,) = (json.loads(each) for each in server.log.splitlines() if "A stream ended" in each)
-
-    assert ("req-1", "topics", "client_left") == (line["request_id"], line["route"], line["reason"])
-    assert line["bytes"] > 0
-
-
-def test_the_access_log_has_the_request_id(start: Callable[..., Server], tmp_path: Path) -> None:
-    """In JSON, each value is a member."""
+def test_the_logs_have_the_request_id(start: Callable[..., Server], tmp_path: Path) -> None:
+    """The line of a stream that has ended has the route and the reason. In JSON, each value is a member."""
     log = tmp_path / "access.log"
     server = start(KAFKASSE_LOG_FORMAT="json", KAFKASSE_ACCESS_LOG=str(log))
 
+    with Client(server.port, "/t", **{"X-Request-ID": "req-1"}).ready():
+        pass
+    wait_until(lambda: "A stream ended" in server.log)
     fetch(server.port, "/-/health", **{"X-Request-ID": "req-2"})
-    wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+    wait_until(lambda: log.exists() and log.read_text().count("\n") == 2)
 
-    (line,) = log.read_text().splitlines()
-    assert ("req-2", "/-/health", 200) == tuple(json.loads(line)[name] for name in ("request_id", "path", "status"))
+    (ended,) = (json.loads(each) for each in server.log.splitlines() if "A stream ended" in each)
+    assert ("req-1", "topics", "client_left") == (ended["request_id"], ended["route"], ended["reason"])
+    assert ended["bytes"] > 0
+    stream, health = map(json.loads, log.read_text().splitlines())
+    assert ("req-1", "/t", 200) == (stream["request_id"], stream["path"], stream["status"])
+    assert ("req-2", "/-/health", 200) == (health["request_id"], health["path"], health["status"])
 
 
 def test_the_private_directory_is_removed(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import signal
 import sys
@@ -17,7 +16,8 @@ import pytest
 
 from tests.support.any_server import AnyServer
 from tests.support.client import Client, fetch
-from tests.support.server import ROOT, TOOLS
+from tests.support.docs import example
+from tests.support.server import TOOLS
 from tests.support.waiting import wait_until
 
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
@@ -173,24 +173,13 @@ def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., Any
 # Stopping and upgrading.
 
 
-def example_with(text: str) -> str:
-    """Return the Python example of docs/deployment.md that contains this text."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.MULTILINE | re.DOTALL)
-    (code,) = [block for block in blocks if text in block]
-    return str(code)
-
-
-@pytest.mark.parametrize("example", ["post_worker_init", "gevent.pywsgi"])
-def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: Path, example: str) -> None:
+@pytest.mark.parametrize("part", ["post_worker_init", "gevent.pywsgi"])
+def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: Path, part: str) -> None:
     """With the examples in docs/deployment.md, each stream ends with a reconnection time, long before the timeout."""
-    code = example_with(example)
+    code = example("docs/deployment.md", part).replace("from shop import", "from tests.support.shop import")
     file = tmp_path / "example.py"
-    file.write_text(
-        code.replace("from shop import", "from tests.support.shop import").replace(
-            "8000", "int(__import__('sys').argv[1])"
-        )
-    )
-    if example == "post_worker_init":
+    file.write_text(code.replace("8000", "int(__import__('sys').argv[1])"))
+    if part == "post_worker_init":
         server = start(f"{GUNICORN} -k gevent -c {file} --graceful-timeout 20 {SHOP}")
     else:
         server = start(f"{sys.executable} {file} {{port}}")
@@ -211,7 +200,7 @@ def test_sigusr2_starts_a_second_master(start: Callable[..., AnyServer], tmp_pat
 
     The file of settings is the example in docs/deployment.md, which imports those of kafkasse.
     """
-    (tmp_path / "example.py").write_text(example_with("keepalive = 75"))
+    (tmp_path / "example.py").write_text(example("docs/deployment.md", "keepalive = 75"))
     server = start(f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} -c {tmp_path}/example.py {SHOP}")
 
     server.process.send_signal(signal.SIGUSR2)
