@@ -111,14 +111,13 @@ def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
     """A request that fills the socket's buffer arrives completely, whatever the broker sends meanwhile."""
     sending = gevent.spawn(link.connection.send, VERSION, b"x" * 3_000_000)
     poll_events()
-    data = response(1)
-    link.broker.sendall(data[:2])
+    link.broker.sendall(response(1)[:2])
     poll_events()
     received = 0
     while received < 3_000_000:
         received += len(link.broker.recv(1 << 20))
     sending.get()
-    link.broker.sendall(data[2:])
+    link.broker.sendall(response(1)[2:])
 
     wait_until(lambda: link.responses)
     assert [] == link.errors

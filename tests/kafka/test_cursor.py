@@ -35,13 +35,14 @@ from tests.kafka.fake_broker import (
 )
 from tests.kafka.logs import DEFAULTS, POLL_TIMEOUT_S, at, exchange, offsets, open_log, start_poll
 from tests.support.certificates import Authority
+from tests.support.turns import poll_events
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 0.5
 NOT_LEADER, OUT_OF_RANGE, NOT_AUTHORIZED, UNSUPPORTED_COMPRESSION = 6, 1, 29, 76
 UNKNOWN_TOPIC_ID, FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR = 100, 70, 106
 SOON_S = 5.0
-TURNS, TURN_S = 20, 0.001  # gevent reads sockets only if a turn is longer than 0 s
+TURNS = 10  # a request or a response needs fewer
 CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
 LARGE = b"x" * 600_000  # more than half of max_fetch_bytes: the cursor fetches ahead
 MAX_RECORDS = MAX_POLL_COST  # small records; poll() returns at most about this many
@@ -106,9 +107,9 @@ def poll_until(cursor: KafkaCursor, done: Callable[[list[Batch]], bool]) -> list
 
 
 def run_event_loop() -> None:
-    """Run all events that are ready, so that a test can check that something did not happen."""
+    """Run all events that are ready, here and in the fake brokers, so that a test can check what did not happen."""
     for _ in range(TURNS):
-        gevent.sleep(TURN_S)
+        poll_events()
 
 
 def await_response(cursor: KafkaCursor) -> None:

@@ -22,7 +22,7 @@ from tests.kafka.fake_broker import (
     FakeCluster,
     FakeTopic,
 )
-from tests.kafka.logs import open_log
+from tests.kafka.logs import at, open_log
 
 TIMEOUT_S = 3.0
 NOT_LEADER, OFFSET_NOT_AVAILABLE, NOT_AUTHORIZED, LEADER_NOT_AVAILABLE = 6, 78, 29, 5
@@ -31,29 +31,26 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    running = FakeCluster(brokers=3)
-    running.topics["t"] = FakeTopic([0, 1, 2], offset_range=(3, 7))
-    yield running
-    running.close()
+    with closing(FakeCluster(brokers=3)) as running:
+        running.topics["t"] = FakeTopic([0, 1, 2], offset_range=(3, 7))
+        yield running
+
+
+def described(cluster: FakeCluster, timeout_s: float) -> Iterator[KafkaLog]:
+    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=timeout_s)) as opened:
+        opened.describe(["t"])
+        yield opened
 
 
 @pytest.fixture
 def log(cluster: FakeCluster) -> Iterator[KafkaLog]:
-    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=TIMEOUT_S)) as opened:
-        opened.describe(["t"])
-        yield opened
+    yield from described(cluster, TIMEOUT_S)
 
 
 @pytest.fixture
 def patient_log(cluster: FakeCluster) -> Iterator[KafkaLog]:
     """A log that waits for an hour. A call that waits for an answer in vain hangs, and fails its test."""
-    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=3600.0)) as opened:
-        opened.describe(["t"])
-        yield opened
-
-
-def at(number: int) -> Partition:
-    return Partition("t", number)
+    yield from described(cluster, 3600.0)
 
 
 ALL = [at(0), at(1), at(2)]
@@ -88,29 +85,15 @@ def test_offsets_after_an_election_are_found(cluster: FakeCluster, log: KafkaLog
     assert {at(0): OffsetRange(3, 7)} == log.offset_ranges([at(0)])
 
 
-def test_offsets_of_an_unreachable_broker_are_absent(cluster: FakeCluster, patient_log: KafkaLog) -> None:
-    """After a broker dies, it remains the leader in the metadata until its session times out."""
-    cluster.brokers[2].close()
-
-    assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
-
-
-def test_offsets_do_not_wait_for_a_broker_that_hangs(
-    cluster: FakeCluster, log: KafkaLog, patient_log: KafkaLog
-) -> None:
-    """The other brokers have answered. If no broker answers, the call raises an error after the timeout."""
+def test_offsets_do_not_wait_for_one_broker(cluster: FakeCluster, log: KafkaLog, patient_log: KafkaLog) -> None:
+    """One hangs. After one dies, it remains the leader until its session times out. If none answers, it is an error."""
     cluster.brokers[2].silent.add(LIST_OFFSETS)
 
     assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
     with pytest.raises(KafkaUnavailable):
         log.offset_ranges([at(2)])
-
-
-def test_offsets_of_a_missing_partition_are_an_error(log: KafkaLog) -> None:
-    """Even if the other partitions exist."""
-    for missing in (at(3), Partition("missing", 0)):
-        with pytest.raises(TopicNotAvailable):
-            log.offset_ranges([at(0), missing])
+    cluster.brokers[2].close()
+    assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
 
 
 def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster: FakeCluster, log: KafkaLog) -> None:
@@ -141,32 +124,24 @@ def test_retries_on_another_connection(cluster: FakeCluster, log: KafkaLog) -> N
     assert set(ALL) == log.offset_ranges(ALL).keys()
 
 
+@pytest.mark.parametrize(
+    ("request_type", "highest", "line"),
+    [
+        (FETCH, 3, "the broker supports Fetch versions 0 to 3, and kafkasse supports 4 to 18"),
+        (LIST_OFFSETS, 0, "ListOffsetsRequest"),
+    ],
+)
 def test_a_broker_that_is_too_old_is_rejected_before_a_stream_opens(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, request_type: int, highest: int, line: str
 ) -> None:
-    """The client receives 503 with the reason. The log names the versions."""
-    cluster.versions[FETCH] = 3
+    """The client receives 503 with the reason. The log names the versions, or the request that the broker lacks."""
+    cluster.versions[request_type] = highest
 
-    with (
-        closing(open_log(cluster.bootstrap_servers)) as log,
-        pytest.raises(KafkaTooOld, match="needs Kafka") as error,
-    ):
-        log.describe(["t"])
+    with closing(open_log(cluster.bootstrap_servers)) as log, pytest.raises(KafkaTooOld, match="needs Kafka") as error:
+        _ = log.describe(["t"]) if request_type == FETCH else log.offset_ranges([at(0)])
 
     assert 503 == error.value.status
-    assert "the broker supports Fetch versions 0 to 3, and kafkasse supports 4 to 18" in caplog.text
-
-
-def test_a_broker_without_a_lookup_of_offsets_is_too_old(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log names the request that the broker lacks."""
-    cluster.versions[LIST_OFFSETS] = 0
-
-    with closing(open_log(cluster.bootstrap_servers)) as log, pytest.raises(KafkaTooOld):
-        log.offset_ranges([at(0)])
-
-    assert "ListOffsetsRequest" in caplog.text
+    assert line in caplog.text
 
 
 def test_a_topic_without_timestamps_cannot_be_searched_by_time(
@@ -199,16 +174,11 @@ def test_descriptions_of_many_topics_take_turns(log: KafkaLog, monkeypatch: pyte
 
 
 def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
-    """Partitions whose leader does not know the epoch, or cannot answer, are absent."""
+    """Partitions whose leader does not know the epoch, or cannot answer, are absent, and all before Kafka 0.11."""
     cluster.topics["t"].epoch_ends = {0: (0, 5, 42), 1: (0, -1, -1), 2: (NOT_LEADER, -1, -1)}
 
     assert {at(0): (42, 5)} == log.epoch_ends(dict.fromkeys(ALL, 5))
     assert {} == log.epoch_ends({})
-
-
-def test_epoch_ends_of_an_old_cluster_are_absent(cluster: FakeCluster) -> None:
-    """The request was added in Kafka 0.11."""
     del cluster.versions[OFFSET_FOR_LEADER_EPOCH]
-
-    with closing(open_log(cluster.bootstrap_servers)) as log:
-        assert {} == log.epoch_ends({at(0): 5})
+    with closing(open_log(cluster.bootstrap_servers)) as old:
+        assert {} == old.epoch_ends({at(0): 5})
