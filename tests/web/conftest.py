@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 
+from tests.support.examples import first_of
 from tests.support.firefox import FIREFOX, Firefox
 
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -40,3 +41,9 @@ def firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     firefox = Firefox(tmp_path_factory.mktemp("firefox"))
     yield firefox
     firefox.quit()
+
+
+@pytest.fixture(params=first_of("browser", "firefox"), ids=["chromium", "firefox"])
+def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
+    browser: webdriver.Chrome | Firefox = request.getfixturevalue(request.param)
+    return browser

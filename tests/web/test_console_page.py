@@ -53,13 +53,6 @@ KEYS = {stream: {3: "base64 /wA="} for stream in ("values", "cloudevents")} | {
     "orders": {0: "base64 /wA=", 3: "base64 /wA=", 4: MARKUP},
     "envelopes": {0: "base64 /wA=", 1: "k", 2: "base64 PGI+/w==", 3: "base64 /wA=", 4: MARKUP},
 }
-# Keeps what the page saves as a file.
-SPY = (
-    "window.blobs = []; const create = URL.createObjectURL;"
-    "URL.createObjectURL = (blob) => { blobs.push(blob); return create.call(URL, blob); };"
-)
-
-
 TABS = 7  # A browser opens six connections to a server over HTTP/1.1.
 SLOTS = 4  # streams of all windows; see kafkasse/web/page/assets/slots.js
 PROGRAMS = {"curl": ["sh"], "javascript": ["node", "--input-type=module", "-"], "python": [sys.executable, "-"]}
@@ -74,12 +67,6 @@ def end_streams(server: Server) -> None:
     """End all streams, as an operator does. Their clients reconnect."""
     for stream in open_streams(server):
         fetch(server.port, f"/-/streams/{stream['id']}", "DELETE", **OPERATOR)
-
-
-@pytest.fixture(params=first_of("browser", "firefox"), ids=["chromium", "firefox"])
-def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
-    browser: webdriver.Chrome | Firefox = request.getfixturevalue(request.param)
-    return browser
 
 
 @pytest.fixture(scope="module")
@@ -116,25 +103,24 @@ class TestSignIn:
 
         The page does not show "Signed in" if the server rejects the token.
         """
-        paths = "return [...document.querySelectorAll('.card h2')].map((e) => e.textContent)"
         public = ["/orders", "/values", "/envelopes", "/cloudevents"]
         console.open()
-        assert public == console.run(paths)
+        assert public == console.texts(".card h2")
         assert MARKUP in console.text("#stream-orders")
 
         console.run(
             "window.shown = []; const state = document.querySelector('#session-state');"
             "new MutationObserver(() => shown.push(state.textContent)).observe(state, { childList: true })"
         )
-        console.sign_in("wrong")
+        console.click("#sign-in")
+        console.enter("wrong")
         console.wait_for("#sign-in-problem", "does not accept this token")
         assert [] == console.run("return shown")
-        console.type("#token", TOKEN)
-        console.click("#sign-in-form [type=submit]")
+        console.enter(TOKEN)
         console.wait_for("#session-state", "Signed in")
         assert ["Signed in"] == console.run("return shown")
 
-        assert [*public, "/pipelines", "/mine/{customer}"] == console.run(paths)
+        assert [*public, "/pipelines", "/mine/{customer}"] == console.texts(".card h2")
         assert "guarded: staff" in console.text("#stream-mine")
         console.click("#stream-mine details:last-child summary")
         assert "curl" in console.text("#stream-mine details")
@@ -144,7 +130,7 @@ class TestSignIn:
         )
         assert TOKEN not in kept
         console.open()
-        assert public == console.run(paths)
+        assert public == console.texts(".card h2")
 
     @pytest.mark.parametrize("with_ticket", [False, True])
     def test_reads_a_guarded_stream(self, console: Console, with_ticket: bool) -> None:
@@ -152,22 +138,17 @@ class TestSignIn:
 
         A ticket opens one stream, so the page requests another one when it reconnects.
         """
-        console.open("explore")
+        console.open("explore?stream=mine&p.customer=k1", TOKEN)
         console.run(
             "window.sent = []; const original = fetch; window.fetch = (url, options) => {"
             " sent.push([String(url), JSON.stringify(options.headers)]); return original(url, options); }"
         )
-        console.sign_in(TOKEN)
-        console.wait_for("#session-state", "Signed in")
-        console.type("#stream", "mine")
-        console.type("[data-name=customer]", "k1")
         console.change(append=[0, 6])
         if with_ticket:
             console.click("#ticket")
 
-        console.read()
+        console.read(2)
 
-        console.wait_for_number("#messages", 2)
         sent = console.run("return sent")
         url, headers = next(request for request in sent if "/mine/" in request[0].partition("?")[0])
         assert (with_ticket, not with_ticket) == ("ticket=" in url, TOKEN in headers)
@@ -183,11 +164,7 @@ class TestSignIn:
     @pytest.mark.parametrize("is_paused", first_of(True, False))
     def test_resumes_after_a_new_sign_in(self, console: Console, format: str, is_paused: bool) -> None:
         """A token expires while the page reads. The user signs in with another token. No event is lost or repeated."""
-        console.open("explore")
-        console.sign_in(SHORT_TOKEN)
-        console.wait_for("#session-state", "Signed in")
-        console.run("location.hash = arguments[0]", f"#/explore?stream=mine&p.customer=k1&format={format}")
-        wait_until(lambda: "mine" == console.run("return document.querySelector('#stream').value"))
+        console.open(f"explore?stream=mine&p.customer=k1&format={format}", SHORT_TOKEN)
         console.change(append_slowly=[0, 600, 200])
         console.click("#read")
         if is_paused:
@@ -195,27 +172,22 @@ class TestSignIn:
 
         console.wait_for("#state", "Stopped")
         console.wait_for("#reason", "expired")
-        console.sign_in("wrong")
+        console.click("#sign-in")
+        console.enter("wrong")
         console.wait_for("#sign-in-problem", "does not accept this token")
-        console.type("#token", TOKEN)
-        console.click("#sign-in-form [type=submit]")
+        console.enter(TOKEN)
 
         console.wait_for_number("#messages", 200)
         if is_paused:
             console.click("#pause")
-        console.run(SPY)
         console.wait_for_number("#kept", 200)
-        console.click("#export")
-        numbers = re.findall(r'"n": (\d+)', console.run("return blobs[0].text()"))
-        assert [str(n) for n in range(1, 600, 3)] == numbers
+        assert [str(n) for n in range(1, 600, 3)] == re.findall(r'"n": (\d+)', console.export())
 
     def test_signs_out_without_a_network(self, console: Console) -> None:
         """If the server cannot be reached, the page still forgets the token, and shows that the user has signed out."""
         with closing(Network(console.server.port)) as network:
             console.port = network.port
-            console.open()
-            console.sign_in(TOKEN)
-            console.wait_for("#session-state", "Signed in")
+            console.open("", TOKEN)
             network.refuse()
 
             console.click("#sign-out")
@@ -241,8 +213,7 @@ class TestSignIn:
         assert "and 9,950 more" in chromium.text(".card")
         chromium.type("#find-text", "Topic-9999.")
         assert "2 of 10,000 streams" == chromium.text("#find-count")
-        paths = chromium.run("return [...document.querySelectorAll('.card h2')].map((e) => e.textContent)")
-        assert ["/0", "/9999"] == paths
+        assert ["/0", "/9999"] == chromium.texts(".card h2")
 
 
 class TestExplorer:
@@ -273,14 +244,10 @@ class TestExplorer:
         """Each has a label besides its color, and is counted."""
         console.open("explore?stream=orders")
         console.change(append=[0, 5], drop_before=3)
-        console.run(
-            "location.hash = arguments[0]",
-            '#/explore?stream=orders&start=id&id=[{"topic":"orders","partition":0,"offset":0}]',
-        )
+        console.go_to('explore?stream=orders&start=id&id=[{"topic":"orders","partition":0,"offset":0}]')
         wait_until(lambda: console.run("return document.querySelector('#event-id').value !== ''"))
 
-        console.read()
-        console.wait_for_number("#messages", 2)
+        console.read(2)
         console.change(tombstone="k9")
         console.wait_for_number("#deletes", 1)
         console.change(delete=True)
@@ -296,8 +263,7 @@ class TestExplorer:
         """The counter counts all events; the list keeps the newest, and has elements only for the rows in view."""
         console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, MAX_EVENTS + 2000])
-        console.read()
-        console.wait_for_number("#messages", MAX_EVENTS + 2000)
+        console.read(MAX_EVENTS + 2000)
 
         wait_until(lambda: '"n": 11999' in console.rows()[-1][4])
 
@@ -307,9 +273,9 @@ class TestExplorer:
 
     def test_a_pause_loses_nothing(self, console: Console) -> None:
         """At its bound, the page closes the connection. It resumes after the last event that it kept."""
-        console.explore("stream=orders&start=earliest")
+        console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 10])
-        console.wait_for_number("#messages", 10)
+        console.read(10)
         console.click("#pause")
 
         console.change(append=[10, MAX_EVENTS + 500])
@@ -318,21 +284,19 @@ class TestExplorer:
         console.click("#pause")
 
         console.wait_for_number("#messages", 10 + MAX_EVENTS + 500)
-        numbers = console.run("return [...document.querySelectorAll('.row .n')].map((e) => Number(e.textContent))")
+        numbers = [int(text) for text in console.texts(".row .n")]
         wait_until(lambda: str(MAX_EVENTS + 510) == console.rows()[-1][0])
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
     def test_searches_clears_and_exports(self, console: Console) -> None:
         """The file has one line per event in the list, with its ID and its data as the server sent it."""
         console.explore("stream=orders&start=earliest")
-        console.run(SPY)
         console.change(append=[0, 30], value='{"price": 25.00}')
         console.wait_for_number("#kept", 31)
 
         console.type("#search", "25.00")
         console.wait_for("#found", "1 found")
-        console.click("#export")
-        (line,) = console.run("return blobs[0].text()").splitlines()
+        (line,) = console.export().splitlines()
 
         assert ["31"] == [row[0] for row in console.rows()]
         assert '"data":{"price": 25.00,' in line
@@ -346,15 +310,15 @@ class TestExplorer:
 
     def test_resumes_from_an_event(self, console: Console) -> None:
         """The first event is the one after the selected event."""
-        console.explore("stream=orders&start=earliest")
+        console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 9])
-        console.wait_for_number("#messages", 9)
+        console.read(9)
 
         console.select('"n": 6')
         console.click("#resume")
 
         console.wait_for_number("#messages", 2)
-        assert ["orders 0:7", "orders 0:8"] == [row[2] for row in console.rows()]
+        assert ["orders 0:7", "orders 0:8"] == console.places()
         assert "start=id" in console.run("return location.hash")
 
     @pytest.mark.parametrize("stream", first_of("orders", "envelopes", "cloudevents"))
@@ -363,15 +327,15 @@ class TestExplorer:
 
         The last record before the break has a member `event`, so the server wraps it.
         """
-        console.explore(f"stream={stream}&start=earliest&format=ndjson")
+        console.open(f"explore?stream={stream}&start=earliest&format=ndjson")
         console.change(append=[0, 4], value='{"event": "message"}')
-        console.wait_for_number("#messages", 5)
+        console.read(5)
 
         end_streams(console.server)
         console.change(append=[5, 5])
 
         console.wait_for_number("#messages", 10)
-        assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
+        assert [f"orders 0:{n}" for n in range(10)] == console.places()
 
     def test_json_lines_keep_the_position_of_a_quiet_partition(self, console: Console) -> None:
         """A partition without events since the last break resumes at its position, not at the start of the stream."""
@@ -385,8 +349,7 @@ class TestExplorer:
             console.change(append_to=[partition, [n]])
             console.wait_for_number("#messages", n)
 
-        positions = ["orders 0:0", "orders 0:1", "orders 1:0", "orders 1:1", "orders 0:2"]
-        assert positions == [row[2] for row in console.rows()]
+        assert ["orders 0:0", "orders 0:1", "orders 1:0", "orders 1:1", "orders 0:2"] == console.places()
 
     def test_the_server_checks_filters_while_the_user_types(self, console: Console) -> None:
         """The page shows where an expression is wrong, and reads the events that a valid one selects."""
@@ -399,15 +362,13 @@ class TestExplorer:
         console.type("[name='f.filter']", "value.n > 4")
         wait_until(lambda: console.text("#problem") == "")
         console.type("[name='f.key']", "k2")
-        console.read()
+        console.read(2)
 
-        console.wait_for_number("#messages", 2)
-        assert ["orders 0:5", "orders 0:8"] == [row[2] for row in console.rows()]
+        assert ["orders 0:5", "orders 0:8"] == console.places()
 
     def test_shows_a_part_of_a_long_event(self, console: Console) -> None:
         """A key and a value of 1 MiB. The list shows their topic and offset, and the file contains the whole event."""
         console.explore("stream=orders")
-        console.run(SPY)
         console.change(keyed=["k" * 2**20, json.dumps({"html": MARKUP * (2**20 // len(MARKUP))})])
         console.wait_for_number("#messages", 1)
 
@@ -416,8 +377,7 @@ class TestExplorer:
         assert ["orders 0:0", "k" * 100] == console.rows()[0][2:4]
         assert "The first 200,000 of " in console.text("#content-note")
         assert 200_001 == console.run("return document.querySelector('#content').textContent.length")
-        console.click("#export")
-        assert len(console.run("return blobs[0].text()")) > 2**21
+        assert len(console.export()) > 2**21
         assert "caught" not in console.run("return document.title")
 
     @pytest.mark.parametrize("stream", first_of("orders", "values", "envelopes", "cloudevents"))
@@ -433,11 +393,9 @@ class TestExplorer:
         for wire, expect in [("sse", expected_event), ("ndjson", expected_line)]:
             found = [(each, expected) for each in BINARY_RECORDS if (expected := expect(each, format))]
             console.explore(f"stream={stream}&start=earliest&format={wire}")
-            console.run(SPY)
             console.wait_for_number("#kept", len(found))
 
-            console.click("#export")
-            lines = console.run("return blobs[0].text()").splitlines()
+            lines = console.export().splitlines()
             console.run("document.querySelector('.row').click()")
 
             for (_, expected), line in zip(found, lines, strict=True):
@@ -466,10 +424,9 @@ class TestExplorer:
         console.open(f"explore?stream=orders&{query}")
         console.change(append=[0, 3], value='{"n": 3}')
 
-        console.read()
+        console.read(len(offsets))
 
-        console.wait_for_number("#messages", len(offsets))
-        assert [f"orders 0:{offset}" for offset in offsets] == [row[2] for row in console.rows()]
+        assert [f"orders 0:{offset}" for offset in offsets] == console.places()
 
     def test_draws_the_rate_and_the_lag(self, console: Console) -> None:
         """Both charts have a line, and the figures show the newest second."""
@@ -499,9 +456,9 @@ class TestExplorer:
             "const at = document.activeElement; for (const key of arguments)"
             " document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))"
         )
-        console.explore("stream=orders&start=earliest")
+        console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 500])
-        console.wait_for_number("#messages", 500)
+        console.read(500)
         console.run("document.querySelector('#list').focus()")
 
         console.run(press, "Home", "ArrowDown", "PageDown", "PageUp", "Enter")
@@ -515,9 +472,9 @@ class TestExplorer:
 
     def test_a_hidden_page_has_no_connection(self, console: Console) -> None:
         """A page in the back/forward cache resumes where it stopped when the user returns."""
-        console.explore("stream=orders&start=earliest")
+        console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 5])
-        console.wait_for_number("#messages", 5)
+        console.read(5)
 
         console.run("window.dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
         wait_until(lambda: [] == open_streams(console.server))
@@ -550,8 +507,8 @@ class TestConnection:
         console.change(append=[0, 20])
         for window in windows:
             console.browser.switch_to.window(window)
-            console.explore("stream=orders&start=earliest")
-            console.wait_for_number("#messages", 20)
+            console.open("explore?stream=orders&start=earliest")
+            console.read(20)
 
         wait_until(lambda: 1 == len(open_streams(console.server)))
         console.change(append=[20, 5])
@@ -559,7 +516,7 @@ class TestConnection:
         for window in windows:
             console.browser.switch_to.window(window)
             console.wait_for_number("#messages", 25)
-            assert [f"orders 0:{n}" for n in range(25)][-5:] == [row[2] for row in console.rows()][-5:]
+            assert [f"orders 0:{n}" for n in range(20, 25)] == console.places()[-5:]
 
     @pytest.mark.long
     @pytest.mark.parametrize("windows", ["tab"], indirect=True)
@@ -569,13 +526,8 @@ class TestConnection:
 
         for window in windows:
             console.browser.switch_to.window(window)
-            console.open("explore")
-            console.sign_in(TOKEN)
-            console.wait_for("#session-state", "Signed in")
-            console.type("#stream", "mine")
-            console.type("[data-name=customer]", "k1")
-            console.read()
-            console.wait_for_number("#messages", 1)
+            console.open("explore?stream=mine&p.customer=k1", TOKEN)
+            console.read(1)
 
     @pytest.mark.long
     def test_pages_load_while_windows_read_different_streams(self, console: Console, windows: list[str]) -> None:
@@ -622,9 +574,9 @@ class TestConnection:
         """The network between the browser and the server. The page has received five records over it."""
         with closing(Network(console.server.port)) as network:
             console.port = network.port
-            console.explore("stream=orders&start=earliest")
+            console.open("explore?stream=orders&start=earliest")
             console.change(append=[0, 5])
-            console.wait_for_number("#messages", 5)
+            console.read(5)
             yield network
 
     def test_resumes_when_the_browser_is_online_again(self, console: Console, network: Network) -> None:
@@ -637,7 +589,7 @@ class TestConnection:
         console.run("dispatchEvent(new Event('online'))")
 
         console.wait_for_number("#messages", 10)
-        assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
+        assert [f"orders 0:{n}" for n in range(10)] == console.places()
 
     def test_resumes_after_sleep(self, console: Console, network: Network) -> None:
         """After sleep, the clock has jumped forward, and the connection is dead, but neither side has closed it."""
@@ -646,7 +598,7 @@ class TestConnection:
         console.run("const now = Date.now; Date.now = () => now() + 3_600_000")
 
         console.wait_for_number("#messages", 10)
-        assert [f"orders 0:{n}" for n in range(10)] == [row[2] for row in console.rows()]
+        assert [f"orders 0:{n}" for n in range(10)] == console.places()
 
 
 class TestCode:
@@ -658,11 +610,7 @@ class TestCode:
 
         The stream is guarded. The user copies the program, does what its comment and the page say, and starts it.
         """
-        console.open("explore")
-        console.sign_in(TOKEN)
-        console.wait_for("#session-state", "Signed in")
-        console.run("location.hash = arguments[0]", "#/explore?stream=mine&p.customer=k0&f.filter=value.n >= 1")
-        wait_until(lambda: "mine" == console.run("return document.querySelector('#stream').value"))
+        console.open("explore?stream=mine&p.customer=k0&f.filter=value.n >= 1", TOKEN)
         console.click("#code-open")
         console.click(f"#tab-{language}")
         assert "It reads your token from the environment variable TOKEN." == console.text("#code-note")
@@ -720,26 +668,17 @@ class TestOperations:
         status = {"pipeline": "topn", "state": "waiting", "reason": "no Kafka", "lag_records": 7, "lag_s": 2.5}
         console.change(pipeline=status | {"state": "running"})
         console.change(pipeline=status | {"restarts": MARKUP})
-        console.open()
-        console.sign_in(TOKEN)
-        console.wait_for("#session-state", "Signed in")
-
-        console.run("location.hash = '#/operations'")
+        console.open("operations", TOKEN)
         console.wait_for("#pipelines", "waiting no Kafka")
 
-        cells = console.run(
-            "return [...document.querySelectorAll('#pipelines tbody tr > *')].map((e) => e.textContent)"
-        )
+        cells = console.texts("#pipelines tbody tr > *")
         assert ["topn", "waiting no Kafka", "\u2013", "7 records, 2.5 s"] == cells[:4]
         assert {"\u2013"} == set(cells[4:])
 
     def test_a_hidden_page_has_no_stream(self, console: Console) -> None:
         """A browser opens six connections to a server for all tabs."""
         console.change(pipeline={"pipeline": "topn", "state": "running"})
-        console.open()
-        console.sign_in(TOKEN)
-        console.wait_for("#session-state", "Signed in")
-        console.run("location.hash = '#/operations'")
+        console.open("operations", TOKEN)
         console.wait_for("#pipelines", "running")
         show = (
             "Object.defineProperty(document, 'visibilityState', { value: arguments[0], configurable: true });"
@@ -760,7 +699,8 @@ class TestOperations:
         )
         console.open("operations")
         console.wait_for("#operations-problem", "Sign in as an operator.")
-        console.sign_in(TOKEN)
+        console.click("#sign-in")
+        console.enter(TOKEN)
         console.wait_for("#kafka", "Reachable")
         reader = Client(console.server.port, "/orders")
         wait_until(lambda: "orders" in console.text("#open-streams"))
@@ -789,10 +729,7 @@ class TestAppearance:
     VIEWS = ("streams", "explore?stream=orders&start=earliest", "operations")
 
     def prepare(self, console: Console, view: str) -> None:
-        console.open("explore")
-        console.sign_in(TOKEN)
-        console.wait_for("#session-state", "Signed in")
-        console.run("location.hash = arguments[0]", f"#/{view}")
+        console.open(view, TOKEN)
         if view.startswith("explore"):
             console.change(append=[0, 50], tombstone="k")
             console.read()
@@ -804,24 +741,21 @@ class TestAppearance:
     @pytest.mark.parametrize("view", first_of(*VIEWS))
     def test_is_accessible(self, chromium: Console, view: str) -> None:
         """axe-core finds no violation of WCAG 2.2 AA in light and in dark colors, and on a small screen."""
-        driver = chromium.browser
-        assert isinstance(driver, webdriver.Chrome)
         self.prepare(chromium, view)
         for scheme, width_px in [("light", 1280), ("dark", 1280), ("light", 320)]:
-            features = [{"name": "prefers-color-scheme", "value": scheme}]
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            resize(driver, width_px)
+            chromium.emulate(prefers_color_scheme=scheme)
+            chromium.resize(width_px)
 
-            assert [] == violations(driver), f"{scheme}, {width_px} px"
+            assert [] == violations(chromium.chromium), f"{scheme}, {width_px} px"
 
     def test_the_list_shows_the_newest_events_after_a_resize(self, console: Console) -> None:
         """While the list follows the stream, its end stays in view when the window becomes smaller."""
-        resize(console.browser, 1280, 1600)
-        console.explore("stream=orders&start=earliest")
+        console.resize(1280, 1600)
+        console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 200])
-        console.wait_for_number("#messages", 200)
+        console.read(200)
 
-        resize(console.browser, 1280, 700)
+        console.resize(1280, 700)
 
         in_view = (
             "const list = document.querySelector('#list').getBoundingClientRect();"
@@ -832,7 +766,7 @@ class TestAppearance:
 
     def test_the_list_is_near_the_top_of_a_narrow_screen(self, console: Console) -> None:
         """The filters are closed, and the page shows how many are active. The user can open them."""
-        resize(console.browser, 320, 800)
+        console.resize(320, 800)
         console.explore("stream=orders&f.key=k1&f.filter=value.n > 1")
 
         assert "Filters (2 active)" == console.text("#filters summary")
@@ -840,7 +774,7 @@ class TestAppearance:
         assert "" == console.text("#filter-fields")
         console.click("#filters summary")
         assert "Expression" in console.text("#filter-fields")
-        resize(console.browser, 1280)
+        console.resize(1280)
         console.open("explore")
         assert "Expression" in console.text("#filter-fields")
 
@@ -848,28 +782,12 @@ class TestAppearance:
     def test_fits_every_window_width(self, console: Console, view: str) -> None:
         """No view needs sideways scrolling at any width, and Chromium reports no errors."""
         console.browser.get("about:blank")
-        log(console.browser)  # discards earlier messages
+        console.messages()  # discards earlier messages
         self.prepare(console, view)
-        for width_px in (320, 768, 1280, 3840):
-            resize(console.browser, width_px)
 
-            assert console.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth"), (
-                f"{width_px} px"
-            )
-        assert [] == log(console.browser)
+        console.check_widths(320, 768, 1280, 3840)
 
-
-def resize(browser: webdriver.Chrome | Firefox, width_px: int, height_px: int = 900) -> None:
-    if isinstance(browser, Firefox):
-        browser.resize(width_px, height_px)
-        return
-    size = {"width": width_px, "height": height_px, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def log(browser: webdriver.Chrome | Firefox) -> list[Any]:
-    """Return and discard the messages that Chromium has logged."""
-    return [] if isinstance(browser, Firefox) else list(browser.get_log("browser"))  # type: ignore[no-untyped-call]
+        assert [] == console.messages()
 
 
 @pytest.mark.parametrize("format", first_of("sse", "ndjson"))
@@ -890,7 +808,6 @@ def test_receives_each_event_once_while_workers_are_killed(
         server.expect(KILLED)
         console = Console(any_browser, server)
         console.explore(f"stream=topics&p.topics={topic}&start=earliest&format={format}")
-        console.run(SPY)
         writing = gevent.spawn(write_numbers, writer, topic, 0, MAX_EVENTS)
         for is_last in (False, False, False, True):
             received = console.number("#messages")
@@ -906,8 +823,7 @@ def test_receives_each_event_once_while_workers_are_killed(
         console.wait_for_number("#messages", len(witness.stored))
         console.click("#pause")
         console.wait_for_number("#kept", len(witness.stored))
-        console.click("#export")
-        body = body_of(console.run("return blobs[0].text()"), format)
+        body = body_of(console.export(), format)
         any_browser.get("about:blank")
 
     start = json.dumps([topic, *({"topic": topic, "partition": partition, "offset": 0} for partition in range(3))])

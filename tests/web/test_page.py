@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import re
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from flask import Flask, Response, request
@@ -16,19 +13,19 @@ from flask.testing import FlaskClient
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.wait import WebDriverWait
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from werkzeug.serving import BaseWSGIServer, make_server
 
 from kafkasse.web.pages import CLIENT, pages
 from tests.support.firefox import Firefox
+from tests.support.server import ROOT
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
+from tests.web.document import Document
 from tests.web.files import check_headers
-from tests.web.quiet import SHUTDOWN_POLL_S, Quiet
+from tests.web.serve import serve
 
-WAIT_TIMEOUT_S = 30  # for anything that a test waits to see, so that a hang becomes a failure
+RETRY_CONTRACT = json.loads((ROOT / "tests/client/retry_contract.json").read_text())
 SHORT_RETRY = "retry: 50\n\n"
 STATUS = '{"pipeline":"topn","state":"running","records_per_s":9.2,"commit_s":"1","restarts":0}'
 PAGE = "/-/demo"
@@ -56,11 +53,8 @@ class Site:
 
     def start(self) -> None:
         """Start listening. A second call listens on the same port."""
-        self._server: BaseWSGIServer = make_server(
-            "127.0.0.1", self._port, self._app, threaded=True, request_handler=Quiet
-        )
+        self._server = serve(self._app, self._port)
         self._port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True).start()
 
     def stop(self) -> None:
         """Stop listening and end all streams."""
@@ -105,31 +99,21 @@ def site() -> Iterator[Site]:
     site.stop()
 
 
-class Page:
-    """The page in the browser, as a user sees it."""
-
-    def __init__(self, browser: webdriver.Chrome, site: Site) -> None:
-        self.browser = browser
+class Page(Document):
+    def __init__(self, browser: webdriver.Chrome | Firefox, site: Site) -> None:
+        super().__init__(browser)
         self.site = site
 
     def open(self, path: str = PAGE, state: str = "Live") -> None:
         """Open a path and wait until the page shows the connection state `state`."""
         self.browser.get("about:blank")
-        self.console()  # discards the messages of the previous page
+        self.messages()  # discards those of the previous page
         self.browser.get(self.site.url + path)
-        self.wait_for_text("#state", state)
+        self.wait_for("#state", state)
 
     def press_retry(self) -> None:
         """Click the button, even if the automatic retry has just hidden it."""
         self.run("document.getElementById('retry').click()")
-
-    def run(self, script: str, *arguments: object) -> Any:
-        return self.browser.execute_script(script, *arguments)
-
-    def text(self, selector: str) -> str:
-        """Return the visible text of the first matching element, or "" if it is hidden or missing."""
-        script = "const e = document.querySelector(arguments[0]); return e?.checkVisibility() ? e.innerText : '';"
-        return str(self.run(script, selector))
 
     def board(self) -> dict[str, list[list[str]]]:
         """Return the rows of each continent as lists of cell texts, in the order of the page."""
@@ -143,45 +127,31 @@ class Page:
         )
         return dict(cards)
 
+    def map(self) -> list[list[str]]:
+        """Return the titles of the countries on the map and their classes, in alphabetical order."""
+        colored = "return [...document.querySelectorAll('#map [class]')]"
+        return sorted(self.run(f"{colored}.map((path) => [path.textContent, path.getAttribute('class')])"))
+
     def highlights(self) -> list[int]:
         """Return the number of running highlights of each row."""
         return list(self.run("return [...document.querySelectorAll('tbody tr')].map((r) => r.getAnimations().length)"))
 
-    def wait_until(self, condition: Callable[[], object]) -> None:
-        WebDriverWait(self.browser, WAIT_TIMEOUT_S, poll_frequency=0.02).until(lambda _: condition())
-
-    def wait_for_text(self, selector: str, text: str) -> None:
-        self.wait_until(lambda: text in self.text(selector))
+    def update(self, *updates: str) -> None:
+        """Send updates, and wait until the page has received one more event for each."""
+        count = self.run("return parseInt(document.getElementById('count').textContent) || 0") + len(updates)
+        self.site.send(*updates)
+        self.wait_for("#count", f"{count} update")
 
     def wait_for_board(self, *continents: str) -> None:
         """Wait until the page shows exactly these continents, in this order."""
-        self.wait_until(lambda: list(continents) == list(self.board()))
+        wait_until(lambda: list(continents) == list(self.board()))
 
     def wait_for_requests(self, count: int) -> None:
         """Wait until the site has received `count` requests for the stream."""
-        self.wait_until(lambda: count == len(self.site.requests))
+        wait_until(lambda: count == len(self.site.requests))
 
-    def wait_for_requests_in(self, tab: str, count: int) -> None:
-        """Switch to a tab, then wait until the site has received `count` requests for the stream."""
+    def use(self, tab: str) -> None:
         self.browser.switch_to.window(tab)
-        self.wait_for_requests(count)
-
-    def emulate(self, **features: str) -> None:
-        """Emulate media features, such as prefers_color_scheme="dark". Others keep the values of the machine."""
-        named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": named})
-
-    def resize(self, width_px: int, height_px: int = 900) -> None:
-        size = {"width": width_px, "height": height_px, "deviceScaleFactor": 1, "mobile": False}
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-    def needs_no_sideways_scrolling(self) -> bool:
-        return bool(self.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
-
-    def console(self) -> list[str]:
-        """Return and discard the messages in the browser's console, with their levels."""
-        entries = self.browser.get_log("browser")  # type: ignore[no-untyped-call]
-        return [f"{entry['level']} {entry['message']}" for entry in entries]
 
 
 @pytest.fixture
@@ -216,65 +186,62 @@ EUROPE = update("Europe", RUSSIA, UKRAINE, FRANCE, event_id="7")
 ASIA = update("Asia", country("China", 9_596_960))
 
 
+@pytest.fixture
+def europe(page: Page) -> Page:
+    """The page after an update of Europe."""
+    page.open()
+    page.update(EUROPE)
+    return page
+
+
 class TestBoard:
     """The tables of countries."""
 
-    def test_waits_for_the_first_country(self, page: Page) -> None:
-        """Before the first update, the page is connected, says that it waits, and shows no empty table."""
-        page.open()
-
-        assert "Waiting for the first country…" in page.text("#waiting")
-        assert "No updates yet" == page.text(".figures")
-        assert {} == page.board()
-
     def test_shows_the_countries_of_an_update(self, page: Page) -> None:
-        """An update becomes a table with rank, name, code, size and people; a counter and a time show the update."""
-        page.open()
+        """An update becomes a table with rank, name, code, size and people; a counter and a time show the update.
 
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
+        Until the first one, the page says that it waits.
+        """
+        page.open()
+        assert "Waiting for the first country…" in page.text("#waiting")
+        assert ("No updates yet", {}) == (page.text(".figures"), page.board())
+
+        page.update(EUROPE)
 
         rows = [["1", "Russia\u00a0RU", "17,100,000", "144M"], ["2", "Ukraine\u00a0UA", "603,700", "44.6M"]]
         assert [*rows, ["3", "France\u00a0FR", "547,030", "67M"]] == page.board()["Europe"]
         assert "" == page.text("#waiting")
         assert re.fullmatch(r"1 update\s*last at \d+:\d\d:\d\d\D*", page.text(".figures"))
 
-    def test_bars_share_one_scale(self, page: Page) -> None:
-        """The largest country of all continents has the longest bar, even if its update arrives after others."""
+    def test_the_order_of_the_updates_makes_no_difference(self, page: Page) -> None:
+        """Continents are in alphabetical order, and the largest country has the longest bar. No row is highlighted."""
+        page.site.preamble = ":ok\n\nid: 1\n\n" + ASIA + update("South America", FRANCE) + update("Africa", FRANCE)
         page.open()
-        page.site.send(ASIA, EUROPE)
-        page.wait_for_board("Asia", "Europe")
 
-        shares = page.run(
-            "return [...document.querySelectorAll('tbody tr')].map((r) => r.style.getPropertyValue('--share'))"
-        )
+        page.site.send(EUROPE)
+        page.wait_for_board("Africa", "Asia", "Europe", "South America")
 
-        assert [9_596_960 / 17_100_000, 1.0] == pytest.approx([float(share) for share in shares[:2]])
+        bars = "return [...document.querySelectorAll('tbody tr')].map((r) => r.style.getPropertyValue('--share'))"
+        shares = [547_030 / 17_100_000, 9_596_960 / 17_100_000, 1.0]
+        assert shares == pytest.approx([float(share) for share in page.run(bars)[:3]])
+        assert {0} == set(page.highlights())
 
-    def test_an_update_replaces_the_previous_one(self, page: Page) -> None:
+    def test_an_update_replaces_the_previous_one(self, europe: Page) -> None:
         """If an update has fewer countries, the extra rows disappear. Only rows that changed are highlighted."""
-        page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
-        assert [0, 0, 0] == page.highlights()
+        assert [0, 0, 0] == europe.highlights()
 
-        page.site.send(update("Europe", RUSSIA, FRANCE))
-        page.wait_until(lambda: 2 == len(page.board()["Europe"]))
+        europe.update(update("Europe", RUSSIA, FRANCE))
 
-        assert ["Russia\u00a0RU", "France\u00a0FR"] == [row[1] for row in page.board()["Europe"]]
-        assert [0, 1] == page.highlights()
+        assert ["Russia\u00a0RU", "France\u00a0FR"] == [row[1] for row in europe.board()["Europe"]]
+        assert [0, 1] == europe.highlights()
 
-    def test_a_row_slides_to_its_new_rank(self, page: Page) -> None:
+    def test_a_row_slides_to_its_new_rank(self, europe: Page) -> None:
         """It remains the same row, starts where it was, and is not highlighted. The rows that it passes slide, too."""
-        page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
-        page.run("document.querySelectorAll('tbody tr')[2].marked = true")
+        europe.run("document.querySelectorAll('tbody tr')[2].marked = true")
 
-        page.site.send(update("Europe", RUSSIA, FRANCE, UKRAINE))
-        page.wait_until(lambda: "France" in page.board()["Europe"][1][1])
+        europe.update(update("Europe", RUSSIA, FRANCE, UKRAINE))
 
-        moves = page.run(
+        moves = europe.run(
             "return [...document.querySelectorAll('tbody tr')].map((row) => [row.marked ?? false,"
             " row.getAnimations().map((a) => parseInt(a.effect.getKeyframes()[0].transform.slice(11)))])"
         )
@@ -282,167 +249,99 @@ class TestBoard:
         assert (True, False) == (moves[1][0], moves[2][0])
         assert moves[1][1][0] > 0 > moves[2][1][0]
 
-    def test_shows_the_countries_on_the_map(self, page: Page) -> None:
+    def test_shows_the_countries_on_the_map(self, europe: Page) -> None:
         """Each country has the color of its rank, until it leaves the board. Codes that are not on the map are ignored."""
-        ranks = (
-            "return [...document.querySelectorAll('#map [class]')].map((p) => [p.textContent, p.getAttribute('class')])"
-        )
-        page.open()
-        page.site.send(EUROPE, update("Oceania", country("Nauru", 21, code="NR"), country("X", 5, code="__proto__")))
-        page.wait_for_board("Europe", "Oceania")
-
-        shown = page.run(ranks)
-        page.site.send(update("Europe", FRANCE))
-        page.wait_until(lambda: 1 == len(page.board()["Europe"]))
+        europe.update(update("Oceania", country("Nauru", 21, code="NR"), country("X", 5, code="__proto__")))
+        shown = europe.map()
+        europe.update(update("Europe", FRANCE))
 
         assert [
             ["France: number 3 in Europe", "rank-3"],
             ["Russia: number 1 in Europe", "rank-1"],
             ["Ukraine: number 2 in Europe", "rank-2"],
-        ] == sorted(shown)
-        assert [["France: number 1 in Europe", "rank-1"]] == page.run(ranks)
+        ] == shown
+        assert [["France: number 1 in Europe", "rank-1"]] == europe.map()
 
     def test_shows_the_state_of_the_pipeline(self, page: Page) -> None:
-        """If the server has a stream of the status topic, the page shows the health of the pipeline."""
-        page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
+        """If the server has a stream of the status topic, the page shows the health of the pipeline.
 
-        page.open()
-
-        page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
-        health = page.run("return [...document.querySelectorAll('#health dd')].map((e) => e.textContent)")
-        assert ["running", "9/s", "\u2013", "0"] == health
-
-    @pytest.mark.parametrize(("scheme", "width_px"), [("light", 1280), ("dark", 320)])
-    def test_is_accessible(self, page: Page, scheme: str, width_px: int) -> None:
-        """axe-core finds no violation of WCAG 2.2 AA."""
-        page.emulate(prefers_color_scheme=scheme)
-        page.resize(width_px)
-        page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
-
-        assert [] == violations(page.browser)
-
-    def test_works_in_firefox(self, firefox: Firefox, site: Site) -> None:
-        """The page shows an update on the board and on the map, explains its origin, and resumes after a break."""
-
-        def text(selector: str) -> str:
-            return str(firefox.execute_script("return document.querySelector(arguments[0]).innerText", selector))
-
-        site.preamble = SHORT_RETRY
-        firefox.get(site.url + PAGE)
-        wait_until(lambda: "Live" in text("#state"))
-        site.send(EUROPE)
-        wait_until(lambda: "Ukraine" in text("#board"))
-
-        site.end_streams()
-        wait_until(lambda: 2 == len(site.requests))
-        site.send(update("Europe", FRANCE))
-        wait_until(lambda: "Ukraine" not in text("#board"))
-
-        assert [None, "7"] == site.requests
-        assert ["France: number 1 in Europe"] == firefox.execute_script(
-            "return [...document.querySelectorAll('#map [class]')].map((path) => path.textContent)"
-        )
-        assert "Spark pipeline topn" in text("#how")
-        firefox.get("about:blank")
-
-    def test_windows_share_the_stream_of_the_pipeline(self, page: Page) -> None:
-        """The second window shows the status that the first one has received."""
+        A second window shows the status that the first one has received.
+        """
         page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
         first = page.browser.current_window_handle
         page.open()
-        page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
+        page.wait_for("#pipeline", "Pipeline: running, 9 records/s")
+        assert ["running", "9/s", "\u2013", "0"] == page.texts("#health dd")
+
         page.browser.switch_to.new_window("window")
         try:
             page.open()
-            page.wait_for_text("#pipeline", "Pipeline: running, 9 records/s")
+            page.wait_for("#pipeline", "Pipeline: running, 9 records/s")
         finally:
             page.browser.close()
-            page.browser.switch_to.window(first)
+            page.use(first)
 
         assert 1 == page.site.status_requests
 
-    def test_figures_do_not_wrap(self, page: Page) -> None:
-        """A figure of eight digits has one line at every width."""
-        page.site.preamble = update("Antarctica", country("Antarctica", 14_000_000, 8_888_888))
+    def test_works_in_firefox(self, firefox: Firefox, site: Site) -> None:
+        """The page shows an update on the board and on the map, explains its origin, and resumes after a break."""
+        site.preamble = SHORT_RETRY
+        page = Page(firefox, site)
         page.open()
-        page.wait_for_board("Antarctica")
-        for width_px in (320, 360, 420, 700, 768, 1024, 1280, 1600, 1920):
-            page.resize(width_px)
+        page.update(EUROPE)
 
-            lines = page.run("return [...document.querySelectorAll('data')].map((e) => e.getClientRects().length)")
-            assert [1, 1] == lines, f"{width_px} px"
-            assert page.needs_no_sideways_scrolling(), f"{width_px} px"
+        site.end_streams()
+        page.wait_for_requests(2)
+        page.update(update("Europe", FRANCE))
 
-    def test_sorts_continents_alphabetically(self, page: Page) -> None:
-        """The order of the continents does not depend on the order of the updates, and first updates are not highlighted."""
-        page.site.preamble = ":ok\n\nid: 1\n\n" + ASIA + update("South America", FRANCE) + update("Africa", FRANCE)
-        page.open()
+        assert [None, "7"] == site.requests
+        assert [["1", "France\u00a0FR", "547,030", "67M"]] == page.board()["Europe"]
+        assert [["France: number 1 in Europe", "rank-1"]] == page.map()
+        assert "Spark pipeline topn" in page.text("#how")
+        firefox.get("about:blank")
 
-        page.site.send(EUROPE)
-        page.wait_for_board("Africa", "Asia", "Europe", "South America")
-
-        assert {0} == set(page.highlights())
-
-    def test_delete_removes_a_continent(self, page: Page) -> None:
+    def test_delete_removes_a_continent(self, europe: Page) -> None:
         """An unknown continent is ignored. After the last continent is deleted, the page waits for countries again."""
-        page.open()
-        page.site.send(EUROPE, ASIA, event('{"key":"Mu"}', type="delete"), event('{"key":"Asia"}', type="delete"))
-        page.wait_for_board("Europe")
+        europe.update(ASIA, event('{"key":"Mu"}', type="delete"), event('{"key":"Asia"}', type="delete"))
+        assert ["Europe"] == list(europe.board())
 
-        page.site.send(event('{"key":"Europe"}', type="delete"))
+        europe.update(event('{"key":"Europe"}', type="delete"))
 
-        page.wait_for_text("#waiting", "Waiting for the first country…")
-        assert {} == page.board()
+        assert "Waiting for the first country…" in europe.text("#waiting")
+        assert {} == europe.board()
 
     def test_shows_markup_as_text(self, page: Page) -> None:
         """Markup in an update is not executed, and names such as __proto__ are ordinary names."""
         markup = "<img src=x onerror=\"document.title='caught'\"><script>document.title='caught'</script>"
         page.open()
-        title = page.browser.title
+        title = page.chromium.title
 
         updates = [update(name, country(markup, 5, code=markup)) for name in (markup, "__proto__", "constructor")]
         page.site.send(*updates)
         page.wait_for_board("__proto__", markup, "constructor")
 
         assert f"{markup}\u00a0{markup}" == page.board()["__proto__"][0][1]
-        assert (title, 0) == (page.browser.title, page.run("return document.querySelectorAll('main img').length"))
+        assert (title, 0) == (page.chromium.title, page.run("return document.querySelectorAll('main img').length"))
         page.site.send(event('{"key":"__proto__"}', type="delete"))
         page.wait_for_board(markup, "constructor")
-
-    def test_breaks_very_long_words(self, page: Page) -> None:
-        """A name without spaces is broken inside its card and does not widen the page."""
-        page.resize(320)
-        page.open()
-
-        page.site.send(update("C" * 200, country("N" * 200, 10**300, 10**300, "Q" * 50)))
-        page.wait_for_board("C" * 200)
-
-        assert page.needs_no_sideways_scrolling()
 
     def test_counts_invalid_events(self, page: Page) -> None:
         """Invalid events change nothing except a visible count, and the page shows the valid update after them."""
         page.open()
 
         invalid = ["{", "null", "[]", '"a"', "{}", '{"continent":1,"nrs":[{"name":"a"}]}', '{"continent":"a","nrs":[]}']
-        invalid += [
-            '{"continent":"a","nrs":{}}',
-            '{"continent":"a","nrs":[null]}',
-            '{"continent":"a","nrs":[{"name":1}]}',
-        ]
+        invalid += [f'{{"continent":"a","nrs":{numbers}}}' for numbers in ("{}", "[null]", '[{"name":1}]')]
         page.site.send(*map(event, invalid), event("?", type="delete"), event("{}", type="delete"), EUROPE)
         page.wait_for_board("Europe")
 
-        page.wait_for_text(".figures", "12 invalid")
-        assert [] == page.console()
+        page.wait_for(".figures", "12 invalid")
+        assert [] == page.messages()
 
     def test_shows_a_dash_for_an_invalid_number(self, page: Page) -> None:
         """A size or population that is not a number becomes a dash."""
         page.open()
 
-        page.site.send(update("Europe", country("A", "5", None), country("B", 5, -1)))
-        page.wait_for_board("Europe")
+        page.update(update("Europe", country("A", "5", None), country("B", 5, -1)))
 
         assert [["1", "A\u00a0XX", "\u2013", "\u2013"], ["2", "B\u00a0XX", "5", "-1"]] == page.board()["Europe"]
 
@@ -451,46 +350,54 @@ class TestBoard:
         page.open()
 
         page.site.send(*[update(f"{number:02}", *[country(str(n), n) for n in range(9)]) for number in range(60)])
-        page.wait_for_text(".figures", "10 invalid")
+        page.wait_for(".figures", "10 invalid")
 
         assert [3] * 50 == [len(rows) for rows in page.board().values()]
 
 
 class TestConnection:
-    """When the connection breaks, the page shows the reason, and reconnects or stops."""
+    """When the connection breaks, the page shows the reason, and reconnects or stops.
 
-    def test_resumes_when_the_stream_ends(self, page: Page) -> None:
-        """The browser reconnects with the ID of the last event."""
-        page.site.preamble = SHORT_RETRY
+    javascript/kafkasse.test.mjs proves where and when it resumes.
+    """
+
+    def test_retries_as_the_contract_says(self, page: Page) -> None:
+        """It also retries a 404, because the pipeline may not have created the topic yet."""
         page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
 
+        def check_next_stream(is_retried: bool) -> None:
+            count = len(page.site.requests)
+            page.press_retry()
+            state = "Reconnecting" if is_retried else "Stopped"
+            wait_until(lambda: len(page.site.requests) > count and state == page.text("#state"))
+
+        page.site.preamble = event("oops", type="error")
         page.site.end_streams()
-        page.wait_for_requests(2)
-        page.wait_for_text("#state", "Live")
+        page.wait_for("#state", "Reconnecting")
+        for error in RETRY_CONTRACT["error_events"]:
+            page.site.preamble = event(error["data"], type="error")
+            check_next_stream(error["is_retried"])
+        for response in RETRY_CONTRACT["responses"]:
+            status, retry_after = response["status"], response["retry_after"]
+            if retry_after == "soon":
+                continue  # unlike the other clients, kafkasse.js retries a 500 with an invalid Retry-After
+            page.site.rejection = reject(status, "", **({} if retry_after is None else {"Retry_After": retry_after}))
+            check_next_stream(response["is_retried"] or status == 404)
 
-        assert "7" == page.site.requests[1]
-
-    def test_reconnects_when_the_server_restarts(self, page: Page) -> None:
+    def test_reconnects_when_the_server_restarts(self, europe: Page) -> None:
         """While the server is down, the page says so and keeps its data."""
-        page.site.preamble = SHORT_RETRY
-        page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
+        europe.site.stop()
+        europe.wait_for("#state", "Reconnecting")
+        europe.wait_for("#reason", "The server cannot be reached")
+        assert ["Europe"] == list(europe.board())
+        europe.site.start()
+        europe.wait_for("#state", "Live")
+        europe.site.send(ASIA)
 
-        page.site.stop()
-        page.wait_for_text("#state", "Reconnecting")
-        page.wait_for_text("#reason", "The server cannot be reached")
-        assert ["Europe"] == list(page.board())
-        page.site.start()
-        page.wait_for_text("#state", "Live")
-        page.site.send(ASIA)
+        europe.wait_for_board("Asia", "Europe")
 
-        page.wait_for_board("Asia", "Europe")
-
-    def test_retries_after_a_temporary_rejection(self, page: Page) -> None:
-        """If the response is not a stream, the page shows the reason, counts down, and resumes with the last ID."""
+    def test_shows_the_reason_of_a_temporary_rejection(self, page: Page) -> None:
+        """The page counts down, and resumes with the last ID. A position event has an ID, too, and is not an update."""
         rejections = [
             (503, '{"detail":"Kafka cannot be reached."}', "Kafka cannot be reached."),
             (502, "<h1>Bad gateway</h1>", "The server responded with status 502."),
@@ -499,135 +406,60 @@ class TestConnection:
         ]
         page.site.preamble = SHORT_RETRY
         page.open()
+        page.update(EUROPE)
         for number, (status, body, reason) in enumerate(rejections):
-            page.site.send(update("Europe", RUSSIA, event_id=str(number)))
-            page.wait_for_text("#count", f"{number + 1} update")
-
+            page.site.preamble = SHORT_RETRY + event("{}", str(number), "position")
             page.site.rejection = reject(status, body)
             page.site.end_streams()
-            page.wait_for_text("#reason", reason)
-            page.wait_for_text("#countdown", "Retrying in ")
-            page.wait_for_text("#state", "Reconnecting")
+            page.wait_for("#reason", reason)
+            page.wait_for("#countdown", "Retrying in ")
+            page.wait_for("#state", "Reconnecting")
             page.site.rejection = None
             if number > 0:  # the first case waits for the automatic retry
                 page.press_retry()
-            page.wait_for_text("#state", "Live")
+            page.wait_for("#state", "Live")
 
             shown = page.site.requests[-1], page.text("#reason"), page.text("#countdown")
-            assert (str(number), "", "") == shown
+            assert ("7" if number == 0 else str(number - 1), "", "") == shown
+        assert "1 update" == page.text("#count")
+        assert "" == page.text("#invalid")
 
-    def test_resumes_at_a_position(self, page: Page) -> None:
-        """A page that has received no record resumes with the ID of the `position` event."""
-        page.site.preamble = SHORT_RETRY + event("{}", "5", "position")
-        page.open()
-
-        page.site.rejection = reject(503, "")
-        page.site.end_streams()
-        page.wait_for_text("#countdown", "Retrying in ")
-        page.site.rejection = None
-        page.press_retry()
-        page.wait_for_text("#state", "Live")
-
-        assert "5" == page.site.requests[-1]
-        assert "invalid" not in page.text(".figures")
-
-    def test_keeps_the_id_of_the_previous_stream(self, page: Page) -> None:
-        """If a stream ends with an error before its first ID, the page resumes with the last ID that it received."""
-        page.site.preamble = SHORT_RETRY
-        page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
-
-        for number in (2, 3):
-            page.site.send(event('{"status":503}', type="error"))
-            page.wait_for_requests(number)
-            page.wait_for_text("#state", "Live")
-
-        assert [None, "7", "7"] == [*page.site.requests]
-
-    def test_backs_off_if_streams_contain_only_positions(self, page: Page) -> None:
-        """The second wait is longer than the first: a `position` event does not show that the stream works."""
-        page.site.preamble = SHORT_RETRY + event("{}", "5", "position") + event('{"status":503}', type="error")
-
-        page.open(state="Reconnecting")
-
-        page.wait_for_text("#countdown", "Retrying in 3 s")
-
-    def test_waits_as_long_as_retry_after_says(self, page: Page) -> None:
-        """The retry button can be reached with the keyboard and retries immediately."""
+    def test_can_retry_before_retry_after(self, page: Page) -> None:
+        """The button can be reached with the keyboard, and retries at once. So does the page when it is online again."""
         page.site.rejection = reject(503, "", Retry_After="120")
         page.open(state="Reconnecting")
-        page.wait_until(lambda: re.fullmatch(r"Retrying in 1[2-8]\d s", page.text("#countdown")))
-        page.site.rejection = None
+        wait_until(lambda: re.fullmatch(r"Retrying in 1[2-8]\d s", page.text("#countdown")))
 
-        page.browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
-        focused = page.browser.switch_to.active_element
+        page.chromium.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+        focused = page.chromium.switch_to.active_element
         assert "Retry now" == focused.text
         focused.send_keys(Keys.ENTER)
-
-        page.wait_for_text("#state", "Live")
-        assert "" == page.text("#retry")
-
-    def test_stops_at_a_permanent_error_event(self, page: Page) -> None:
-        """The page shows the reason of an `error` event with status 500 or 4xx. The restart button discards data and ID."""
-        page.site.preamble = ASIA
-        page.open()
-        for status in (410, 400, 403, 500):
-            page.site.send(EUROPE, event(f'{{"status":{status},"detail":"Reason {status}."}}', "8", "error"))
-            page.wait_for_text("#state", "Stopped")
-            assert f"Reason {status}." in page.text("#reason")
-            page.wait_for_board("Asia", "Europe")
-
-            page.press_retry()
-
-            page.wait_for_board("Asia")
-            assert page.site.requests[-1] is None
-            assert "Live" == page.text("#state")
-
-    @pytest.mark.parametrize("status", [400, 500])
-    def test_stops_at_a_permanent_rejection(self, page: Page, status: int) -> None:
-        """A response with a 4xx status, or with status 500 and no Retry-After, stops the page, too."""
-        page.site.rejection = reject(status, '{"detail":"Last-Event-ID is invalid."}')
-
-        page.open(state="Stopped")
-
-        assert "Last-Event-ID is invalid." in page.text("#reason")
-        assert "Restart" == page.text("#retry")
-
-    @pytest.mark.parametrize("retry_after", ["120", "0"])
-    def test_retries_after_a_500_with_retry_after(self, page: Page, retry_after: str) -> None:
-        """With Retry-After, an internal error is temporary."""
-        page.site.rejection = reject(500, "", Retry_After=retry_after)
-
-        page.open(state="Reconnecting")
-
-    def test_retries_after_a_temporary_error_event(self, page: Page) -> None:
-        """After an `error` event with status 503 or invalid data, the page resumes with the ID of that event."""
-        page.open()
-        for number, data in enumerate(['{"status":503,"detail":"stopping"}', "?", "null", '{"status":"x"}'], start=1):
-            page.site.send(EUROPE, event(data, f"8.{number}", "error"))
-            if number > 1:  # the first case waits for the automatic retry
-                page.wait_for_text("#countdown", "Retrying in ")
-                page.press_retry()
-            page.wait_for_requests(number + 1)
-            page.wait_for_text("#state", "Live")
-
-            assert f"8.{number}" == page.site.requests[-1]
-
-    def test_retries_when_the_browser_is_online_again(self, page: Page) -> None:
-        """When the network returns, the page retries immediately instead of waiting for the scheduled retry."""
-        page.site.rejection = reject(503, "", Retry_After="120")
-        page.open(state="Reconnecting")
-        page.wait_for_text("#countdown", "Retrying in 1")
+        page.wait_for_requests(2)
+        page.wait_for("#countdown", "Retrying in 1")
         page.site.rejection = None
-
         page.run("window.dispatchEvent(new Event('online'))")
 
-        page.wait_for_text("#state", "Live")
+        page.wait_for("#state", "Live")
+        assert "" == page.text("#retry")
+
+    def test_stops_at_a_permanent_error(self, page: Page) -> None:
+        """The page shows the reason and keeps its data. The restart button discards the data and the ID."""
+        page.site.preamble = ASIA
+        page.open()
+        page.site.send(EUROPE, event('{"status":410,"detail":"A reason."}', "8", "error"))
+        page.wait_for("#state", "Stopped")
+        assert ("A reason.", "Restart") == (page.text("#reason"), page.text("#retry"))
+        page.wait_for_board("Asia", "Europe")
+
+        page.press_retry()
+
+        page.wait_for_board("Asia")
+        assert page.site.requests[-1] is None
+        assert "Live" == page.text("#state")
 
 
 class TestTabs:
-    """Several tabs with the page share one stream."""
+    """Several tabs with the page share one stream. test_shared_tabs.py proves that each receives each event once."""
 
     @pytest.fixture
     def tabs(self, page: Page) -> Iterator[list[str]]:
@@ -641,175 +473,126 @@ class TestTabs:
         for _ in range(2):
             page.browser.switch_to.new_window("tab")
             page.browser.get(page.site.url + PAGE)
-            page.wait_for_text("#state", "Live")
+            page.wait_for("#state", "Live")
             tabs.append(page.browser.current_window_handle)
-        page.browser.switch_to.window(first)
+        page.use(first)
         yield tabs
         for tab in page.browser.window_handles[1:]:
-            page.browser.switch_to.window(tab)
+            page.use(tab)
             page.browser.close()
-        page.browser.switch_to.window(page.browser.window_handles[0])
+        page.use(page.browser.window_handles[0])
 
     def test_share_one_connection(self, page: Page, tabs: list[str]) -> None:
-        """A tab that opens later shows what the others show, and all of them receive each update."""
-        boards = []
-        for tab in tabs:
-            page.browser.switch_to.window(tab)
-            boards.append(list(page.board()))
+        """A tab that opens later shows what the others show, and all of them receive each update.
 
+        When the tab with the connection closes, one other tab resumes at the last event for all others.
+        """
+        for tab in tabs:
+            page.use(tab)
+            assert ["Europe"] == list(page.board())
         page.site.send(ASIA)
-
-        for tab in tabs:
-            page.browser.switch_to.window(tab)
+        for tab in reversed(tabs):
+            page.use(tab)
             page.wait_for_board("Asia", "Europe")
-        assert [["Europe"]] * 3 == boards
-        assert 1 == len(page.site.requests)
+        assert [None] == page.site.requests
 
-    def test_another_tab_takes_over(self, page: Page, tabs: list[str]) -> None:
-        """When the tab with the connection closes, one other tab resumes at the last event for all others."""
         page.browser.close()
 
-        page.wait_for_requests_in(tabs[1], 2)
-        page.site.send(ASIA)
-
+        page.use(tabs[1])
+        page.wait_for_requests(2)
+        page.site.send(update("Africa", FRANCE))
         for tab in tabs[1:]:
-            page.browser.switch_to.window(tab)
-            page.wait_for_board("Asia", "Europe")
+            page.use(tab)
+            page.wait_for_board("Africa", "Asia", "Europe")
         assert [None, "8"] == page.site.requests
-
-    def test_a_tab_without_the_connection_may_close(self, page: Page, tabs: list[str]) -> None:
-        """The others keep their connection."""
-        page.browser.switch_to.window(tabs[2])
-        page.browser.close()
-        page.browser.switch_to.window(tabs[1])
-
-        page.site.send(ASIA)
-
-        page.wait_for_board("Asia", "Europe")
-        assert 1 == len(page.site.requests)
 
     def test_every_tab_can_restart_the_stream(self, page: Page, tabs: list[str]) -> None:
         """After a permanent error, each tab shows the reason, and the button of any tab restarts all of them."""
         page.site.send(event('{"status":410,"detail":"Gone."}', "9", "error"))
         for tab in tabs:
-            page.browser.switch_to.window(tab)
-            page.wait_for_text("#state", "Stopped")
+            page.use(tab)
+            page.wait_for("#state", "Stopped")
         page.site.preamble = ASIA
 
         page.press_retry()
 
         for tab in tabs:
-            page.browser.switch_to.window(tab)
+            page.use(tab)
             page.wait_for_board("Asia")
-            page.wait_for_text("#state", "Live")
+            page.wait_for("#state", "Live")
         assert [None, None] == page.site.requests
 
     def test_without_locks_each_tab_has_its_own_stream(self, page: Page) -> None:
         """Browsers have no Web Locks for pages over HTTP from another machine. The page works there, too."""
         hide = {"source": "Object.defineProperty(navigator, 'locks', {value: undefined})"}
-        script = page.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hide)
+        script = page.chromium.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hide)
         page.open()
 
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
+        page.update(EUROPE)
 
+        assert ["Europe"] == list(page.board())
         assert page.run("return navigator.locks === undefined")
-        page.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
-
-
-# Returns the lowest contrast between a text and its background, by the formula of WCAG 2, and the element.
-CONTRAST = """
-const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-const rgba = (color) => {
-  canvas.clearRect(0, 0, 1, 1);
-  canvas.fillStyle = color;
-  canvas.fillRect(0, 0, 1, 1);
-  return canvas.getImageData(0, 0, 1, 1).data;
-};
-const luminance = (color) => {
-  const [r, g, b] = [...rgba(color)].map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const opaque = (e) => (!e || rgba(getComputedStyle(e).backgroundColor)[3] ? e : opaque(e.parentElement));
-const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-const texts = [...document.body.querySelectorAll("*")].filter((e) => e.checkVisibility()
-  && [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.data.trim()));
-const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
-return texts.map((e) => {
-  const style = getComputedStyle(e);
-  const text = luminance(e instanceof SVGElement ? style.fill : style.color);
-  const backgrounds = [e instanceof SVGElement ? variable("--card") : getComputedStyle(opaque(e)).backgroundColor];
-  if (e.closest("tbody")) backgrounds.push(variable("--highlight"));
-  return [Math.min(...backgrounds.map((background) => contrast(text, luminance(background)))), e.outerHTML];
-}).sort((one, other) => one[0] - other[0])[0];
-"""
-BACKGROUND = "return getComputedStyle(document.documentElement).backgroundColor"
+        page.chromium.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
 class TestAppearance:
     """Layout, colors and accessibility."""
 
     def test_fits_every_window_width(self, page: Page) -> None:
-        """The page needs no sideways scrolling at any width, and the console stays empty."""
-        long_name = country("South Georgia and the South Sandwich Islands", 14_000_000)
-        page.site.preamble = EUROPE + update("Antarctica", long_name)
+        """The page needs no sideways scrolling, breaks very long words, and a figure of eight digits has one line."""
+        long_name = country("South Georgia and the South Sandwich Islands", 14_000_000, 8_888_888)
+        page.site.preamble = update("Antarctica", long_name)
         page.open()
-        page.wait_for_board("Antarctica", "Europe")
-        for width_px in (320, 768, 1280, 3840):
-            page.resize(width_px)
+        page.wait_for_board("Antarctica")
+        for width_px in (320, 360, 420, 700, 768, 1024, 1280, 1600, 1920, 3840):
+            page.check_widths(width_px)
 
-            assert page.needs_no_sideways_scrolling(), f"{width_px} px"
-        assert [] == page.console()
+            lines = page.run("return [...document.querySelectorAll('data')].map((e) => e.getClientRects().length)")
+            assert [1, 1] == lines, f"{width_px} px"
+        page.update(update("C" * 200, country("N" * 200, 10**300, 10**300, "Q" * 50)))
+        page.check_widths(320)
+        assert [] == page.messages()
 
     @pytest.mark.parametrize("state", ["Live", "Reconnecting", "Stopped"])
-    def test_text_has_enough_contrast(self, page: Page, state: str) -> None:
-        """In both color schemes, all text has a contrast of at least 4.5 (WCAG AA), also in highlighted rows."""
-        errors = {
-            "Reconnecting": event('{"status":503}', type="error"),
-            "Stopped": event('{"status":410}', type="error"),
-        }
-        page.site.preamble = EUROPE + errors.get(state, "")
-        page.open(state=state)
+    def test_is_accessible(self, page: Page, state: str) -> None:
+        """axe-core finds no violation of WCAG 2.2 AA, such as a low contrast, also in highlighted rows."""
+        page.site.preamble = SHORT_RETRY + EUROPE
+        page.open()
         page.wait_for_board("Europe")
-        backgrounds = set()
-        for scheme in ("light", "dark"):
+        if state != "Live":
+            page.site.rejection = reject(503 if state == "Reconnecting" else 410, "", Retry_After="120")
+            page.site.end_streams()
+            page.wait_for_requests(2)
+            page.wait_for("#state", state)
+        page.run("document.querySelector('tbody tr').style.background = 'var(--highlight)'")
+        for scheme, width_px in [("light", 1280), ("dark", 320)]:
             page.emulate(prefers_color_scheme=scheme)
-            backgrounds.add(page.run(BACKGROUND))
+            page.resize(width_px)
 
-            lowest, element = page.run(CONTRAST)
-
-            assert 4.5 <= lowest, f"{scheme}: {element}"
-        assert 2 == len(backgrounds)  # the schemes differ
+            assert [] == violations(page.chromium), scheme
 
     def test_respects_reduced_motion(self, page: Page) -> None:
         """If the user prefers reduced motion, bars do not slide, and highlights do not fade."""
         page.emulate(prefers_reduced_motion="reduce")
         page.open()
-        page.site.send(EUROPE)
-        page.wait_for_board("Europe")
+        page.update(EUROPE)
 
-        page.site.send(update("Europe", UKRAINE))
-        page.wait_until(lambda: 1 == len(page.board()["Europe"]))
+        page.update(update("Europe", UKRAINE))
 
         assert ["steps(1)"] == page.run("return document.getAnimations().map((a) => a.effect.getTiming().easing)")
 
-    def test_is_a_table_for_a_screen_reader(self, page: Page) -> None:
+    def test_is_a_table_for_a_screen_reader(self, europe: Page) -> None:
         """The accessibility tree has a table named after the continent, with row headers and column headers."""
-        page.site.preamble = EUROPE
-        page.open()
-        page.wait_for_board("Europe")
-
-        nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        nodes = europe.chromium.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
         names = {
-            (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]
+            (node["role"]["value"], node.get("name", {}).get("value", "").replace("\u00a0", " "))
+            for node in nodes
+            if not node["ignored"]
         }
 
-        assert ("table", "Europe") in names
-        assert {("columnheader", "Rank"), ("columnheader", "Country"), ("columnheader", "People")} <= names
-        assert {("rowheader", "Russia RU"), ("cell", "17,100,000")} <= {
-            (role, name.replace("\u00a0", " ")) for role, name in names
-        }
-        assert {"status"} <= {role for role, _ in names}
+        headers = {("columnheader", "Rank"), ("columnheader", "Country"), ("columnheader", "People")}
+        assert headers | {("table", "Europe"), ("rowheader", "Russia RU"), ("cell", "17,100,000")} <= names
+        assert "status" in {role for role, _ in names}
 
     def test_does_not_announce_every_update(self, page: Page) -> None:
         """A burst of updates does not change the live regions, so a screen reader does not announce each update."""
@@ -823,8 +606,7 @@ class TestAppearance:
             """
         )
 
-        page.site.send(*[update("Europe", country(str(size), size)) for size in range(100)])
-        page.wait_for_text(".figures", "100 updates")
+        page.update(*[update("Europe", country(str(size), size)) for size in range(100)])
 
         assert [] == page.run("return announced")
 
@@ -840,12 +622,12 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
     page.wait_for_board("Europe")
 
     assert f"curl -N '{site.url}/topn/updates'" == page.text("pre")
-    assert [] == page.console()
+    assert [] == page.messages()
     browser.get("about:blank")
     site.stop()
 
 
-ASSETS = [*sorted(Path(__file__).parents[2].glob("kafkasse/web/page/assets/*")), CLIENT]
+ASSETS = [*sorted((ROOT / "kafkasse/web/page/assets").iterdir()), CLIENT]
 
 
 class TestFiles:

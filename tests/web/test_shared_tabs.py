@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from flask import Flask, Response, request, send_from_directory
 from selenium import webdriver
-from werkzeug.serving import make_server
 
 from kafkasse.web.pages import CLIENT
-from tests.support.examples import first_of
 from tests.support.firefox import Firefox
 from tests.support.waiting import wait_until
-from tests.web.quiet import SHUTDOWN_POLL_S, Quiet
+from tests.web.serve import serve
 
 pytestmark = pytest.mark.processes
 
@@ -66,8 +64,7 @@ class Site:
         app.add_url_rule("/frame", "frame", lambda: FRAME)
         app.add_url_rule("/kafkasse.js", "client", partial(send_from_directory, CLIENT.parent, CLIENT.name))
         app.add_url_rule("/stream", "stream", self._stream)
-        self._server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
-        threading.Thread(target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True).start()
+        self._server = serve(app)
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
 
     @property
@@ -114,11 +111,6 @@ def site() -> Iterator[Site]:
     site = Site()
     yield site
     site.close()
-
-
-@pytest.fixture(params=first_of("browser", "firefox"))
-def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
-    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
 def seen(browser: Any, name: str) -> list[str]:
