@@ -22,7 +22,6 @@ from kafkasse.feed.start import resolve
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.filter import Selector
 from kafkasse.frame import Encoder
-from kafkasse.frame.encoder import MAX_PIECE_RECORDS
 from kafkasse.log import Topic
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, IdWriter, of_topics, parse
@@ -147,47 +146,7 @@ def test_every_event_id_resumes_at_the_next_record(
     assert [] == client(first.last_id).read()
 
 
-@pytest.mark.parametrize("id_type", IdType)
-def test_resumes_a_partition_that_had_no_record(log: MemoryLog, id_type: IdType) -> None:
-    """A client that received only an event ID resumes with it, and receives the records that were written meanwhile."""
-    before = Client(log, id_type=id_type)
-    log.append("t", value(1), 1)
-
-    assert [1] == numbers(Client(log, before.last_id, id_type=id_type).read())
-
-
-def test_limits_the_size_of_a_chunk(log: MemoryLog) -> None:
-    """Many records arrive in chunks of about the configured size, not all at once."""
-    log.create("t", 1)
-    for n in range(3000):
-        log.append("t", value(n))
-    client = Client(log, start_at=StartAt.EARLIEST, max_chunk_bytes=1024)
-
-    sizes = []
-    while frames := client.reader.read(0):
-        sizes.append(len(frames))
-        client.take(frames)
-
-    assert list(range(3000)) == numbers(client.events)
-    assert len(sizes) >= 3000 / MAX_PIECE_RECORDS  # each piece of records is larger than a chunk
-
-
 # Event IDs.
-
-
-def test_filtered_records_move_the_event_id(log: MemoryLog) -> None:
-    """id_if_moved() returns the new event ID after filtered records, once."""
-    client = Client(log, filterer=lambda message: False)
-    log.append("t", value(1))
-    log.append_marker("t")
-
-    assert [] == client.read()
-    moved = client.reader.id_if_moved()
-
-    assert b"id: " in moved
-    assert b"" == client.reader.id_if_moved()
-    client.take(moved)
-    assert {2, 0} == {start.offset for start in parse(client.last_id).starts.values()}
 
 
 def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) -> None:
@@ -201,12 +160,6 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) 
 
     assert {2, 0} == {start.offset for start in parse(client.last_id).starts.values()}
     assert b"" == client.reader.id_if_moved()
-
-
-def test_sends_an_event_id_before_the_first_record(log: MemoryLog) -> None:
-    """A stream starts with an event ID that names all of its partitions."""
-    assert {0} == {start.offset for start in parse(Client(log).last_id).starts.values()}
-    assert 2 == len(parse(Client(log).last_id).starts)
 
 
 # Changes of topics.
@@ -225,40 +178,6 @@ def test_declares_records_that_retention_removed_while_reading(log: MemoryLog) -
     assert ("gap", lost) == (gap.type, json.loads(gap.data))
     assert [2, 3] == numbers(rest)
     assert ["message"] * 2 == [event.type for event in Client(log, gap.id).read()]
-
-
-def test_declares_a_gap_before_the_first_record(log: MemoryLog) -> None:
-    """A client whose event ID is older than the log receives the gap first."""
-    client = Client(log)
-    for n in range(4):
-        log.append("t", value(n))
-    log.drop_before("t", 2)
-
-    returned = Client(log, client.last_id)
-    returned.read()
-
-    assert ["gap", "message", "message"] == [event.type for event in returned.events]
-
-
-def test_resumes_a_recreated_topic_at_its_start(log: MemoryLog) -> None:
-    """The client receives a gap event for the rest of the old topic, and then all records of the new topic."""
-    for n in range(5):
-        log.append("t", value(n))
-    before = Client(log)
-    log.delete("t")
-    log.create("t", 2)
-    for n in range(7):
-        log.append("t", value(10 + n))
-
-    returned = Client(log, before.last_id)
-    returned.read()
-
-    gap, *rest = returned.events
-    assert "gap" == gap.type
-    assert "the topic was deleted and recreated" == json.loads(gap.data)["reason"]
-    assert list(range(10, 17)) == numbers([event for event in rest if event.type == "message"])
-    resumed = Client(log, rest[-1].id)
-    assert [] == resumed.read()
 
 
 def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
@@ -284,18 +203,6 @@ def test_reports_a_deleted_topic_after_two_refreshes(log: MemoryLog) -> None:
         client.reader.read(0)
 
     assert ["t"] == gone.value.extra["topics"]
-
-
-def test_reads_a_new_partition_from_its_start(log: MemoryLog) -> None:
-    """The next event ID contains the partition."""
-    client = Client(log)
-    log.create("t", 3)
-    log.append("t", value(1), 2)
-
-    events = client.read()
-
-    assert [1] == numbers(events)
-    assert 3 == len(parse(events[0].id).starts)
 
 
 @pytest.mark.parametrize(("start_at", "first"), [(StartAt.EARLIEST, 0), (StartAt.LATEST, 1)])
@@ -386,17 +293,6 @@ def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> N
     client.reader.stop(StopReason.ENDED)
 
     assert b"" == reading.get(timeout=TIMEOUT_S)
-
-
-def test_can_be_closed_twice(log: MemoryLog) -> None:
-    """A reader that is closed returns nothing."""
-    client = Client(log)
-    log.append("t", value(1))
-
-    client.reader.close()
-    client.reader.close()
-
-    assert b"" == client.reader.read(0)
 
 
 @pytest.mark.parametrize("id_type", IdType)

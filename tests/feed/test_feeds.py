@@ -1,4 +1,4 @@
-"""Opening streams of shared feeds: event IDs, tails and filters. test_joins.py tests joining and falling behind."""
+"""Opening streams of shared feeds: event IDs, tails and filters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import IdType, of_topics, parse
 from kafkasse.route import Route
-from kafkasse.sse import Event, Parser
-from tests.support.sse import without_positions
+from kafkasse.sse import Parser
+from tests.support.parked_client import ParkedClient
+from tests.support.sse import numbers_in, read_events
 from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -105,33 +106,13 @@ def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, mon
     assert StopReason.CLIENT_LEFT is reader.stop_reason
 
 
-class Client:
-    """A client that accepts everything."""
-
-    def __init__(self) -> None:
-        self.parser = Parser()
-        self.events: list[Event] = []
-
-    coding = ""
-
-    def to_chunk(self, data: bytes) -> bytes:
-        return data
-
-    def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
-        self.events += without_positions(self.parser.receive(chunk))
-        return True
-
-    def wake(self) -> None:
-        raise AssertionError("nothing has ended")
-
-
 @pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("parks", [True, False])
 def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType, parks: bool) -> None:
     """A sent record and a filtered record in one batch: the client receives the event ID after the second one."""
     world = World(heartbeat_s=0.001)
     reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] < 2))
-    client = Client()
+    client = ParkedClient()
     client.try_send(reader.begin())
     if parks:
         reader.park(client)
@@ -140,13 +121,14 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType,
         world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
     turn(world.tails[0])
     if parks:
-        wait_until(lambda: turn(world.tails[0]) >= 0 and world.feed.ids.render() == client.parser.last_event_id)
+        wait_until(lambda: turn(world.tails[0]) >= 0 and world.feed.ids.render().encode() in client.received)
     else:
         client.try_send(reader.read(0) + reader.id_if_moved())
 
-    assert [1] == [json.loads(event.data)["n"] for event in client.events]
-    assert world.feed.ids.render() == client.parser.last_event_id
-    assert b"" == world.open(id_type, Encoder(), client.parser.last_event_id).read(0)
+    assert [1] == numbers_in(client.received)
+    last_id = read_events(client.received)[-1].id
+    assert world.feed.ids.render() == last_id
+    assert b"" == world.open(id_type, Encoder(), last_id).read(0)
 
 
 @pytest.mark.parametrize("id_type", IdType)

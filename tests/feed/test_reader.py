@@ -155,66 +155,6 @@ def test_closing_a_reader_releases_everything_in_each_state(
     assert b"" == reader.read(TIMEOUT_S)
 
 
-def test_catches_up_and_goes_live(world: World) -> None:
-    """A client that starts at the first record catches up with a cursor, then shares the feed's frames."""
-    reader = world.open(StartAt.EARLIEST)
-    states, frames = [reader.state], b""
-    while reader.state is not LIVE:
-        frames += reader.read(0)
-        states.append(reader.state)
-    world.append(1)
-    frames += reader.read(0)
-
-    assert [BEHIND, CATCHING_UP, LIVE] == list(dict.fromkeys(states))
-    assert [0, 1, 2, 3] == offsets(frames)
-
-
-def test_a_joining_reader_goes_live_at_a_position_of_the_feed(world: World) -> None:
-    """The reader needs the record of partition 0 and skips that of partition 1. Then its position is that of the feed."""
-    reader = joining(world)
-
-    assert [3] == offsets(reader.read(0))
-    reader.read(0)
-
-    assert LIVE is reader.state
-
-
-def test_a_client_that_resumes_inside_the_ring_shares_the_frames_at_once(world: World) -> None:
-    """An event ID of this feed is a position of the feed, so that the client needs no event IDs of its own."""
-    first = world.open()
-    position_id = first.position_id
-    world.append(2)
-
-    reader = world.open(last_id=position_id)
-
-    assert LIVE is reader.state
-    assert first.read(0) == reader.read(0)
-
-
-def test_falls_behind_and_catches_up_again(world: World) -> None:
-    """A live reader whose next record was evicted reads it through a cursor, and joins again."""
-    reader = world.open()
-    world.append(5)
-
-    frames = b"".join(reader.read(0) for _ in range(6))
-
-    assert list(range(3, 8)) == offsets(frames)
-    assert LIVE is reader.state
-
-
-def test_a_parked_client_continues_where_the_feed_stopped(world: World) -> None:
-    """unpark() puts the reader at the position up to which the feed has sent."""
-    reader, client = world.open(), ParkedClient()
-    reader.park(client)
-    world.append(1)
-
-    reader.unpark()
-    world.append(1)
-
-    assert [3] == offsets(client.received)
-    assert [4] == offsets(reader.read(0))
-
-
 def test_a_live_reader_sleeps_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that cannot be parked costs no CPU time on an idle topic."""
     reader, steps = live(world), []
@@ -249,16 +189,6 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
 
     assert 1 == client.received.count(b"id: ")
     world.feeds.close()
-
-
-@pytest.mark.parametrize("make", [catching_up, joining, parked, behind])
-def test_only_a_live_reader_can_be_parked(world: World, make: Callable[[World], Reader]) -> None:
-    """Only a live reader can be at the position of the feed. Parking another reader would lose or repeat records."""
-    reader = make(world)
-
-    assert not reader.can_park
-    with pytest.raises(RuntimeError, match=f"that is {reader.state.value} cannot change to parked"):
-        reader.park(ParkedClient())
 
 
 @pytest.mark.parametrize("make", [catching_up, live])

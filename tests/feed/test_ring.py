@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from kafkasse.feed.ring import INDEX_ENTRY_BYTES, Place, RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder
-from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Batch, Partition
 from kafkasse.memory_log import MemoryRecord
 from kafkasse.position import IdType, IdWriter
 from tests.support.memory import kept_bytes
@@ -63,67 +61,6 @@ def append(
 
 
 # Joining.
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=30), st.integers(0, 30), st.integers(0, 3))
-def test_finds_the_next_segment_of_each_position_of_the_feed(
-    batches: list[tuple[int, int]], evicted: int, skipped: int
-) -> None:
-    """A reader with any event ID of the feed starts at the segment with its next record, or after the last segment."""
-    shared = feed(max_records=max(1, 30 - evicted))
-    positions: list[tuple[Mapping[Partition, int], int]] = [(dict(shared.ids.offsets), 0)]
-    for number, (partition, count) in enumerate(batches):
-        before = dict(shared.ids.offsets)
-        append(shared, partition, count)
-        where = Partition("t", partition)
-        positions += [(before | {where: before[where] + index}, number) for index in range(1, count)]
-        positions.append((dict(shared.ids.offsets), number + 1))
-
-    for offsets, number in positions:
-        if shared.ring.covers(offsets):
-            assert number == shared.ring.find(offsets)
-
-
-def test_finds_the_next_segment_after_a_partition_was_added() -> None:
-    """Positions from before, without the partition, are found too."""
-    shared, added = feed(1), Partition("t", 1)
-    append(shared, 0)
-    before = dict(shared.ids.offsets), shared.ring.head
-    shared.add_partitions({added: 0}, {"t": "x"})
-    positions = [before]
-    for partition in (1, 0, 1):
-        append(shared, partition)
-        positions.append((dict(shared.ids.offsets), shared.ring.head))
-
-    assert [number for _, number in positions] == [shared.ring.find(offsets) for offsets, _ in positions]
-
-
-def test_a_position_that_the_feed_did_not_have_starts_at_the_first_segment() -> None:
-    """The reader skips the records that it already has."""
-    shared = feed()
-    for partition in (0, 1, 2):
-        append(shared, partition)
-    p0, p1, p2 = shared.ids.offsets
-
-    assert 0 == shared.ring.find({p0: 0, p1: 1, p2: 0})
-    assert 0 == shared.ring.find({p0: 0, p1: 0, p2: 1})
-    assert 0 == shared.ring.find({p0: 0, Partition("u", 0): 7})
-
-
-def test_after_a_truncation_readers_start_at_the_records_that_replaced_the_lost_ones() -> None:
-    """The feed has been at some positions twice, with different records. A reader of lost records catches up by itself."""
-    shared = feed(1)
-    partition = Partition("t", 0)
-    append(shared, 0, 5, epoch=1)
-    before = shared.ids_at(shared.position.places)
-    shared.declare(Gap(partition, 5, 3, "the log was truncated"))
-    append(shared, 0, 5, epoch=2)
-    after = shared.ids.copy_at({partition: 5}, {}, {partition: 2})
-
-    assert 2 == shared.ring.find({partition: 3}) == shared.ring.find({partition: 5})
-    assert shared.covers(after)
-    assert not shared.covers(before)
-    assert shared.covers(shared.ids.copy_at({partition: 3}, {}, {partition: 1}))
 
 
 @pytest.mark.parametrize("skips", [False, True])

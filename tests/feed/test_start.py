@@ -17,6 +17,7 @@ from kafkasse.position import IdType, PartitionStart, Position, of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
+ISSUED = "memory1"  # the ID of the topic
 RETENTION, TRUNCATED, RECREATED = "removed by retention", "the log was truncated", "the topic was deleted and recreated"
 
 
@@ -58,9 +59,6 @@ def topic_id_of(log: MemoryLog) -> str:
     return log.describe(["t"])["t"].topic_id
 
 
-# Clients that send only the topic.
-
-
 @pytest.mark.parametrize(
     ("start_at", "offsets"), [(StartAt.LATEST, (6, 0)), (StartAt.EARLIEST, (2, 0)), (StartAt.SNAPSHOT, (2, 0))]
 )
@@ -85,28 +83,37 @@ def test_since_starts_at_the_first_record_at_or_after_a_time(log: MemoryLog, sin
         assert not start.snapshot
 
 
-# Entries written by hand, or by KafkaSSE.
+# What a client sends, the offsets and the gaps of its stream, and whether the stream omits the topic's other partitions.
+POSITIONS = {
+    "one partition": ([entry(offset=4)], {ZERO: 4}, [], True),
+    "the other partitions start as the route says": (["t", entry(1, offset=0)], {ZERO: 6, ONE: 0}, [], False),
+    "a timestamp": ([entry(timestamp=1003), entry(1, offset=0)], {ZERO: 3, ONE: 0}, [], True),
+    "an offset and a timestamp": ([entry(offset=5, timestamp=1003), entry(1, timestamp=0)], {ZERO: 5, ONE: 0}, [], True),
+    "a timestamp after the last record": ([entry(timestamp=9999)], {ZERO: 6}, [], True),
+    "the end": ([entry(offset=6)], {ZERO: 6}, [], True),
+    "the first record": ([entry(offset=2)], {ZERO: 2}, [], True),
+    "records that retention removed": ([entry(offset=0)], {ZERO: 2}, [Gap(ZERO, 0, 2, RETENTION)], True),
+    "records that a truncation removed": (
+        [entry(offset=9, topic_id=ISSUED), entry(1, offset=0)], {ZERO: 6, ONE: 0}, [Gap(ZERO, 9, 6, TRUNCATED)], False,
+    ),
+    "an event ID of another cluster": (
+        [entry(offset=99, timestamp=1004, topic_id="elsewhere"), entry(1, offset=3, timestamp=1004)],
+        {ZERO: 4, ONE: 0}, [], False,
+    ),
+    "a cluster without topic IDs": ([entry(offset=4, topic_id="")], {ZERO: 4, ONE: 0}, [], False),
+    "an event ID of one partition": ([entry(1, offset=0, topic_id=ISSUED, only=True)], {ONE: 0}, [], True),
+}  # fmt: skip
 
 
-def test_a_hand_written_entry_selects_only_its_partition(log: MemoryLog) -> None:
-    """The stream contains only the listed partition."""
-    start = resolved(log, entry(offset=4))
+@pytest.mark.parametrize(("entries", "offsets", "gaps", "is_partial"), POSITIONS.values(), ids=POSITIONS)
+def test_a_stream_starts_at_the_position_of_the_client(
+    log: MemoryLog, entries: list[Any], offsets: dict[Partition, int], gaps: list[Gap], is_partial: bool
+) -> None:
+    """An offset takes precedence over a timestamp. Records that the log has lost are a gap."""
+    start = resolved(log, *entries)
 
-    assert ({ZERO: 4}, frozenset({"t"})) == (start.offsets, start.partial_topics)
-
-
-def test_a_topic_name_beside_an_entry_selects_the_other_partitions(log: MemoryLog) -> None:
-    """The route decides where the other partitions start."""
-    start = resolved(log, "t", entry(1, offset=0), start_at=StartAt.EARLIEST)
-
-    assert ({ZERO: 2, ONE: 0}, frozenset()) == (start.offsets, start.partial_topics)
-
-
-def test_an_offset_takes_precedence_over_a_timestamp(log: MemoryLog) -> None:
-    """A timestamp alone is resolved to its offset."""
-    assert {ZERO: 3, ONE: 0} == resolved(log, entry(timestamp=1003), entry(1, offset=0, timestamp=9999)).offsets
-    assert {ZERO: 5, ONE: 0} == resolved(log, entry(offset=5, timestamp=1003), entry(1, timestamp=0)).offsets
-    assert {ZERO: 6} == resolved(log, entry(timestamp=9999)).offsets
+    assert (offsets, gaps) == (start.offsets, start.gaps)
+    assert is_partial is ("t" in start.partial_topics)
 
 
 @pytest.mark.parametrize("start_at", StartAt)
@@ -154,14 +161,6 @@ def test_rejects_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: Memor
     assert {ZERO: 6} == resolved(log, entry(offset=6)).offsets
 
 
-def test_declares_records_that_retention_removed(log: MemoryLog) -> None:
-    """Records between the position and the first existing record are a gap; a position at the first record has no gap."""
-    start = resolved(log, entry(offset=0))
-
-    assert ({ZERO: 2}, [Gap(ZERO, 0, 2, RETENTION)]) == (start.offsets, start.gaps)
-    assert [] == resolved(log, entry(offset=2)).gaps
-
-
 def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log: MemoryLog) -> None:
     """The event ID contains the offset of a partition whose timestamp is unknown. A guessed timestamp could skip records."""
     assert {ZERO: 1003, ONE: 1003} == resolved(log, since=1003).timestamps
@@ -178,9 +177,6 @@ def test_an_event_id_for_a_copy_has_a_timestamp_only_at_the_end(log: MemoryLog) 
 
     assert {ZERO, ONE} == at_end.timestamps.keys()
     assert {ONE} == at_start.timestamps.keys()
-
-
-# Event IDs of kafkasse.
 
 
 def test_reads_a_partition_that_was_added_since_from_its_start(log: MemoryLog) -> None:
@@ -203,14 +199,6 @@ def test_keeps_the_leader_epoch_of_an_offset_that_does_not_change(log: MemoryLog
     assert {ZERO: 0} == resolved(log, epoch).epochs
     log.drop_before("t", 6)
     assert {} == resolved(log, entry(offset=1, leader_epoch=0)).epochs
-
-
-def test_declares_a_truncated_log(log: MemoryLog) -> None:
-    """If an offset of kafkasse is beyond the end, the log lost records. The stream starts at the end, after a gap."""
-    start = resolved(log, entry(offset=9, topic_id=topic_id_of(log)), entry(1, offset=0))
-
-    assert {ZERO: 6, ONE: 0} == start.offsets
-    assert [Gap(ZERO, 9, 6, TRUNCATED)] == start.gaps
 
 
 def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
@@ -238,31 +226,9 @@ def test_reports_a_recreated_topic_that_has_none_of_the_selected_partitions(log:
         resolved(log, entry(1, offset=3, topic_id=before, only=True))
 
 
-def test_an_event_id_with_timestamps_resumes_by_time_on_another_cluster(log: MemoryLog) -> None:
-    """The topic has another topic ID on that cluster. There is no gap."""
-    start = resolved(log, entry(offset=99, timestamp=1004, topic_id="elsewhere"), entry(1, offset=3, timestamp=1004))
-
-    assert ({ZERO: 4, ONE: 0}, []) == (start.offsets, start.gaps)
-
-
-def test_compares_topics_by_name_if_there_are_no_topic_ids(log: MemoryLog) -> None:
-    """Clusters without topic IDs issue event IDs with an empty topic_id."""
-    assert {ZERO: 4, ONE: 0} == resolved(log, entry(offset=4, topic_id="")).offsets
-
-
-def test_resumes_a_stream_of_some_partitions(log: MemoryLog) -> None:
-    """The resumed stream contains the same partitions and no others."""
-    start = resolved(log, entry(1, offset=0, topic_id=topic_id_of(log), only=True))
-
-    assert ({ONE: 0}, frozenset({"t"})) == (start.offsets, start.partial_topics)
-
-
 def test_a_client_that_resumes_receives_no_second_snapshot(log: MemoryLog) -> None:
     """It already has the table, and continues from its event ID."""
     assert not resolved(log, entry(offset=5, topic_id=topic_id_of(log)), start_at=StartAt.SNAPSHOT).snapshot
-
-
-# Partitions without a leader.
 
 
 @pytest.mark.parametrize("start_at", StartAt)

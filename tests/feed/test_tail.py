@@ -28,10 +28,10 @@ from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
 from kafkasse.frame import Encoder
-from kafkasse.log import Partition, Topic
+from kafkasse.log import Topic
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import IdType, of_topics, parse
-from kafkasse.position.position import INT32_MAX, PartitionStart
+from kafkasse.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
 from tests.support.sse import numbers_in
@@ -198,22 +198,6 @@ def test_a_stream_that_cannot_open_is_not_counted(world: World) -> None:
         world.open({"topic": "a", "partition": 0, "offset": 9}, {"topic": "a", "partition": 1, "offset": 0})
 
     assert 1 == live._feed.readers
-
-
-def test_a_client_that_is_ahead_of_the_feed_receives_each_record_once(world: World) -> None:
-    """The client has received a record that the tail has not read yet."""
-    first = world.open("a")
-    world.write("a", 1)
-    position = json.loads(first.position_id)
-    position[0]["offset"] = 1
-    ahead = world.open(*position)
-    received = numbers(ahead)
-    world.turn()
-    world.write("a", 2)
-    world.turn()
-
-    assert [2] == received + numbers(ahead)
-    assert [1, 2] == numbers(first)
 
 
 def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world: World) -> None:
@@ -524,22 +508,6 @@ def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
     assert others >= 2 * len(names)  # once for the topic, and once for its partition
     world.feeds.close()
-
-
-def test_a_joining_reader_writes_the_timestamps_of_its_records(world: World) -> None:
-    """With `both`, an event ID contains the timestamp too, with which a client can resume in a copy of the topic."""
-    first = world.open("a", id_type=IdType.BOTH)
-    position = json.loads(first.position_id)
-    for partition in (0, 1):
-        world.log.append("a", b"{}", partition, timestamp=1000)
-    world.turn()
-    position[1]["offset"] = 1
-    joining = world.open(*position, id_type=IdType.BOTH)
-    assert ReaderState.JOINING is joining.state
-
-    [event] = Parser().receive(joining.read(0))
-
-    assert PartitionStart(1, 1000) == parse(event.id).starts[Partition("a", 0)]
 
 
 # Truncation.

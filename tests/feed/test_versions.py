@@ -100,19 +100,6 @@ def test_a_live_client_does_not_receive_older_or_equal_versions(log: MemoryLog) 
     assert 3 == process.feeds.stats["t"].outdated
 
 
-def test_keys_have_their_own_versions(log: MemoryLog) -> None:
-    """A lower version of another key is not outdated, nor is the same key of another partition."""
-    log.create("t", 2)
-    client = Process(log).open()
-    write(log, 5)
-    write(log, 1, key=b"l")
-    write(log, 1, partition=1)
-
-    received = client.read()
-
-    assert [1, 1, 5] == sorted(received)
-
-
 @pytest.mark.parametrize(
     "headers", [[], [(VERSION, b"x")], [(VERSION, None)], [(VERSION, b"9" * 20)], [("other", b"1")]]
 )
@@ -160,23 +147,6 @@ def test_the_event_id_moves_past_dropped_records(log: MemoryLog) -> None:
     [entry] = json.loads(client.last_id)
 
     assert 3 == entry["offset"]
-
-
-@pytest.mark.parametrize("limits", [{}, {"max_ring_records": 1}])
-def test_a_client_that_resumes_at_another_process_is_not_moved_back(log: MemoryLog, limits: dict[str, int]) -> None:
-    """The other process reads the versions before the client's position, whether its ring covers the position or not."""
-    client = Process(log).open()
-    write(log, 1, 2, 3)
-    client.read()
-    other = Process(log, **limits)
-    write(log, 1, 2)
-    live = other.open()
-    write(log, 3, 4)
-    live.read()
-
-    resumed = other.open(client.last_id).read()
-
-    assert [4] == resumed
 
 
 def test_a_new_feed_knows_the_records_before_its_start(log: MemoryLog) -> None:
