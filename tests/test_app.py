@@ -66,8 +66,6 @@ def test_every_error_is_a_problem_object(client: FlaskClient, method: str, path:
 
 
 def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: FlaskClient) -> None:
-    """An unexpected exception gives a 500 that shows nothing of the exception."""
-
     def fail() -> str:
         raise RuntimeError("secret")
 
@@ -184,7 +182,6 @@ def metric(client: FlaskClient, name: str) -> int:
 
 
 def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
-    """The counters are in the text format of Prometheus."""
     client.get("/missing")
     with client.get("/t?timestamp=0", buffered=False) as stream:
         chunks = iter(stream.response)
@@ -202,7 +199,6 @@ def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
 
 
 def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None:
-    """Each counter has a help line and a type. Counters of a route are 0 from the start."""
     text = client.get("/-/metrics").text
 
     assert text.count("# HELP ") == text.count("# TYPE ") > 3
@@ -222,7 +218,6 @@ def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream:
 
 
 def test_an_invalid_setting_is_an_error() -> None:
-    """An app with an invalid setting is not created."""
     with pytest.raises(ConfigurationError, match="heartbeat_s"):
         create_app(Config(heartbeat_s=0, allowed_topics=["*"], public=True))
 
@@ -293,8 +288,6 @@ def test_a_guard_protects_the_endpoints_for_operators(token: str, status: int) -
 
 
 def test_the_status_contains_workers_and_clusters() -> None:
-    """A cluster that does not answer has the reason."""
-
     class Unreachable(MemoryLog):
         def topic_names(self) -> set[str]:
             raise KafkaUnavailable("Kafka cannot be reached.")
@@ -336,7 +329,6 @@ def test_lists_and_ends_the_streams_of_a_process(client: FlaskClient) -> None:
 
 @pytest.mark.parametrize("path", ["/missing", "/a/b/c", "/t?timestamp=x"])
 def test_an_error_contains_the_request_id(client: FlaskClient, path: str) -> None:
-    """The ID is also in the response header."""
     response = client.get(path, headers={"X-Request-ID": "req-1"})
 
     assert "req-1" == response.headers["X-Request-ID"] == response.get_json()["request_id"]

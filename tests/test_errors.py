@@ -33,7 +33,6 @@ def test_every_error_matches_the_schema(error_class: type[KafkasseError]) -> Non
 
 @pytest.mark.parametrize("error_class", ERROR_CLASSES)
 def test_the_diagram_is_correct(error_class: type[KafkasseError]) -> None:
-    """The diagram at the top of the module has every class, with its status if it has one."""
     diagram = dict(re.findall(r"^[ │├└─]*(\w+) +(\d{3})", errors.__doc__ or "", re.MULTILINE))
 
     assert error_class.__name__ in (errors.__doc__ or "")
@@ -41,14 +40,12 @@ def test_the_diagram_is_correct(error_class: type[KafkasseError]) -> None:
 
 
 def test_extra_members_are_in_the_body() -> None:
-    """Further members that an error receives appear in its body."""
     assert ["t"] == TopicNotAvailable(
         "The topic t does not exist, or the server does not allow it.", topics=["t"]
     ).problem()["topics"]
 
 
 def test_temporary_errors_have_retry_after() -> None:
-    """Retry-After is in whole seconds, and is not a member of the body."""
     assert {"Retry-After": "7"} == KafkaUnavailable("Gone.", retry_after_s=7).headers
     assert KafkaUnavailable("Gone.").headers["Retry-After"].isdigit()
     assert "retry_after_s" not in KafkaUnavailable("Gone.", retry_after_s=7).problem()

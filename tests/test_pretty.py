@@ -41,7 +41,6 @@ def test_shows_the_type_and_the_id_of_other_events() -> None:
 
 
 def test_colors_change_nothing_but_the_colors() -> None:
-    """Without the color codes, the text is the same."""
     event = Event("message", '{"a":[{},[],true,-1.5e3,"x: \\"y\\""],' + KAFKA + "}", "x")
 
     colored = pretty(event, color=True)

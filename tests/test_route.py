@@ -42,7 +42,6 @@ def test_a_route_allows_only_its_topics(route: Route, allowed: list[str], reject
 
 @given(st.from_regex(r"[a-zA-Z0-9._-]*", fullmatch=True))  # "__*" itself is no name of a topic
 def test_no_pattern_matches_an_internal_topic(name: str) -> None:
-    """A pattern never matches a name that starts with two underscores, not even a pattern that starts with them."""
     assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
 
 
@@ -61,7 +60,6 @@ def test_the_error_names_only_the_topics_that_are_not_available() -> None:
 
 
 def test_a_forbidden_topic_looks_like_a_missing_one() -> None:
-    """The error for a topic that is not allowed is equal to the error for a topic that does not exist."""
     route = open_route("m*")
 
     forbidden, missing = (
@@ -74,7 +72,6 @@ def test_a_forbidden_topic_looks_like_a_missing_one() -> None:
 
 
 def test_accepts_topics_that_are_allowed_and_exist() -> None:
-    """check() does not raise."""
     open_route("a*").check(["a1", "a2"], ["a1", "a2", "b"])
 
 
@@ -136,13 +133,11 @@ MATCHING = Route("events", "/events", ("orders", "events.*"))
 
 
 def test_a_pattern_of_a_route_matches_no_internal_topic() -> None:
-    """A pattern does not match an internal topic, but a route can name one."""
     assert ["_a", "a"] == Route("all", "/all", ("*",)).matching(["__consumer_offsets", "a", "_a"])
     assert Route("all", "/all", ("*", "__consumer_offsets")).allows("__consumer_offsets")
 
 
 def test_a_new_client_reads_the_topics_that_match() -> None:
-    """The route decides where it starts in each of them."""
     position = MATCHING.adapt(Position(), ["events.a", "events.b"])
 
     assert ("orders", "events.a", "events.b") == position.named_topics
@@ -164,7 +159,6 @@ def test_a_stream_without_topics_is_rejected() -> None:
 
 
 def test_matching_takes_linear_time() -> None:
-    """A pattern with many stars does not backtrack."""
     route = Route("stars", "/stars", ("*a" * 60 + "*b",))
 
     assert [] == route.matching(["a" * 249] * 200)

@@ -59,7 +59,6 @@ def reference_parser(stream: bytes) -> tuple[list[Event], str, int | None]:
 
 @given(STREAMS)
 def test_agrees_with_the_specification(stream: bytes) -> None:
-    """Any stream yields the events, last event ID and retry time of the specification's algorithm."""
     parser = Parser()
 
     events = read([stream], parser)
@@ -69,7 +68,6 @@ def test_agrees_with_the_specification(stream: bytes) -> None:
 
 @given(STREAMS, st.data())
 def test_chunks_do_not_change_the_events(stream: bytes, data: st.DataObject) -> None:
-    """A stream yields the same events in any chunks."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     chunks = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     whole, parts = Parser(), Parser()
@@ -98,7 +96,6 @@ def test_chunks_do_not_change_the_limit(stream: bytes, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 def test_any_line_break_ends_a_line(end: bytes) -> None:
-    """LF, CR and CRLF each end a line."""
     assert ["a\nb", "c"] == data_of(end.join([b"data: a", b"data: b", b"", b"data: c", b"", b""]))
 
 
@@ -146,7 +143,6 @@ def test_an_id_takes_effect_at_the_blank_line() -> None:
 
 
 def test_an_id_with_nul_is_ignored() -> None:
-    """An ID that contains NUL leaves the last event ID unchanged. An empty ID resets it."""
     assert ["1", "1", ""] == [e.id for e in read([b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\nid\ndata: c\n\n"])]
 
 
@@ -167,7 +163,6 @@ def test_a_new_connection_keeps_the_id() -> None:
     ],
 )
 def test_retry_accepts_only_ascii_digits(value: bytes, retry_ms: int | None) -> None:
-    """Any other value leaves the retry time unchanged."""
     parser = Parser()
 
     read([b"retry: " + value + b"\n"], parser)
@@ -185,12 +180,10 @@ def test_a_long_retry_is_harmless() -> None:
 
 
 def test_field_names_are_literal() -> None:
-    """Field names are case-sensitive and not trimmed. Unknown fields are ignored."""
     assert [] == data_of(b"Data: a\n\n data: b\n\ndata : c\n\nfoo: d\n\n")
 
 
 def test_only_cr_and_lf_end_lines() -> None:
-    """Comments yield nothing. Vertical tab, NEL and U+2028 are data."""
     assert ["a\x0b\x85\u2028b"] == data_of(":ok\n\n:\ndata: a\x0b\x85\u2028b\n\n".encode())
 
 
@@ -200,7 +193,6 @@ def test_only_cr_and_lf_end_lines() -> None:
     ids=["unfinished line", "line", "sum of the lines"],
 )
 def test_an_event_over_the_limit_is_an_error(stream: bytes) -> None:
-    """A line or event over the limit is an error even before its end has arrived."""
     with pytest.raises(EventTooLarge, match="larger than 64 bytes"):
         read([stream], Parser(max_event_bytes=MAX_BYTES))
 

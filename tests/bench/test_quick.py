@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.processes
 def test_a_quick_run_prints_tables_and_keeps_the_results():
-    """A quick run starts a broker, a server and clients, prints its tables and does not change results.json."""
     before = report.DATA.read_bytes()
     command = [sys.executable, "-m", "bench", "--quick", "--only", "ceiling", "stalled"]
 

@@ -82,7 +82,6 @@ def test_rejects_wrong_events(check: StreamCheck, data: bytes, error: str) -> No
 
 
 def test_expects_only_the_records_that_pass_the_filter() -> None:
-    """With a filter, the next record that passes it must follow."""
     check = StreamCheck(first_shown)
     check.receive(position(b'[{"topic":"t","partition":0,"offset":4}]') + event(6) + event(9))
     with pytest.raises(DeliveryError, match="lost"):

@@ -86,7 +86,6 @@ def ids(events: Sequence[Event]) -> list[str]:
 
 @pytest.mark.parametrize("then", ["ends", "breaks"])
 def test_resumes_after_the_last_event(client: type[AnyStream], serve: Serve, then: str) -> None:
-    """The client reconnects after a break and after a clean end."""
     server = serve(Sends(START + message(1), then), Sends(START + message(2)))
 
     assert ["1", "2"] == ids(read(client(server.url), 2))
@@ -94,7 +93,6 @@ def test_resumes_after_the_last_event(client: type[AnyStream], serve: Serve, the
 
 
 def test_an_event_that_is_cut_at_any_byte_arrives_once(client: type[AnyStream], serve: Serve) -> None:
-    """The client discards an incomplete event, and sends the ID before it."""
     whole = START + message(1)
     server = serve(*(Sends(whole[:size], "breaks") for size in range(len(whole))), Sends(message(1)))
 
@@ -152,7 +150,6 @@ def test_waits_as_long_as_retry_after_says(client: type[AnyStream], serve: Serve
 
 
 def test_does_not_connect_again_before_the_wait_is_over(client: type[AnyStream], serve: Serve) -> None:
-    """The second request is sent at least one second after the first."""
     server = serve(Answers(503, Retry_After="1"), Sends(START + message(1)))
     times: list[float] = []
 
@@ -264,7 +261,6 @@ def test_replaces_a_silent_connection(client: type[AnyStream], serve: Serve) -> 
 
 
 def test_saves_the_position_after_the_event_was_processed(client: type[AnyStream], serve: Serve) -> None:
-    """If the handler fails, the position of its event is not saved."""
     server = serve(Sends(START + message(1) + message(2)))
     saved: list[str] = []
     seen: list[tuple[str, list[str]]] = []
@@ -282,7 +278,6 @@ def test_saves_the_position_after_the_event_was_processed(client: type[AnyStream
 
 
 def test_a_file_keeps_the_position_for_the_next_process(client: type[AnyStream], serve: Serve, tmp_path: Path) -> None:
-    """The next stream starts at the event after the last one that was processed."""
     server = serve(Sends(START + message(1)), Sends(START + message(2)))
     store = FileStore(tmp_path / "position")
 

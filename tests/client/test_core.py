@@ -24,13 +24,11 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     ],
 )
 def test_parses_retry_after(value: str, seconds: float | None) -> None:
-    """Retry-After is a number of seconds or a date. Any other value is ignored."""
     assert seconds == retry_after_s(value, NOW)
 
 
 @given(st.integers(0, 10**6), st.floats(0, 10**12), st.floats(-(10**12), 10**12))
 def test_the_wait_has_limits(failures: int, retry_s: float, requested_s: float) -> None:
-    """The wait is at least as long as the server requested, and at most one and a half times the limit."""
     waited_s = wait_s(failures, retry_s, requested_s)
 
     assert min(MAX_RETRY_S, max(retry_s, requested_s)) <= waited_s <= 1.5 * MAX_RETRY_S

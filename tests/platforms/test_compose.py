@@ -91,7 +91,6 @@ def test_a_client_reads_the_results_of_the_pipeline(on_this_machine: Callable[[s
 
 
 def test_compose_waits_until_the_streams_have_ended(gunicorn: dict[str, Any]) -> None:
-    """The grace period is longer than gunicorn's graceful_timeout."""
     assert int(SERVICES["kafkasse"]["stop_grace_period"].removesuffix("s")) >= gunicorn["shutdown_s"]
 
 
@@ -114,7 +113,6 @@ def test_the_images_are_built_from_files_in_the_build_context() -> None:
 
 @pytest.mark.long
 def test_the_file_matches_the_schemas_of_compose(processes: None) -> None:
-    """The loader of Docker Compose accepts it."""
     command = [TOOLS / "manifests/bin" / "cmd", FILE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

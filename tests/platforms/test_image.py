@@ -92,7 +92,6 @@ def test_the_health_check_fails_when_the_server_has_stopped(image: Image, start:
 
 
 def test_the_image_has_no_pip(image: Image) -> None:
-    """The server does not need it, and it would make the image larger."""
     assert (image.root / "venv/bin/gunicorn").exists()
     assert not (image.root / "venv/bin/pip").exists()
 

@@ -78,7 +78,6 @@ def test_the_probes_use_endpoints_of_the_server(
 
 
 def test_the_configuration_is_valid(manifests: dict[str, Manifest], container: Manifest, tmp_path: Path) -> None:
-    """The server reads the file of the ConfigMap at the path where the Deployment mounts it."""
     variables = {each["name"]: each["value"] for each in container["env"]}
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
     ((name, text),) = manifests["ConfigMap"]["data"].items()

@@ -40,7 +40,6 @@ def fly() -> dict[str, Any]:
 
 
 def test_the_commands_are_valid_shell(processes: None) -> None:
-    """bash parses each block, and each file of the project that a command names exists."""
     for block in blocks("sh"):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
         assert (0, "") == (done.returncode, done.stderr)
@@ -50,7 +49,6 @@ def test_the_commands_are_valid_shell(processes: None) -> None:
 
 
 def test_the_variables_are_valid_settings(fly: dict[str, Any]) -> None:
-    """The variables of each command and file are a configuration that the server accepts."""
     samples = [dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block)) for block in blocks("sh")]
     samples += [yaml.safe_load(block) for block in blocks("yaml")]
     samples.append({name: text for name, text in fly["env"].items() if name.startswith("KAFKASSE_")})
@@ -101,7 +99,6 @@ def test_cloud_run_ends_no_stream_before_the_server() -> None:
 
 
 def test_heroku_uses_the_python_of_the_image() -> None:
-    """The version in .python-version is that of the Dockerfile, with which the image is tested."""
     (version,) = re.findall(r"^echo (\S+) > \.python-version$", PAGE, re.MULTILINE)
 
     assert f"ARG PYTHON={version}\n" in (ROOT / "Dockerfile").read_text()

@@ -51,7 +51,6 @@ def test_systemd_accepts_the_unit(installed: Path) -> None:
 
 @needs_systemd
 def test_the_unit_is_hardened(installed: Path) -> None:
-    """The exposure that systemd-analyze measures is low."""
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", installed]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -58,7 +58,6 @@ def test_the_procfile_needs_three_variables(server: Any, cluster: Cluster, fresh
 def test_a_client_resumes_at_another_instance(
     run_procfile: Callable[..., Any], variables: dict[str, str], server: Any, cluster: Cluster, fresh_name: str
 ) -> None:
-    """An instance that the platform stops ends its streams, and another instance resumes them."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
     first = run_procfile(**variables)
 
@@ -75,7 +74,6 @@ def test_a_client_resumes_at_another_instance(
 
 
 def test_is_healthy_while_kafka_is_down(run_procfile: Callable[..., Any]) -> None:
-    """The health check succeeds. Streams get a 503 with Retry-After and without the address of Kafka."""
     server = run_procfile(
         KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_ALLOWED_TOPICS="*", KAFKASSE_KAFKA_TIMEOUT_S="1"
     )
@@ -113,12 +111,10 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 
 def test_the_image_and_the_procfile_run_the_same_command(image: Image, procfile: str) -> None:
-    """The Dockerfile's CMD is the command of the Procfile."""
     assert shlex.split(procfile) == json.loads(image.last("CMD"))
 
 
 def test_the_image_does_not_run_as_root(image: Image) -> None:
-    """The last stage ends with a user without a name, a home directory or permissions."""
     names = [name for name, _ in image.instructions]
 
     assert all(int(number) >= 1000 for number in image.last("USER").split(":"))

@@ -276,7 +276,6 @@ PARSERS: dict[str, Callable[[str], object]] = {
 
 
 def test_the_variables_are_settings() -> None:
-    """The server accepts the variables that each of these blocks sets."""
     found = [block for block in BLOCKS if VARIABLES in checks(block)]
     assert len(found) > 2
     for block in found:
@@ -287,7 +286,6 @@ def test_the_variables_are_settings() -> None:
 
 
 def test_the_filter_expressions_are_valid() -> None:
-    """Each line of the examples of expressions in docs/filters.md is one expression."""
     for expression in example("docs/filters.md", "value.customer").splitlines():
         compile_expression(expression)
 
@@ -313,7 +311,6 @@ def test_the_guard_names_the_user_of_the_session() -> None:
 
 
 def test_the_view_returns_metrics() -> None:
-    """The view in docs/operations.md adds kafkasse's metrics to an app."""
     app = Flask(__name__)
     app.register_blueprint(
         kafkasse.blueprint(kafkasse.Config.load(allowed_topics=["orders"], public=True), kafkasse.MemoryLog())
@@ -327,7 +324,6 @@ def test_the_view_returns_metrics() -> None:
 
 
 def test_the_examples_are_valid_configurations(tmp_path: Path) -> None:
-    """The YAML in docs/configuration.md and docs/routes.md is valid, including its routes."""
     file = tmp_path / "kafkasse.yaml"
     paths = []
     for block in [*code("docs/configuration.md", "yaml"), *code("docs/routes.md", "yaml")]:
@@ -389,7 +385,6 @@ class TestHooks:
         response.close()
 
     def test_responds_with_its_own_error(self, get: Callable[[str], Any]) -> None:
-        """The response of on_connect_error replaces the default one."""
         response = get("/secrets")
 
         assert (404, "We do not have that.") == (response.status_code, response.text)
@@ -468,7 +463,6 @@ def test_the_example_of_personal_streams_sends_each_visitor_its_own_records() ->
 
 
 def test_the_ids_in_the_docs_are_valid() -> None:
-    """The server accepts every event ID that docs/wire.md shows."""
     text = read("docs/wire.md")
     ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', text, re.MULTILINE)
 
@@ -477,7 +471,6 @@ def test_the_ids_in_the_docs_are_valid() -> None:
 
 
 def test_the_example_of_an_error_matches_the_schema() -> None:
-    """The error that docs/wire.md shows is valid."""
     (problem,) = [each for each in map(json.loads, code("docs/wire.md", "json")) if isinstance(each, dict)]
 
     assert schemas.first_error("problem", problem) is None
@@ -578,7 +571,6 @@ def test_the_tables_are_generated(page: str) -> None:
 
 
 def test_every_member_of_a_route_is_in_the_docs() -> None:
-    """docs/configuration.md names each member and all its values."""
     text = read("docs/configuration.md")
 
     for name, member in schemas.read("config")["$defs"]["route"]["properties"].items():
@@ -615,7 +607,6 @@ def test_the_messages_in_the_guide_to_problems_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_are_valid(page: str) -> None:
-    """Every link to a file or a heading of the project has a target."""
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", read(page)):
         file = (ROOT / page).parent / target if target else ROOT / page
         assert file.exists(), f"{page} links to {target}"

@@ -38,7 +38,6 @@ def server(start: Callable[..., Any], broker: EmbeddedBroker, tmp_path: Path) ->
 
 
 def test_a_client_resumes_after_its_last_event(server: Any, cluster: Cluster, fresh_name: str) -> None:
-    """A client that reconnects with the ID of its second event receives the third event next."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
 
     with Client(server.port, f"/streams/{fresh_name}?timestamp=0") as stream:

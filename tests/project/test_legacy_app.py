@@ -49,7 +49,6 @@ def test_a_user_who_is_logged_in_reads_a_stream(
 
 
 def test_the_apps_login_protects_the_streams(site: str) -> None:
-    """Without a login, the app redirects a request for a stream to the login page, as any other request."""
     answers = [requests.get(f"{site}{path}", allow_redirects=False, timeout=30) for path in ("/", "/streams/orders")]
 
     assert [(302, "/login"), (302, "/login")] == [(each.status_code, each.headers["Location"]) for each in answers]

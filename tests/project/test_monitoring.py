@@ -108,7 +108,6 @@ def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
     [("kafkasse", PREFIX, [*METRICS]), ("pipelines", pipelines.PREFIX, [*pipelines.METRICS])],
 )
 def test_every_metric_is_on_the_dashboard(root: Path, name: str, prefix: str, names: list[str]) -> None:
-    """The dashboard of a server, and that of pipelines, has a panel for each of its metrics."""
     shown = " ".join(target["expr"] for panel in dashboard(root, name)["panels"] for target in panel["targets"])
 
     assert [] == [each for each in names if prefix + each not in shown]
@@ -132,7 +131,6 @@ def test_the_dashboard_can_be_imported(root: Path, name: str) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
 def test_promtool_accepts_every_expression(root: Path, tmp_path: Path) -> None:
-    """Prometheus itself parses the rules, and the expressions of the dashboard as recording rules."""
     records = [
         {"record": f"kafkasse:expression{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
         for number, expression in enumerate(expressions(root))

@@ -75,7 +75,6 @@ def installed(wheel: Path, web_venv: Path, run: Callable[..., str], tmp_path_fac
 
 
 def test_the_wheel_contains_the_whole_package(wheel: Path, root: Path) -> None:
-    """The wheel contains every file of the package and the schemas."""
     package = {each.relative_to(root).as_posix() for each in (root / "kafkasse").rglob("*") if each.is_file()}
     schemas = {f"kafkasse/schemas/{each.name}" for each in (root / "schemas").iterdir()}
     expected = {each for each in package if "__pycache__" not in each} | schemas
@@ -87,7 +86,6 @@ def test_the_wheel_contains_the_whole_package(wheel: Path, root: Path) -> None:
 
 
 def test_the_wheel_contains_both_licenses(wheel: Path) -> None:
-    """The wheel contains the license of the code and the license of the data."""
     with zipfile.ZipFile(wheel) as archive:
         licences = [name.partition(".dist-info/")[2] for name in archive.namelist() if "/licenses/" in name]
 
@@ -95,7 +93,6 @@ def test_the_wheel_contains_both_licenses(wheel: Path) -> None:
 
 
 def test_the_sdist_contains_only_what_a_build_needs(tree: Path, sdist: Path) -> None:
-    """The sdist contains the package, its schemas, and the files that describe them."""
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     sources = {
@@ -156,12 +153,10 @@ def test_the_installed_package_is_typed(installed: Path, run: Callable[..., str]
 
 
 def test_the_installed_command_prints_its_version(installed: Path, run: Callable[..., str]) -> None:
-    """`kafkasse --version` works from the wheel."""
     assert f"kafkasse {kafkasse.__version__}\n" == run(installed / "bin/kafkasse", "--version")
 
 
 def test_the_installed_blueprint_serves_a_stream(installed: Path, start: Callable[..., Any], tmp_path: Path) -> None:
-    """An app with the wheel's blueprint and gunicorn settings streams a record."""
     (tmp_path / "app.py").write_text(APP)
     server = start("python -m gunicorn -c python:kafkasse.server.gunicorn_conf app:app", tmp_path, installed)
 
@@ -303,7 +298,6 @@ def test_requirements_are_complete(root: Path, files: list[str], extras: list[st
 
 
 def test_pip_installs_nothing_else(root: Path, web_venv: Path, run: Callable[..., str]) -> None:
-    """pip adds no package to those in requirements.txt."""
     frozen = run(*pip(web_venv), "freeze", "--all").split()
 
     assert _pins(root / "requirements.txt") == {_pin(line) for line in frozen}

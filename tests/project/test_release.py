@@ -43,7 +43,6 @@ def contents(project: Path) -> dict[str, str]:
 
 
 def test_sets_the_version_and_cuts_the_section(project: Path) -> None:
-    """The unreleased changes become the section of the version, and the section of unreleased changes is empty."""
     changed = release(project, "1.10.0", TODAY)
 
     assert changed
@@ -92,7 +91,6 @@ def test_an_older_version_changes_nothing(project: Path) -> None:
 
 
 def test_uncommitted_changes_stop_the_release(project: Path) -> None:
-    """The error lists the files. A release contains only what is committed."""
     (project / "notes.txt").touch()
 
     with pytest.raises(CannotRelease, match=r"Commit them first:\n\?\? notes\.txt"):

@@ -30,7 +30,6 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_each_problem_type_has_a_page() -> None:
-    """The last part of the `type` of an error is the name of its page."""
     generated = reference.pages()
 
     assert {f"problems/{name}.md" for name in problems.pages()} == {name for name in generated if "/" in name}
@@ -104,7 +103,6 @@ def test_the_check_finds_fonts_of_other_origins(tmp_path: Path) -> None:
 
 
 def test_the_check_finds_pages_that_the_search_does_not_know(tmp_path: Path) -> None:
-    """The index of the search names the pages that it contains."""
     (tmp_path / "searchindex.js").write_text('Search.setIndex({"docnames": ["a", "b/c"]})')
 
     assert ["the search does not find d"] == list(check.unsearchable(tmp_path, ["a", "b/c", "d"]))

@@ -9,7 +9,6 @@ from tests.support.server import ROOT
 
 
 def test_the_docs_show_the_tested_files() -> None:
-    """Each file of deploy/proxies follows a link to it, as a whole."""
     page = (ROOT / "docs/proxies.md").read_text()
     shown = re.findall(r"^\[deploy/proxies/(\S+)\].*?\n```\w*\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 

@@ -137,7 +137,6 @@ def latencies(client: Client, cluster: Cluster, topic: str) -> list[float]:
 
 @each_client
 def test_each_event_arrives_at_once(connect: Callable[..., Curl], cluster: Cluster, topic: str) -> None:
-    """The proxy holds back no event until the next one."""
     stream = connect(f"/streams/{topic}").ready()
 
     assert statistics.median(latencies(stream, cluster, topic)) < MAX_LATENCY_S
@@ -146,7 +145,6 @@ def test_each_event_arrives_at_once(connect: Callable[..., Curl], cluster: Clust
 
 @each_client
 def test_each_compressed_event_arrives_at_once(connect: Callable[..., Curl], cluster: Cluster, topic: str) -> None:
-    """The proxy forwards the server's gzip."""
     stream = connect(f"/streams/{topic}", "--compressed").ready()
 
     assert statistics.median(latencies(stream, cluster, topic)) < MAX_LATENCY_S
@@ -155,7 +153,6 @@ def test_each_compressed_event_arrives_at_once(connect: Callable[..., Curl], clu
 
 @each_client
 def test_heartbeats_arrive(connect: Callable[..., Curl], topic: str) -> None:
-    """The proxy forwards the comments of a quiet stream."""
     stream = connect(f"/streams/{topic}").ready()
     before = stream.body.count(b"\n:")
 
@@ -223,7 +220,6 @@ def test_a_browser_resumes_after_a_restart_of_the_server(
 
 @each_proxy
 def test_a_thousand_streams_are_open_at_once(site: Site, cluster: Cluster, topic: str) -> None:
-    """The proxy accepts them all, and each of them gets the next event."""
     with ExitStack() as exits:
 
         def open() -> Client:

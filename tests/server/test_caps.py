@@ -110,7 +110,6 @@ def _from_the_start(server: Server, topic: str) -> Client:
 def test_never_closes_a_slow_client_that_keeps_reading(
     empty: Server, cluster: Cluster, topic: str, opened: ExitStack
 ) -> None:
-    """A client that reads a piece five times in each write timeout is not closed, however far it is behind."""
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     path = f"/{topic}?timestamp=0"
     client = opened.enter_context(Client(empty.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
@@ -157,7 +156,6 @@ class TestDescriptors:
     def test_new_clients_wait_while_there_are_no_descriptors(
         self, server: Server, cluster: Cluster, topic: str, opened: ExitStack
     ) -> None:
-        """New clients wait in the backlog of the listening socket, and open streams get every record."""
         clients = [opened.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
         allow(server, more=0)
 

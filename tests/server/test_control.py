@@ -51,7 +51,6 @@ def path(streams: list[Stream], tmp_path: Path) -> Iterator[Path]:
 
 
 def test_listing_many_streams_does_not_block_the_event_loop(path: Path, streams: list[Stream]) -> None:
-    """Other greenlets run between two pieces of the list."""
     registry = StreamRegistry()
     for stream in streams:
         registry.add(stream)
@@ -61,7 +60,6 @@ def test_listing_many_streams_does_not_block_the_event_loop(path: Path, streams:
 
 
 def test_ends_the_stream_with_an_id(path: Path, streams: list[Stream]) -> None:
-    """The other streams continue."""
     assert (True, []) == control.end_stream([path], streams[7].info.id)
     assert (False, []) == control.end_stream([path], "1-x")
     assert [streams[7]] == [each for each in streams if each.ended]

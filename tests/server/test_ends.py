@@ -68,7 +68,6 @@ def server(serve: Callable[..., Server], access_log: Path) -> Server:
 
 
 def test_clients_that_left_leave_no_descriptors(server: Server, cluster: Cluster, topic: str) -> None:
-    """Fifty streams come and go, idle, busy, catching up and reset. The worker has no more descriptors than before."""
     cluster.send(topic, *(value(n) for n in range(100)))
 
     def visit(at: int) -> None:
@@ -276,7 +275,6 @@ def test_a_filter_skips_records_and_its_failure_ends_the_stream(
 
 
 def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, topic: str) -> None:
-    """The body is the same, without chunked encoding."""
     cluster.send(topic, value(1))
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(f"GET /{topic}?timestamp=0 HTTP/1.0\r\n\r\n".encode())
@@ -289,8 +287,6 @@ def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, top
 
 
 def test_logs_each_stream_when_it_has_ended(server: Server, access_log: Path, topic: str) -> None:
-    """The access log has one line for each stream."""
-
     def statuses(path: str) -> list[str]:
         return re.findall(rf'"GET {re.escape(path)}\S* HTTP/1\.1" (\d+) ', access_log.read_text())
 

@@ -136,7 +136,6 @@ def only_client(connect: Callable[[], HTTPConnection], **headers: str) -> Any:
 
 
 def test_serves_ipv6() -> None:
-    """The address of a client is that of IPv6."""
     with Server(TICKING, KAFKASSE_BIND="[::1]:0") as server:
         assert "::1" == only_client(lambda: HTTPConnection("::1", server.port, timeout=60))
 

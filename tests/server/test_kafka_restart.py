@@ -48,7 +48,6 @@ def value(n: int) -> bytes:
 
 
 def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
-    """The server responds with 503 until Kafka is up, and then serves streams."""
     broker.stop()  # does nothing unless another test has started it
     assert 503 == fetch(server.port, f"/{fresh_name}").status
 

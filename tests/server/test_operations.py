@@ -155,7 +155,6 @@ def test_reports_stalls_of_the_event_loop_and_requests_that_the_worker_rejects(s
 
 
 def test_the_endpoints_exist_only_at_the_second_address(start: Callable[..., Server], tmp_path: Path) -> None:
-    """At the public address, they get the same 404 as an unknown path."""
     operations = tmp_path / "operations.sock"
     server = start(KAFKASSE_OPERATIONS_ACCESS="", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
 

@@ -99,7 +99,6 @@ def test_says_how_to_fix_the_request(
 
 @pytest.mark.parametrize("method", ["POST", "PROPFIND"])
 def test_rejects_other_methods(server: Server, broker: EmbeddedBroker, method: str) -> None:
-    """405 with the allowed methods."""
     answer = fetch(server.port, "/t-known", method)
 
     assert checked(answer, 405, broker)["name"].startswith("MethodNotAllowed")

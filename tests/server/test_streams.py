@@ -36,7 +36,6 @@ def fill(cluster: Cluster, topic: str, count: int, partitions: int = 3) -> None:
 
 
 def test_a_response_starts_with_a_comment_a_retry_time_and_an_id(connect: Connect, topic: str) -> None:
-    """Before the first record, the client gets the header, `:ok`, a reconnection time and an event ID of all partitions."""
     stream = connect(f"/{topic}").ready()
 
     assert 200 == stream.status
@@ -55,7 +54,6 @@ def test_a_response_starts_with_a_comment_a_retry_time_and_an_id(connect: Connec
 
 
 def test_an_event_holds_the_value_and_its_metadata(connect: Connect, cluster: Cluster, topic: str) -> None:
-    """The data is the value with the record's topic, partition, offset, timestamp and key."""
     stream = connect(f"/{topic}").ready()
     cluster.send(topic, b'{"name":"France","size":9007199254740993}', key=b"FR", timestamp_ms=1_790_000_000_000)
 
@@ -66,7 +64,6 @@ def test_an_event_holds_the_value_and_its_metadata(connect: Connect, cluster: Cl
 
 
 def test_a_value_cannot_add_fields_or_events(connect: Connect, cluster: Cluster, topic: str) -> None:
-    """Line breaks, field names and IDs in a value stay in the data of its event."""
     stream = connect(f"/{topic}").ready()
     cluster.send(topic, b'{"n":1,\r"a":\r\r"id: 0",\n\n"event: x\\n\\ndata: y":"\xe2\x80\xa8"}', value(2))
 
@@ -81,7 +78,6 @@ def test_a_value_cannot_add_fields_or_events(connect: Connect, cluster: Cluster,
 
 
 def test_resumes_after_any_event(server: Server, connect: Connect, cluster: Cluster, topic: str) -> None:
-    """With the ID of any event, a client gets exactly the following events, in order and none twice."""
     fill(cluster, topic, 9)
     events = connect(f"/{topic}?timestamp=0").events(9)
 
@@ -133,7 +129,6 @@ def test_starts_at_a_timestamp(connect: Connect, cluster: Cluster, timed: str, q
 
 
 def test_a_topic_name_with_capitals_dots_and_underscores(connect: Connect, cluster: Cluster, fresh_name: str) -> None:
-    """Every name that is valid in Kafka is valid in a URL."""
     name = cluster.create(f"A.b_C-{fresh_name}")
     cluster.send(name, value(1))
 
@@ -144,7 +139,6 @@ def test_a_topic_name_with_capitals_dots_and_underscores(connect: Connect, clust
 
 
 def test_a_gap_event_reports_records_that_retention_removed(connect: Connect, cluster: Cluster, topic: str) -> None:
-    """A client whose next record was removed gets a gap event with the lost offsets, and resumes after them."""
     fill(cluster, topic, 5, 1)  # before the first client: retention does not remove what the ring holds
     with connect(f"/{topic}?timestamp=0") as stream:
         before = stream.ready().events(1)[0].id
@@ -159,7 +153,6 @@ def test_a_gap_event_reports_records_that_retention_removed(connect: Connect, cl
 
 
 def test_resumes_at_the_start_of_a_partition_added_since(connect: Connect, cluster: Cluster, topic: str) -> None:
-    """A partition that was added while the client was disconnected is read from its first record, not from its end."""
     with connect(f"/{topic}") as stream:
         before = stream.ready().last_id
     cluster.grow(topic, 4)
@@ -186,7 +179,6 @@ def test_a_deleted_topic_ends_the_stream(connect: Connect, cluster: Cluster, top
 
 
 def test_head_and_options_open_no_connection_to_kafka(serve: Callable[..., Server], topic: str) -> None:
-    """HEAD and OPTIONS open no connection. A GET of the same topic opens one, so the test would see it."""
     server = serve()
     with Client(server.port, f"/{topic}", "HEAD") as first:
         before = server.sockets()

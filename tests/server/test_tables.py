@@ -57,7 +57,6 @@ def write(cluster: Cluster, topic: str, continent: str, *codes: str) -> str:
 
 
 def test_sends_the_whole_table_and_then_each_change(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """A client gets the newest Top 3 of each continent at once, unchanged, and then each update."""
     write(cluster, table.topic, "Europe", "DE")
     europe = write(cluster, table.topic, "Europe", "RU", "UA", "FR")
     asia = write(cluster, table.topic, "Asia", "CN")
@@ -70,7 +69,6 @@ def test_sends_the_whole_table_and_then_each_change(connect: Connect, cluster: C
 
 
 def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster, table: Table) -> None:
-    """A tombstone is a delete event for open streams. New clients do not get the row."""
     write(cluster, table.topic, "Europe", "DE")
     asia = write(cluster, table.topic, "Asia", "CN")
     stream = connect(table.path)

@@ -211,7 +211,6 @@ def test_a_page_of_an_allowed_origin_can_read_a_rejection_by_the_worker(
 
 
 def test_a_rejection_by_the_worker_does_not_wait_for_a_header_that_never_ends(origins: Server) -> None:
-    """The client receives 414 although it sends no more bytes."""
     with socket.create_connection(("127.0.0.1", origins.port), READ_TIMEOUT_S) as connection:
         connection.sendall(b"GET /" + b"a" * 9_000)
 

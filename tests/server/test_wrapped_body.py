@@ -52,7 +52,6 @@ def test_the_wrapper_ends_in_the_context_in_which_it_began() -> None:
 
 
 def test_the_server_can_iterate_over_it() -> None:
-    """It has the parts of the body, and close() closes the body."""
     body = Body()
     wrapped = WrappedBody(body)
 

@@ -50,14 +50,12 @@ def sign_in(client: FlaskClient, **form: str) -> TestResponse:
 
 
 def test_a_page_redirects_to_the_login(client: FlaskClient) -> None:
-    """A visitor of a page sees the login page."""
     response = client.get("/")
 
     assert (302, "/login") == (response.status_code, response.headers["Location"])
 
 
 def test_a_stream_without_a_login_gets_401_in_json(client: FlaskClient) -> None:
-    """The client of a stream gets a problem object, not a page."""
     response = client.get("/streams/orders")
 
     assert (401, "application/problem+json") == (response.status_code, response.mimetype)
@@ -65,7 +63,6 @@ def test_a_stream_without_a_login_gets_401_in_json(client: FlaskClient) -> None:
 
 
 def test_a_customer_signs_in_and_out(client: FlaskClient) -> None:
-    """After the login the page exists; after the logout it redirects again."""
     signed_in = sign_in(client)
     shown = client.get("/")
     signed_out = client.post("/logout", data={"form_token": _token(client)})

@@ -14,7 +14,6 @@ from tests.tutorial.walk import Walk
 @pytest.mark.long
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(processes: None, tmp_path: Path, is_full: bool) -> None:
-    """Every command has the output that the tutorial shows."""
     ports = free_ports(["app", "kafka"])
     home = tmp_path / "home"
     home.mkdir()

@@ -80,7 +80,6 @@ class Visitor:
 
 @with_and_without_installation
 def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, own_browser: webdriver.Chrome) -> None:
-    """Every command has the output that the tutorial shows, and the page shows what the tutorial says."""
     walk.until("Open http://127.0.0.1")
     visitor = Visitor(own_browser, walk.url)
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="paid")
