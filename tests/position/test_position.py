@@ -7,7 +7,7 @@ import json
 import string
 import sys
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -85,6 +85,11 @@ def entry(**members: object) -> str:
     return json.dumps([{"topic": "t", "partition": 0, "offset": 1} | members])
 
 
+def repeated(member: str) -> str:
+    """Return a position with an entry that has another member, which repeats one."""
+    return f'["u",{entry()[1:-2]},{member}}}]'
+
+
 def compact(text: str) -> str:
     return "~" + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -101,16 +106,10 @@ def rejection(text: str, limits: Limits | None = None) -> InvalidPosition:
 @given(streams())
 def test_parse_undoes_render(stream: Stream) -> None:
     """In both forms and with each ID type, parsing an ID returns the position that was rendered."""
-    assert stream.position() == parse(stream.writer().render())
+    parsed = [parse(stream._replace(compact=each).writer().render()) for each in (stream.compact, True, False)]
 
-
-@given(streams())
-def test_both_forms_mean_the_same(stream: Stream) -> None:
-    """The compact form and the JSON form of an ID are parsed to the same position."""
-    one, other = (stream._replace(compact=compact).writer().render() for compact in (False, True))
-
-    assert parse(one) == parse(other)
-    assert parse(one).topics == parse(other).topics
+    assert [stream.position()] * 3 == parsed
+    assert parsed[0].topics == parsed[1].topics == parsed[2].topics
 
 
 @given(streams())
@@ -226,71 +225,35 @@ def test_the_epoch_belongs_to_the_record_before_the_offset() -> None:
     assert [2, 2, 2, None, 3, None] == seen
 
 
-@pytest.mark.parametrize("id_type", IdType)
-def test_an_unknown_timestamp_is_omitted(id_type: IdType) -> None:
-    """A client with an ID whose timestamp is unknown resumes at the offset, and not at the start of the topic."""
-    partition = Partition("t", 0)
-
-    starts = parse(IdWriter({partition: 7}, {"t": "x"}, id_type=id_type).render()).starts
-
-    assert {partition: PartitionStart(7)} == starts
-
-
-@pytest.mark.parametrize("id_type", [IdType.TIMESTAMP, IdType.BOTH])
-def test_a_move_back_without_a_timestamp_makes_the_timestamp_unknown(id_type: IdType) -> None:
-    """After a truncation, the log may contain records that are older than the timestamp."""
-    partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=id_type, timestamps={partition: 1000})
-
-    writer.set(partition, 5)
-
-    assert {partition: PartitionStart(5)} == parse(writer.render()).starts
+OFFSET, TIMESTAMP, BOTH = IdType.OFFSET, IdType.TIMESTAMP, IdType.BOTH
 
 
 @pytest.mark.parametrize(
-    ("id_type", "start"),
+    ("id_type", "move", "start"),
     [
-        (IdType.OFFSET, PartitionStart(8, None)),
-        (IdType.TIMESTAMP, PartitionStart(None, 1001)),  # the next millisecond, as in KafkaSSE: no record is repeated
-        (IdType.BOTH, PartitionStart(8, 1000)),  # the same millisecond: another cluster may hold more records of it
+        (OFFSET, (8, 1000), PartitionStart(8)),
+        (
+            TIMESTAMP,
+            (8, 1000),
+            PartitionStart(None, 1001),
+        ),  # the next millisecond, as in KafkaSSE: no record is repeated
+        (BOTH, (8, 1000), PartitionStart(8, 1000)),  # the same one: another cluster may hold more records of it
+        (TIMESTAMP, (8, INT64_MAX), PartitionStart(None, INT64_MAX)),  # the server would reject the next millisecond
+        (BOTH, (8, None), PartitionStart(8, 5)),
+        (BOTH, (8, -1), PartitionStart(8, 5)),
+        # After a truncation, the log may contain records that are older than the timestamp.
+        (TIMESTAMP, (6,), PartitionStart(6)),
+        (BOTH, (6,), PartitionStart(6)),
     ],
 )
-def test_where_each_id_type_resumes(id_type: IdType, start: PartitionStart) -> None:
-    """The record before the ID has offset 7 and timestamp 1000."""
+def test_where_a_client_resumes_after_a_move(id_type: IdType, move: tuple[Any, ...], start: PartitionStart) -> None:
+    """A record moves the ID from offset 7 and timestamp 5 to another offset, and to its timestamp if it has one."""
     partition = Partition("t", 0)
     writer = IdWriter({partition: 7}, {"t": "x"}, id_type=id_type, timestamps={partition: 5})
 
-    writer.set(partition, 8, 1000)
+    writer.set(partition, *move)
 
     assert {partition: start} == parse(writer.render()).starts
-
-
-def test_the_largest_timestamp() -> None:
-    """A record with the largest timestamp does not lead to an ID that the server would reject."""
-    partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=IdType.TIMESTAMP)
-
-    writer.set(partition, 8, INT64_MAX)
-
-    assert {partition: PartitionStart(None, INT64_MAX)} == parse(writer.render()).starts
-
-
-@pytest.mark.parametrize("unknown", [None, -1])
-def test_an_unknown_timestamp_leaves_the_id_unchanged(unknown: int | None) -> None:
-    """A record without a timestamp does not change the timestamp in the ID."""
-    partition = Partition("t", 0)
-    writer = IdWriter({partition: 7}, {"t": "x"}, id_type=IdType.BOTH, timestamps={partition: 5})
-
-    writer.set(partition, 8, unknown)
-
-    assert {partition: PartitionStart(8, 5)} == parse(writer.render()).starts
-
-
-def test_the_end_of_a_partition_has_no_timestamp_and_no_epoch() -> None:
-    """Otherwise an event ID with timestamps would contain a time that is earlier than the end."""
-    event_id = '[{"topic":"t","partition":0,"offset":-1,"timestamp":5,"leader_epoch":3}]'
-
-    assert {Partition("t", 0): PartitionStart(LATEST)} == parse(event_id).starts
 
 
 def test_a_compact_id_of_many_partitions_is_short() -> None:
@@ -389,9 +352,16 @@ def test_names_offsets_and_timestamps_together() -> None:
     assert {"a", "b", "c"} == set(position.topics)
 
 
-def test_an_offset_and_a_timestamp_in_one_entry() -> None:
-    """The position contains both. The feed chooses one when it knows the current topic ID."""
-    assert {Partition("t", 0): PartitionStart(1, 5)} == parse(entry(timestamp=5)).starts
+@pytest.mark.parametrize(
+    ("members", "start"),
+    [
+        ({"timestamp": 5}, PartitionStart(1, 5)),  # the feed chooses one when it knows the current topic ID
+        ({"offset": INT64_MAX}, PartitionStart(INT64_MAX)),
+        ({"offset": -1, "timestamp": 5, "leader_epoch": 3}, PartitionStart(LATEST)),  # not a time before the end
+    ],
+)
+def test_where_an_entry_starts(members: dict[str, int], start: PartitionStart) -> None:
+    assert {Partition("t", 0): start} == parse(entry(**members)).starts
 
 
 def test_partial_topics() -> None:
@@ -405,11 +375,6 @@ def test_partial_topics() -> None:
 def test_a_repeated_name_is_ignored() -> None:
     """Naming a topic twice is the same as naming it once."""
     assert ("t", "u") == parse('["t","u","t"]').topics == of_topics(["t", "u", "t"]).topics
-
-
-def test_the_largest_offset() -> None:
-    """2**63 - 1 is a valid offset in Kafka."""
-    assert {Partition("t", 0): PartitionStart(INT64_MAX, None)} == parse(entry(offset=INT64_MAX)).starts
 
 
 # Rejected texts, and the reasons.
@@ -470,42 +435,25 @@ def test_a_rejection_gives_the_path_and_the_reason(text: str, path: str, reason:
     assert len(error.detail) < 400
 
 
-@pytest.mark.parametrize("number", ["1.0", "1e3", "1E400", "-0.0", "NaN", "Infinity", "-Infinity"])
-def test_floats_are_rejected(number: str) -> None:
-    """Floats, NaN and infinities are not offsets, not even floats with an integer value."""
-    assert number in rejection(f'[{{"topic":"t","partition":0,"offset":{number}}}]').detail
-
-
-@pytest.mark.parametrize("text", ["", " ", "[", "0;1", "t", '["t"', '["t"]x', "\0", "['t']", '["t",]', "\ufeff[]"])
-def test_text_that_is_not_json_is_rejected(text: str) -> None:
-    """A damaged, truncated or empty ID is rejected. Zilla starts from the beginning instead."""
-    assert "is not JSON" in rejection(text).detail
-
-
-def test_two_entries_for_one_partition_are_rejected() -> None:
-    """Two entries for one partition are ambiguous."""
-    entries = '[{"topic":"t","partition":0,"offset":1},{"topic":"t","partition":0,"timestamp":5}]'
-
-    assert "two entries for t/0" in rejection(entries).detail
-    assert "two entries for t/0" in rejection(compact("t 0:1 0:1")).detail
-
-
 @pytest.mark.parametrize(
-    "member", ['"offset":2', '"offset" : 1', '"\\u006fffset":1', '"topic":"t"', '"timestamp":1,"timestamp":1']
+    ("text", "reason"),
+    [
+        *((entry(offset=5).replace("5", number), number) for number in ("1.0", "1e3", "1E400", "-0.0")),
+        *((entry(offset=5).replace("5", number), number) for number in ("NaN", "Infinity", "-Infinity")),
+        *((text, "is not JSON") for text in ("", " ", "[", "0;1", "t", '["t"', '["t"]x', "\0", "['t']", '["t",]')),
+        ("\ufeff[]", "is not JSON"),
+        (f"{entry()[:-1]},{entry()[1:]}", "two entries for t/0"),
+        (compact("t 0:1 0:1"), "two entries for t/0"),
+        # JSON parsers disagree about which of two members with the same name counts.
+        *((repeated(member), "same member twice") for member in ('"offset":2', '"offset" : 1', '"\\u006fffset":1')),
+        *((repeated(member), "same member twice") for member in ('"topic":"t"', '"timestamp":1,"timestamp":1')),
+        # Offsets cannot refer to a topic both before and after it was recreated.
+        (f"{entry(topic_id='x')[:-1]},{entry(partition=1, topic_id='y')[1:]}", "two topic_ids for t"),
+    ],
 )
-def test_a_repeated_member_is_rejected(member: str) -> None:
-    """JSON parsers disagree about which of two members with the same name counts."""
-    assert "same member twice" in rejection(f'["u",{{"topic":"t","partition":0,"offset":1,{member}}}]').detail
-
-
-def test_two_topic_ids_for_one_topic_are_rejected() -> None:
-    """Offsets cannot refer to a topic both before and after it was recreated."""
-    entries = [
-        {"topic": "t", "partition": 0, "offset": 1, "topic_id": "x"},
-        {"topic": "t", "partition": 1, "offset": 1, "topic_id": "y"},
-    ]
-
-    assert "two topic_ids for t" in rejection(json.dumps(entries)).detail
+def test_ambiguous_or_damaged_text_is_rejected(text: str, reason: str) -> None:
+    """Floats are not offsets, not even with an integer value. Zilla starts from the beginning if an ID is damaged."""
+    assert reason in rejection(text).detail
 
 
 @pytest.mark.parametrize(
