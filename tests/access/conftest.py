@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from gevent.pywsgi import WSGIServer
 
 from kafkasse.access.jwt_guard import JwtGuard
 from kafkasse.access.keys import KeySetFile, SecretFile
@@ -57,3 +59,19 @@ def client_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         return app.test_client(use_cookies=False)  # so that tests can send any Cookie header
 
     return client_of
+
+
+@contextmanager
+def served(body: Iterable[bytes], status: str = "200 OK", headers: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
+    """Send this response to requests for a URL."""
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response(status, list(headers))
+        return body
+
+    server = WSGIServer(("127.0.0.1", 0), app, log=None)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/jwks.json"
+    finally:
+        server.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -18,16 +19,18 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def guard_of(file: Path) -> ApiKeys:
+def guard_of(file: Path, *lines: str) -> ApiKeys:
+    """A guard for a file with these lines."""
+    if lines:
+        file.write_text("\n".join(lines))
     return ApiKeys("partners", str(file), LOGGER)
 
 
 def test_a_key_identifies_its_owner(file: Path) -> None:
     """The owner is the name of the visitor, and the claim `sub`. Comments and empty lines do not count."""
     (first, first_line), (second, second_line) = create_key("a"), create_key("b")
-    file.write_text(f"# partners\n\n{first_line}\n{second_line}\n")
 
-    visitors = [guard_of(file).identify(key) for key in (first, second)]
+    visitors = [guard_of(file, "# partners", "", first_line, second_line).identify(key) for key in (first, second)]
 
     assert [("partners", "a", {"sub": "a"}), ("partners", "b", {"sub": "b"})] == [
         (each.guard, each.name, each.claims) for each in visitors
@@ -46,8 +49,7 @@ def test_the_file_does_not_contain_the_key() -> None:
 def test_rejects_every_other_text(file: Path) -> None:
     """A key that was changed, and a key of another file, are unknown. The hash itself is not a key."""
     key, line = create_key("a")
-    file.write_text(line)
-    guard = guard_of(file)
+    guard = guard_of(file, line)
 
     for given in (key + "x", key[:-1], create_key("a")[0]):
         with pytest.raises(InvalidToken, match=r"The API key is unknown or was revoked\."):
@@ -59,31 +61,23 @@ def test_rejects_every_other_text(file: Path) -> None:
 
 def test_compares_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The final comparison is hmac.compare_digest(), for unknown keys too."""
-    compared: list[tuple[str, str]] = []
-    compare = hmac.compare_digest
-
-    def record(a: str, b: str) -> bool:
-        compared.append((a, b))
-        return compare(a, b)
-
     key, line = create_key("a")
-    file.write_text(line)
-    guard = guard_of(file)
-    monkeypatch.setattr("hmac.compare_digest", record)
+    guard = guard_of(file, line)
+    compare = mock.Mock(side_effect=hmac.compare_digest)
+    monkeypatch.setattr("hmac.compare_digest", compare)
 
     guard.identify(key)
     with pytest.raises(InvalidToken):
         guard.identify(create_key("a")[0])
 
-    assert 2 == len(compared)
+    assert 2 == compare.call_count
 
 
 def test_a_changed_file_takes_effect(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that was added is accepted, and one that was removed is not current any more."""
     monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
     (old, old_line), (new, new_line) = create_key("a"), create_key("a")
-    file.write_text(old_line)
-    guard = guard_of(file)
+    guard = guard_of(file, old_line)
     visitor, version = guard.identify(old), guard.version
 
     file.write_text(new_line)
@@ -96,10 +90,8 @@ def test_a_changed_file_takes_effect(file: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("text", ["kafkasse_secret", "a:b", "a:" + "0" * 63, "a b:" + "0" * 64, "a:" + "G" * 64])
 def test_an_invalid_line_is_an_error_that_does_not_quote_it(file: Path, text: str) -> None:
     """The error names the line and the command that prints a valid one."""
-    file.write_text(f"# comment\n{text}\n")
-
     with pytest.raises(ConfigurationError) as rejected:
-        guard_of(file)
+        guard_of(file, "# comment", text)
 
     assert rejected.value.detail.startswith("guards.partners.api_keys.file: line 2 must be NAME:HASH")
     assert text not in rejected.value.detail
