@@ -44,27 +44,6 @@ def problem(response: TestResponse, status: int) -> dict[str, object]:
     return dict(body)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/a/b/c", 404),
-        ("GET", "/-/nothing", 404),
-        ("POST", "/-/health", 405),
-        ("PROPFIND", "/t", 405),
-        ("PROPFIND", "/-/health", 405),
-        ("GET", "/missing", 404),
-        ("POST", "/t", 405),
-        ("GET", "/t?timestamp=x", 400),
-    ],
-)
-def test_every_error_is_a_problem_object(client: FlaskClient, method: str, path: str, status: int) -> None:
-    """Flask's own errors have the same form as kafkasse's, with the header fields that belong to them."""
-    response = client.open(path, method=method)
-
-    problem(response, status)
-    assert (status == 405) == ("Allow" in response.headers)
-
-
 def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: FlaskClient) -> None:
     def fail() -> str:
         raise RuntimeError("secret")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kafkasse.sse import Event, EventTooLarge, Parser
 
 MAX_BYTES = 64
+LINE_ENDS = b"\n", b"\r", b"\r\n"
 
 # Fields, line breaks and characters that resemble them. Most bugs of SSE parsers are in combinations of these.
 PIECES = st.sampled_from(
@@ -26,10 +27,6 @@ STREAMS = st.lists(PIECES, max_size=60).map(b"".join)
 def read(chunks: Iterable[bytes], parser: Parser | None = None) -> list[Event]:
     parser = parser or Parser()
     return [event for chunk in chunks for event in parser.receive(chunk)]
-
-
-def data_of(stream: bytes) -> list[str]:
-    return [event.data for event in read([stream])]
 
 
 def reference_parser(stream: bytes) -> tuple[list[Event], str, int | None]:
@@ -94,64 +91,44 @@ def test_chunks_do_not_change_the_limit(stream: bytes, data: st.DataObject) -> N
     assert outcome([stream]) == outcome([stream[:cut], stream[cut:]])
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-def test_any_line_break_ends_a_line(end: bytes) -> None:
-    assert ["a\nb", "c"] == data_of(end.join([b"data: a", b"data: b", b"", b"data: c", b"", b""]))
+BOM = b"\xef\xbb\xbf"
 
 
-def test_a_cr_does_not_wait_for_an_lf() -> None:
-    """In a stream that uses CR alone, an event is dispatched at its blank line, not when the next byte arrives."""
-    assert [Event("message", "now", "")] == read([b"data: now\r\r"])
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        *[([end.join([b"data: a", b"data: b", b"", b"data: c", b"", b""])], ["a\nb", "c"]) for end in LINE_ENDS],
+        ([b"data: now\r\r"], ["now"]),  # a CR does not wait for an LF
+        ([b"data: a\r", b"", b"\ndata: b\r", b"\n\r", b"\n"], ["a\nb"]),  # a CRLF that is cut in two is one line break
+        ([BOM[:1], BOM[1:] + b"data: a\n", b"\n"], ["a"]),
+        ([BOM + BOM + b"data: a\n\n"], []),  # a second byte order mark becomes part of a field name
+        ([b"\n" + BOM + b"data: a\n\n"], []),
+        ([b"data:a\n\ndata:  a\n\ndata:\ta\n\ndata\n\n"], ["a", " a", "\ta", ""]),  # one space is dropped
+        ([b"Data: a\n\n data: b\n\ndata : c\n\nfoo: d\n\n"], []),  # field names are literal
+        ([":ok\n\n:\ndata: a\x0b\x85\u2028b\n\n".encode()], ["a\x0b\x85\u2028b"]),  # only CR and LF end lines
+    ],
+)
+def test_reads_lines_as_browsers_do(chunks: list[bytes], expected: list[str]) -> None:
+    assert expected == [event.data for event in read(chunks)]
 
 
-def test_a_crlf_cut_in_two_is_one_line_break() -> None:
-    """A CRLF whose halves arrive in two chunks, with an empty chunk in between, is not a blank line."""
-    assert ["a\nb"] == [event.data for event in read([b"data: a\r", b"", b"\ndata: b\r", b"\n\r", b"\n"])]
-
-
-def test_only_one_byte_order_mark_is_dropped() -> None:
-    """A byte order mark at the start is dropped, even if it is cut. A second one becomes part of a field name."""
-    mark = b"\xef\xbb\xbf"
-
-    assert ["a"] == [event.data for event in read([mark[:1], mark[1:] + b"data: a\n", b"\n"])]
-    assert [] == data_of(mark + mark + b"data: a\n\n")
-    assert [] == data_of(b"\n" + mark + b"data: a\n\n")
-
-
-def test_one_space_after_the_colon_is_dropped() -> None:
-    """Only the first space is dropped, a tab is kept, and a field without a colon is empty."""
-    assert ["a", " a", "\ta", ""] == data_of(b"data:a\n\ndata:  a\n\ndata:\ta\n\ndata\n\n")
-
-
-def test_an_event_without_data_sets_only_the_id() -> None:
-    """It is not dispatched. Its ID is stored, and its type does not apply to the next event."""
-    parser = Parser()
-
-    events = read([b"event: x\nid: 7\n\n", b"data: a\n\n"], parser)
-
-    assert [Event("message", "a", "7")] == events
-    assert "7" == parser.last_event_id
-
-
-def test_an_id_takes_effect_at_the_blank_line() -> None:
-    """If the connection breaks within an event, the ID does not change, so the client receives the event again."""
-    parser = Parser()
-
-    events = read([b"id: 1\ndata: a\n\nid: 2\ndata: b\n"], parser)
-
-    assert (["a"], "1") == ([event.data for event in events], parser.last_event_id)
-
-
-def test_an_id_with_nul_is_ignored() -> None:
-    assert ["1", "1", ""] == [e.id for e in read([b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\nid\ndata: c\n\n"])]
-
-
-def test_a_new_connection_keeps_the_id() -> None:
-    """The Last-Event-ID of the request stays in effect until the stream sets an ID."""
+@pytest.mark.parametrize(
+    ("chunks", "events", "last_event_id"),
+    [
+        # An event without data is not dispatched. Its ID is stored, and its type does not apply to the next event.
+        ([b"event: x\nid: 7\n\n", b"data: a\n\n"], [Event("message", "a", "7")], "7"),
+        # If the connection breaks within an event, the ID does not change, so the client receives the event again.
+        ([b"id: 1\ndata: a\n\nid: 2\ndata: b\n"], [Event("message", "a", "1")], "1"),
+        # An ID that contains NUL leaves the last event ID unchanged. An empty ID resets it.
+        ([b"id: 2\0\ndata: b\n\n"], [Event("message", "b", "5")], "5"),
+        ([b"id\ndata: c\n\n"], [Event("message", "c", "")], ""),
+    ],
+)
+def test_an_id_takes_effect_at_the_blank_line(chunks: list[bytes], events: list[Event], last_event_id: str) -> None:
+    """Until then, that of the last connection is in effect."""
     parser = Parser(last_event_id="5")
 
-    assert [Event("message", "a", "5")] == read([b"data: a\n\n"], parser)
-    assert "5" == parser.last_event_id
+    assert (events, last_event_id) == (read(chunks, parser), parser.last_event_id)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +137,9 @@ def test_a_new_connection_keeps_the_id() -> None:
         *[(b"2317", 2317), (b"0", 0), (b"007", 7)],
         *[(b"", None), (b"-1", None), (b"+1", None), (b"1.5", None), (b"1s", None), (b" 1", None)],
         *[("\u0663".encode(), None), ("\u00b2".encode(), None)],  # Unicode digits, but not ASCII digits
+        (b"9" * 1_000_000, 999_999_999_999_999),  # not an error, and does not take a minute to convert
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_retry_accepts_only_ascii_digits(value: bytes, retry_ms: int | None) -> None:
     parser = Parser()
@@ -168,23 +147,6 @@ def test_retry_accepts_only_ascii_digits(value: bytes, retry_ms: int | None) -> 
     read([b"retry: " + value + b"\n"], parser)
 
     assert retry_ms == parser.retry_ms
-
-
-def test_a_long_retry_is_harmless() -> None:
-    """A million digits are a very long time. They are not an error and do not take a minute to convert."""
-    parser = Parser()
-
-    read([b"retry:" + b"9" * 1_000_000 + b"\n"], parser)
-
-    assert 999_999_999_999_999 == parser.retry_ms
-
-
-def test_field_names_are_literal() -> None:
-    assert [] == data_of(b"Data: a\n\n data: b\n\ndata : c\n\nfoo: d\n\n")
-
-
-def test_only_cr_and_lf_end_lines() -> None:
-    assert ["a\x0b\x85\u2028b"] == data_of(":ok\n\n:\ndata: a\x0b\x85\u2028b\n\n".encode())
 
 
 @pytest.mark.parametrize(
