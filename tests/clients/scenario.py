@@ -36,27 +36,14 @@ PARTITIONS = 3
 WRITES_PER_S = 10  # one record to each partition
 RETRY_MS = 300
 DOWN_S = 1.0  # how long connections are refused, or requests get a 503
-START_TIMEOUT_S = 60.0  # a browser starts slowly on a busy machine
-MAX_RECOVERY_S = 30.0  # a client that has received nothing for this long after a fault has stopped
-MAX_CUT_RECOVERY_S = 10.0  # the same after a cut, after which the server is still available
+MAX_RECOVERY_S = 60.0  # a client that has received nothing for this long after a fault has stopped
 
 # The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
 # with 503, or with 429; clients that store their position are killed and started again, and pages that do so are reloaded; a
 # connection breaks within an event. The clients of kafkasse also have tokens that expire.
-FAULTS = "first", "kill", "restart", "end", "503", "429", "client", "cut"  # a cut stops some clients, so it is the last
+FAULTS = "first", "kill", "restart", "end", "503", "429", "client", "cut"
 FIRST, KILL, RESTART, END, REJECT, LIMIT, CLIENT, CUT = FAULTS
 STATUSES = {REJECT: b"503 Service Unavailable", LIMIT: b"429 Too Many Requests\r\nRetry-After: 1"}
-
-# Known defects of libraries, which may show or not. The programs whose names end in ", plain" have them; the others contain
-# workarounds.
-DEFECTS = {
-    # Keeps the lines of an incomplete event, and dispatches them at the start of the next connection.
-    "eventsource 2.0.2, plain": {CUT: {"repeated"}},
-    # Stores an ID when it has read its line, before the empty line that completes the event.
-    "@microsoft/fetch-event-source 2.0.1, plain": {CUT: {"lost"}},
-    # Delivers incomplete events, and sends an incomplete ID, which the server rejects.
-    "r3labs/sse 2.10.0, plain": {CUT: {"altered", "lost", "repeated", "stopped"}},
-}
 
 
 def _at_line(number: int, share: float) -> CutPoint:
@@ -67,53 +54,18 @@ def _at_line(number: int, share: float) -> CutPoint:
 CUT_POINTS = [_at_line(number, share) for number in range(3) for share in (0.5, 1)]
 
 
-class Outcome(NamedTuple):
-    """What one client did with the records that were written after one fault.
-
-    Attributes:
-        lost: the number of records that the client did not print.
-        repeated: the number of records that it printed again.
-        altered: the number of events that match no record.
-        recovery_s: the longest time from a fault to the next record; None if the client stopped.
-    """
-
-    lost: int = 0
-    repeated: int = 0
-    altered: int = 0
-    recovery_s: float | None = 0.0
-
-    @property
-    def defects(self) -> set[str]:
-        """The ways in which the client did not print each record exactly once."""
-        found = {name for name in ("lost", "repeated", "altered") if getattr(self, name)}
-        return found if self.recovery_s is not None else found | {"stopped"}
-
-
 class Result(NamedTuple):
     """The result of one client.
 
     Attributes:
-        outcomes: one for each fault.
         violations: what the checker found.
         disconnects: how often it disconnected while the stream was quiet, before the first fault.
         log: the lines that the client printed in addition to events, and the status of each response.
     """
 
-    outcomes: dict[str, Outcome]
     violations: list[str]
     disconnects: int
     log: str
-
-    @property
-    def defects(self) -> dict[str, set[str]]:
-        """What the client did wrong after each fault."""
-        return {fault: each.defects for fault, each in self.outcomes.items() if each.defects}
-
-
-def unknown_defects(name: str, result: Result) -> dict[str, set[str]]:
-    """Return what a client did wrong after each fault, without its known defects."""
-    known = DEFECTS.get(name, {})
-    return {fault: new for fault, found in result.defects.items() if (new := found - known.get(fault, set()))}
 
 
 class Client:
@@ -127,9 +79,6 @@ class Client:
         self.newest = -1  # the highest number of a record that it printed
         self.has_stopped = False
         self.disconnects = 0
-        self.recovery_s: dict[str, float | None] = {}
-        self.altered: dict[str, int] = {}
-        self.fault = ""  # the fault that occurred last
         self.proxy = Proxy(server_port, stream)
         self._end = program.end
         self._directory = directory
@@ -188,19 +137,8 @@ class Client:
                     continue
             self.events.append(event)
             if event.event == "message":
-                number = _number(event.data)
-                if number is None:
-                    self.altered[self.fault] = self.altered.get(self.fault, 0) + 1
-                else:
-                    self.newest = max(self.newest, number)
-
-
-def _number(data: str) -> int | None:
-    """Return the number of a record, or None if the data is incomplete."""
-    try:
-        return int(json.loads(data)["n"])
-    except ValueError:
-        return None
+                with suppress(ValueError):  # the data is incomplete, which is a violation
+                    self.newest = max(self.newest, json.loads(event.data)["n"])
 
 
 class Scenario:
@@ -211,7 +149,7 @@ class Scenario:
         self._topic = topic
         self._programs = programs
         self._directory = directory
-        self._faults: list[str] = []  # for each record, the fault that occurred before it
+        self._written = 0
         self._is_writing = True
         self._stack = ExitStack()
         self.clients: list[Client] = []
@@ -240,32 +178,30 @@ class Scenario:
             # Clients with a token start last: a token that expires during the wait for other clients doubles the backoff.
             for has_token in (False, True):
                 self.clients += [stack.enter_context(closing(each)) for each in self._started(has_token)]
-                self._wait_until(lambda client: bool(client.first_id), START_TIMEOUT_S)
+                self._wait_until(lambda client: bool(client.first_id), after="its start")
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, faults: Sequence[str], quiet_s: float = 0.0) -> dict[str, Result]:
-        """Inject faults, `quiet_s` seconds after all clients have started. Return the result of each client by its name."""
+    def run(self, quiet_s: float) -> dict[str, Result]:
+        """Inject all faults, `quiet_s` seconds after all clients have started. Return the result of each client."""
         for client in self.clients:
             client.disconnects = -len(client.proxy.exchanges)
         gevent.sleep(quiet_s)
         for client in self.clients:
             client.disconnects += len(client.proxy.exchanges)
         writing: gevent.Greenlet | None = None
-        for self._fault in faults:
-            for client in self.clients:
-                client.fault = self._fault
-            for inject in self._injections(self._fault):
-                began = time.monotonic()
+        for fault in FAULTS:
+            for inject in self._injections(fault):
                 inject()
                 writing = writing or gevent.spawn(self._write)  # FIRST occurs before the first record
-                self._wait_for_recovery(began)
+                number = self._written
+                self._wait_until(lambda client, number=number: client.newest >= number, after=fault)
         self._is_writing = False
         gevent.joinall([writing])
-        self._wait_until(lambda client: client.newest == len(self._faults) - 1)
+        self._wait_until(lambda client: client.newest == self._written - 1, after="the last record")
         return self._results()
 
     def _started(self, has_token: bool) -> Iterator[Client]:
@@ -287,8 +223,7 @@ class Scenario:
             gevent.sleep(1 / WRITES_PER_S)
 
     def _send(self, partition: int) -> None:
-        number = len(self._faults)
-        self._faults.append(self._fault)
+        number, self._written = self._written, self._written + 1
         text = "x" * (number * 7919 % 100)
         self._writer.send(self._topic, partition, json.dumps({"n": number, "text": text}).encode())
 
@@ -335,34 +270,23 @@ class Scenario:
     def _cut(self, point: CutPoint) -> None:
         for each in self.clients:
             each.proxy.cut_point = point
-        self._wait_until(lambda client: client.proxy.cut_point is None)
+        self._wait_until(lambda client: client.proxy.cut_point is None, after="the previous cut")
 
     def _clients(self) -> None:
         (self._directory / "generation").write_text("1")  # the pages notice it
         for each in self.clients:
             each.restart()
 
-    def _wait_for_recovery(self, began: float) -> None:
-        number = len(self._faults)
-        timeout_s = MAX_CUT_RECOVERY_S if self._fault == CUT else MAX_RECOVERY_S
-        ended = self._wait_until(lambda client: client.newest >= number, timeout_s)
-        for client in self.clients:
-            took = ended.get(client.name)
-            before = client.recovery_s.get(self._fault, 0.0)
-            client.recovery_s[self._fault] = None if took is None or before is None else max(took - began, before)
-
-    def _wait_until(self, condition: Callable[[Client], bool], timeout_s: float = MAX_RECOVERY_S) -> dict[str, float]:
-        """Wait until the condition is true for each client that has not stopped. Return when it became true."""
-        ended: dict[str, float] = {}
-        deadline = time.monotonic() + timeout_s
+    def _wait_until(self, condition: Callable[[Client], bool], after: str) -> None:
+        """Wait until the condition is true for each client that has not stopped. Those that do not reach it have stopped."""
+        deadline = time.monotonic() + MAX_RECOVERY_S
         waiting = [each for each in self.clients if not each.has_stopped]
         while waiting and time.monotonic() < deadline:
             gevent.sleep(POLL_S)
-            ended |= {each.name: time.monotonic() for each in waiting if condition(each)}
-            waiting = [each for each in waiting if each.name not in ended]
+            waiting = [each for each in waiting if not condition(each)]
         for each in waiting:
             each.has_stopped = True
-        return ended
+            each.log.append(f"stopped after {after}\n")
 
     # The result.
 
@@ -375,18 +299,8 @@ class Scenario:
             history = History(client.name, [self._topic], [_as_connection(client)], start="earliest")
             wrong = violations([history], witness.stored, acknowledged=self._writer.acknowledged, reached=ends)
             disconnects = 0 if client.has_token else client.disconnects  # its stream ends when its token expires
-            found[client.name] = Result(self._outcomes(client), wrong, disconnects, _log(client))
+            found[client.name] = Result(wrong, disconnects, _log(client))
         return found
-
-    def _outcomes(self, client: Client) -> dict[str, Outcome]:
-        numbers = [_number(each.data) for each in client.events if each.event == "message"]
-        outcomes = {}
-        for fault, recovery_s in client.recovery_s.items():
-            sent = {number for number, each in enumerate(self._faults) if each == fault}
-            received = [each for each in numbers if each in sent]
-            lost, repeated = len(sent) - len(set(received)), len(received) - len(set(received))
-            outcomes[fault] = Outcome(lost, repeated, client.altered.get(fault, 0), recovery_s)
-        return outcomes
 
 
 def _as_connection(client: Client) -> Connection:

@@ -29,7 +29,7 @@ func isComplete(id []byte) bool {
 
 // If a connection breaks in the middle of an event, the library delivers the incomplete event and stores its ID. The event
 // then has the previous ID or an incomplete one.
-func readWithR3labs(url string, ignoreIncomplete bool) {
+func readWithR3labs(url string) {
 	client := r3labs.NewClient(url, r3labs.ClientMaxBufferSize(maxEventBytes))
 	// The default gives up 15 minutes after the first connection, and waits longer after each break.
 	client.ReconnectStrategy = backoff.NewConstantBackOff(time.Second)
@@ -39,7 +39,7 @@ func readWithR3labs(url string, ignoreIncomplete bool) {
 			if len(event.Data) == 0 {
 				return
 			}
-			if ignoreIncomplete && (string(event.ID) == lastID || !isComplete(event.ID)) {
+			if string(event.ID) == lastID || !isComplete(event.ID) {
 				client.LastEventID.Store([]byte(lastID))
 				return
 			}
@@ -73,9 +73,8 @@ func readWithGoSSE(url string) {
 
 func main() {
 	programs := map[string]func(string){
-		"r3labs-sse":       func(url string) { readWithR3labs(url, true) },
-		"r3labs-sse-plain": func(url string) { readWithR3labs(url, false) },
-		"go-sse":           readWithGoSSE,
+		"r3labs-sse": readWithR3labs,
+		"go-sse":     readWithGoSSE,
 	}
 	programs[os.Args[1]](os.Args[2])
 }

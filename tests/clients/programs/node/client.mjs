@@ -10,7 +10,10 @@ function print(event, id, data) {
   process.stdout.write(JSON.stringify({ event, id, data }) + "\n");
 }
 
-/** Use an EventSource class, and replace an instance that has stopped permanently. */
+/**
+ * Use an EventSource class, and replace an instance that has stopped permanently. `ignoreIncomplete`: the library keeps the
+ * lines of an incomplete event, and dispatches them at the start of the next connection.
+ */
 function follow(EventSource, { ignoreIncomplete = false } = {}, lastEventId = "") {
   const address = new URL(url);
   if (lastEventId) address.searchParams.set("lastEventId", lastEventId);
@@ -35,16 +38,16 @@ function follow(EventSource, { ignoreIncomplete = false } = {}, lastEventId = ""
   }
 }
 
-/** `ownId`: resume after the last event that arrived; the library would resume after the last ID, even without its event. */
-function fetchEventSource({ ownId }) {
+/** Resume after the last event that arrived; the library would resume after the last ID, even without its event. */
+function fetchEventSource() {
   globalThis.window = globalThis; // The library is written for browsers.
   globalThis.document = { hidden: false, addEventListener() {}, removeEventListener() {} };
   let lastEventId = "";
   require("@microsoft/fetch-event-source").fetchEventSource(url, {
     fetch(input, init) {
       const headers = new Headers(init.headers);
-      if (ownId && lastEventId) headers.set("Last-Event-ID", lastEventId);
-      else if (ownId) headers.delete("Last-Event-ID");
+      if (lastEventId) headers.set("Last-Event-ID", lastEventId);
+      else headers.delete("Last-Event-ID");
       return fetch(input, { ...init, headers });
     },
     onmessage({ event, id, data }) {
@@ -79,10 +82,8 @@ async function read() {
 const programs = {
   "kafkasse": read,
   "eventsource-2": () => follow(require("eventsource-2"), { ignoreIncomplete: true }),
-  "eventsource-2-plain": () => follow(require("eventsource-2")),
   "eventsource": async () => follow((await import("eventsource")).EventSource),
   "launchdarkly-eventsource": () => follow(require("launchdarkly-eventsource").EventSource),
-  "fetch-event-source": () => fetchEventSource({ ownId: true }),
-  "fetch-event-source-plain": () => fetchEventSource({ ownId: false }),
+  "fetch-event-source": fetchEventSource,
 };
 await programs[library]();
