@@ -108,17 +108,14 @@ def host(log: CountingLog) -> FlaskClient:
         session["visits"] = session.get("visits", 0) + 1
         return f"visit {session['visits']}"
 
-    app.register_blueprint(
-        blueprint(Config(heartbeat_s=0.05, allowed_topics=["*"], public=True), log), url_prefix="/streams"
-    )
-    app.register_blueprint(
-        blueprint(Config(allowed_topics=["other"], public=True), log, name="other"), url_prefix="/other"
-    )
+    for name, topics in {"streams": ["*"], "other": ["other"]}.items():
+        config = Config(heartbeat_s=0.05, allowed_topics=topics, public=True)
+        app.register_blueprint(blueprint(config, log, name=name), url_prefix=f"/{name}")
     return app.test_client()
 
 
 def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
-    """The host's routes, session, error handlers and hooks work as before."""
+    """The host's routes, session, error handlers and hooks work as before. Its error handlers do not see our errors."""
     assert "visit 1" == host.get("/").text
     assert [0, 1, 2] == [json.loads(e.data)["n"] for e in events(host, "/streams/t?timestamp=0", b'"n":2')]
     assert "visit 2" == host.get("/").text
@@ -126,19 +123,10 @@ def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
     assert "the host's own 404" == host.get("/nowhere").text
     assert "the host's own 404" == host.get("/streams/").text
     assert 403 == host.get("/streams/t", headers={"X-Stranger": "1"}).status_code
-
-
-def test_the_hosts_error_handlers_do_not_see_our_errors(host: FlaskClient) -> None:
-    """The host's after_request hooks still run for every response."""
     rejected = host.get("/streams/missing")
-
     assert ("application/problem+json", "yes") == (rejected.mimetype, rejected.headers["X-Host"])
     assert "Set-Cookie" not in rejected.headers
-
-
-def test_an_app_can_register_two_blueprints(host: FlaskClient) -> None:
-    """Each blueprint has its own settings."""
-    assert (200, 404) == tuple(host.head(f"/{mount}/t").status_code for mount in ("streams", "other"))
+    assert [200, 404] == [host.head(f"/{mount}/t").status_code for mount in ("streams", "other")]
 
 
 # Requests that open no cursor.
@@ -177,25 +165,11 @@ def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, las
     assert b"" == head.data
 
 
-def test_options_lists_the_methods(log: CountingLog) -> None:
-    """The response has no body."""
-    response = client_of(log).options("/streams/t")
-
-    assert (204, "GET, HEAD, OPTIONS") == (response.status_code, response.headers["Allow"])
-
-
 def test_rejects_an_invalid_request_without_opening_a_cursor(log: CountingLog) -> None:
-    """The event ID is invalid, has an offset beyond the end, or names a partition or a topic that does not exist.
-
-    Only the worker's tail may have a cursor.
-    """
+    """Only the worker's tail may have a cursor."""
     client = client_of(log)
-    for last_id in (
-        "[",
-        '[{"topic":"t","partition":0,"offset":9}]',
-        '[{"topic":"t","partition":7,"offset":0}]',
-        '["u"]',
-    ):
+    places = ('{"topic":"t","partition":0,"offset":9}', '{"topic":"t","partition":7,"offset":0}', '"u"')
+    for last_id in ("[", *[f"[{place}]" for place in places]):
         assert client.get("/streams/t", headers={"Last-Event-ID": last_id}).status_code in (400, 404)
 
     assert log.cursors <= 1
@@ -248,54 +222,43 @@ def test_a_client_can_resume_after_the_topics_of_its_route_were_edited(log: Coun
     assert {"t", "new"} == {entry["topic"] for entry in json.loads(event.id)}
 
 
-def test_rejects_a_configuration_that_serves_nothing(log: CountingLog) -> None:
-    """blueprint() raises an error if there are neither allowed topics nor routes."""
-    with pytest.raises(ConfigurationError, match="allowed_topics"):
-        client_of(log, allowed_topics=[])
-
-
 class UnavailableLog(MemoryLog):
     def describe(self, topics: Any) -> dict[str, Topic]:
         raise KafkaUnavailable("Kafka cannot be reached.") from OSError("kafka-1.internal:9092")
 
 
 def test_answers_503_while_kafka_is_unavailable() -> None:
-    """The response has Retry-After, and does not contain the broker's address."""
-    rejected = client_of(UnavailableLog()).get("/streams/t")
+    """The response has Retry-After, which pages of allowed origins can read, and does not contain the broker's address."""
+    rejected = client_of(UnavailableLog(), cors_origins=[A]).get("/streams/t", headers={"Origin": A})
 
     assert 503 == rejected.status_code
     assert int(rejected.headers["Retry-After"]) > 0
+    assert "X-Request-ID" in rejected.headers
+    assert {"Retry-After", "X-Request-ID"} <= set(rejected.headers["Access-Control-Expose-Headers"].split(", "))
     assert schemas.first_error("problem", rejected.get_json()) is None
     assert "internal" not in rejected.text
 
 
-def test_logs_an_unexpected_error_and_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
-    """The response is a 500 with the usual JSON body; the log has the traceback."""
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("secret"), "A request failed unexpectedly: request_id=req-1"),
+        (ConfigurationError("Patch first."), "because of the server's configuration: Patch first."),
+    ],
+)
+def test_logs_an_unexpected_error_and_does_not_show_it(
+    log: CountingLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, line: str
+) -> None:
+    """The response is a 500 with the usual JSON body and the ID of the request; the log has the cause."""
+    monkeypatch.setattr(CountingLog, "describe", mock.Mock(side_effect=error))
 
-    class Broken(MemoryLog):
-        def describe(self, topics: Any) -> dict[str, Topic]:
-            raise RuntimeError("secret")
+    rejected = client_of(log).get("/streams/t", headers={"X-Request-ID": "req-1"})
 
-    rejected = client_of(Broken()).get("/streams/t")
-
-    assert 500 == rejected.status_code
+    assert (500, "req-1") == (rejected.status_code, rejected.get_json()["request_id"])
     assert schemas.first_error("problem", rejected.get_json()) is None
     assert "secret" not in rejected.text
-    assert "secret" in caplog.text
-
-
-def test_logs_a_configuration_that_fails_at_the_first_request(caplog: pytest.LogCaptureFixture) -> None:
-    """For example an app that is not patched by gevent: the operator reads the log, not the response."""
-
-    class Unpatched(MemoryLog):
-        def describe(self, topics: Any) -> dict[str, Topic]:
-            raise ConfigurationError("gevent must patch first.")
-
-    assert 500 == client_of(Unpatched()).get("/streams/t").status_code
-    assert "because of the server's configuration: gevent must patch first." in caplog.text
-
-
-# CORS.
+    assert str(error) in caplog.text
+    assert line in caplog.text
 
 
 A, B = "https://a.example", "https://b.example"
@@ -328,10 +291,11 @@ def test_only_allowed_origins_may_read(
 
 
 def test_a_preflight_request_allows_the_headers_of_a_stream(log: CountingLog) -> None:
-    """A page may send an event ID and a token."""
+    """A page may send an event ID and a token. The response lists the methods, and has no body."""
     response = client_of(log, cors_origins=[A]).options("/streams/t", headers={"Origin": A})
 
     assert {"Last-Event-ID", "Authorization"} <= set(response.headers["Access-Control-Allow-Headers"].split(", "))
+    assert (204, "GET, HEAD, OPTIONS", b"") == (response.status_code, response.headers["Allow"], response.data)
 
 
 def test_a_post_is_answered_with_the_get_request_to_send_instead(log: CountingLog) -> None:
@@ -360,28 +324,6 @@ def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
     for method in ("HEAD", "OPTIONS"):
         answers = [client.open("/streams/t", method=method, headers={"Origin": origin}) for origin in (A, B)]
         assert ["true", None] == [each.headers.get("Access-Control-Allow-Credentials") for each in answers]
-
-
-@pytest.mark.parametrize("name", ["Retry-After", "X-Request-ID"])
-def test_a_page_can_read_our_headers(log: CountingLog, name: str) -> None:
-    """Browsers hide a header from pages of other origins unless the server exposes it."""
-    rejected = client_of(UnavailableLog(), cors_origins=[A]).get("/streams/t", headers={"Origin": A})
-
-    assert name in rejected.headers
-    assert name in rejected.headers["Access-Control-Expose-Headers"].split(", ")
-
-
-def test_the_log_line_of_an_unexpected_error_has_the_request_id(
-    log: CountingLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The response has the same ID, and does not contain the text of the exception."""
-    monkeypatch.setattr(CountingLog, "describe", lambda *_: 1 / 0)
-
-    failed = client_of(log).get("/streams/t", headers={"X-Request-ID": "req-1"})
-
-    assert (500, "req-1") == (failed.status_code, failed.get_json()["request_id"])
-    assert "A request failed unexpectedly: request_id=req-1" in caplog.messages
-    assert b"zero" not in failed.data
 
 
 @pytest.mark.parametrize(
@@ -415,32 +357,27 @@ def test_a_deserializer_replaces_the_message(log: CountingLog) -> None:
 
 
 def test_skipped_records_are_logged_and_counted(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """The log line names the record and the reason, in the logger of the hooks."""
-    log.append("t", b"{")
-    log.append("t", b'{"last":1}')
-    client = client_of(log, logger=logging.getLogger("mine"))
+    """The log line names the record and the reason, in the logger of the hooks.
 
-    events(client, "/streams/t?timestamp=0", b"last")
-
-    assert ["mine"] == [record.name for record in caplog.records if "t/0 offset 3" in record.getMessage()]
-    streams = client.application.extensions["kafkasse"]["kafkasse"]
-    assert 1 == streams.observer.metrics.value("records_skipped", topic="t", reason="not_json")
-
-
-def test_the_reason_of_a_skipped_record_is_one_line(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """The text of a deserializer's exception may come from a producer, who must not be able to imitate a log line."""
+    The text of a deserializer's exception may come from a producer, who must not be able to imitate a log line.
+    """
 
     def deserialize(record: TopicRecord) -> object:
-        if record.offset == 2:
-            return {"last": 1}
+        if record.offset != 1:
+            return {"last": record.offset}
         raise ValueError("\r\n[INFO] all is well\x1b[2J" + "x" * 5_000)
 
-    events(client_of(log, deserializer=deserialize), "/streams/t?timestamp=0", b"last")
+    client = client_of(log, logger=logging.getLogger("mine"), deserializer=deserialize)
 
-    for record in caplog.records:
-        assert record.getMessage().isprintable()
-        assert len(record.getMessage()) < 1_000
-    assert "\\r\\n[INFO]" in caplog.text
+    events(client, "/streams/t?timestamp=0", b'"last":2')
+
+    [line] = [record for record in caplog.records if "t/0 offset 1" in record.getMessage()]
+    assert "mine" == line.name
+    assert "\\r\\n[INFO]" in line.getMessage()
+    assert line.getMessage().isprintable()
+    assert len(line.getMessage()) < 1_000
+    streams = client.application.extensions["kafkasse"]["kafkasse"]
+    assert 1 == streams.observer.metrics.value("records_skipped", topic="t", reason="deserializer")
 
 
 def test_a_filterer_selects_records(log: CountingLog) -> None:
@@ -473,7 +410,6 @@ def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.
 def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
     log: CountingLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The failure ends all streams of the feed."""
     client = client_of(log, filterer=lambda message: message["n"] >= 0)
     responses = [client.get("/streams/t", buffered=False) for _ in range(3)]
     reading = [gevent.spawn(take, response, b"event: error") for response in responses]
@@ -486,17 +422,20 @@ def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
 
 
 def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
-    """The hook receives the error. If the hook returns None, kafkasse's own response is sent."""
+    """The hook receives the error, and can abort. If the hook returns None, kafkasse's own response is sent."""
     seen: list[Exception] = []
 
     def hook(error: Exception) -> object:
         seen.append(error)
+        if "aborted" in str(error):
+            abort(410)
         return ("Nothing here.", 418) if isinstance(error, TopicNotAvailable) else None
 
     client = client_of(log, on_connect_error=hook)
 
-    assert (418, "Nothing here.") == (client.get("/streams/missing").status_code, client.get("/streams/missing").text)
-    assert 400 == client.get("/streams/t?timestamp=x").status_code
+    replaced, aborted, own = (client.get(f"/streams/{path}") for path in ("missing", "aborted", "t?timestamp=x"))
+    assert (418, "Nothing here.") == (replaced.status_code, replaced.text)
+    assert [410, 400] == [aborted.status_code, own.status_code]
     assert 3 == len(seen)
 
 
@@ -508,13 +447,6 @@ def test_sends_the_usual_response_if_on_connect_error_fails(log: CountingLog, ca
         assert (404, "application/problem+json") == (rejected.status_code, rejected.mimetype)
         assert "on_connect_error failed" in caplog.text
         caplog.clear()
-
-
-def test_on_connect_error_can_abort(log: CountingLog) -> None:
-    """flask.abort() in the hook is a response of the host app."""
-    rejected = client_of(log, on_connect_error=lambda error: abort(410)).get("/streams/missing")
-
-    assert 410 == rejected.status_code
 
 
 def test_pages_of_allowed_origins_can_read_the_response_of_a_hook(log: CountingLog) -> None:
@@ -563,39 +495,18 @@ def test_calls_event_error_for_server_errors_only() -> None:
     assert ["KafkaUnavailable"] == [type(error).__name__ for error in calls]
 
 
-# Formats of routes.
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("kafkasse", '{"n":2,"_kafka":{"topic":"t","partition":0,"offset":2,'),
+        ("value", '{"n":2}'),
+        ("envelope", '{"topic":"t","partition":0,"offset":2,'),
+        ("cloudevents", '{"specversion":"1.0","id":"t/0/2",'),
+    ],
+)
+def test_a_route_has_its_own_format_and_start(log: CountingLog, format: str, expected: str) -> None:
+    route = {"path": "/r", "topics": ["t"], "format": format, "start": "earliest"}
 
-FORMATS = ("kafkasse", "value", "envelope", "cloudevents")
+    last = events(client_of(log, routes={"r": route}), "/streams/r", b'"n":2')[-1]
 
-
-@pytest.fixture
-def formats(log: CountingLog) -> FlaskClient:
-    own = {"topics": ["t"], "start": "earliest"}
-    return client_of(log, routes={name: {"path": f"/r/{name}", "format": name, **own} for name in FORMATS})
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_route_has_its_own_format_and_start(formats: FlaskClient, format: str) -> None:
-    """The route's format decides what the data of an event contains."""
-    expected: dict[str, Any] = {
-        "kafkasse": {"n": 2, "_kafka": {"topic": "t", "partition": 0, "offset": 2, "key": "k2"}},
-        "value": {"n": 2},
-        "envelope": {"topic": "t", "partition": 0, "offset": 2, "key": "k2", "headers": [], "value": {"n": 2}},
-        "cloudevents": {"specversion": "1.0", "id": "t/0/2", "subject": "k2", "data": {"n": 2}},
-    }
-
-    last = json.loads(events(formats, f"/streams/r/{format}", b'"n":2')[-1].data)
-    for each in (last, last.get("_kafka", {})):
-        each.pop("timestamp", None)
-
-    assert expected[format].items() <= last.items()
-
-
-@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-def test_sends_json_lines_if_the_client_accepts_them(formats: FlaskClient, accept: str) -> None:
-    """The lines contain the same records as the events."""
-    with formats.get("/streams/r/value", headers={"Accept": accept}, buffered=False) as response:
-        lines = take(response, b'"n":2').splitlines()
-
-    assert accept == response.mimetype
-    assert [{"n": 0}, {"n": 1}, {"n": 2}] == [json.loads(line) for line in lines if line]
+    assert last.data.startswith(expected)
