@@ -11,9 +11,11 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
+import yaml
 
 from tests.support.process_group import end_group
 from tests.support.server import ROOT, Server
@@ -60,6 +62,12 @@ def web_venv(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
     # --no-compile: the servers compile only the modules that they import.
     run(*pip(home), "install", "--quiet", "--no-compile", "-r", ROOT / "requirements.txt")
     return home
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Return the alerts in deploy/prometheus."""
+    (group,) = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"]
+    return list(group["rules"])
 
 
 def pip(home: Path) -> tuple[object, ...]:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 
+from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 
 NO_BROKER = "127.0.0.1:1"
+LEGACY_APP = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Worker legacy_app:app"
 
 
 @pytest.fixture(scope="session")
@@ -71,19 +74,6 @@ def test_a_client_resumes_at_another_instance(
     assert stream.body.rpartition(b"retry: ")[2].strip().isdigit()
     assert 0 == first.wait()
     assert ["3"] == [event.data for event in events]
-
-
-def test_is_healthy_while_kafka_is_down(run_procfile: Callable[..., Any]) -> None:
-    server = run_procfile(
-        KAFKASSE_BOOTSTRAP_SERVERS=NO_BROKER, KAFKASSE_ALLOWED_TOPICS="*", KAFKASSE_KAFKA_TIMEOUT_S="1"
-    )
-
-    health, rejected = fetch(server.port, "/-/health"), fetch(server.port, "/anything")
-
-    assert 200 == health.status
-    assert 503 == rejected.status
-    assert rejected.headers["retry-after"].isdigit()
-    assert NO_BROKER.encode() not in rejected.body
 
 
 class Image(NamedTuple):
@@ -146,3 +136,27 @@ def _copy(tree: Path, source: str, target: Path) -> None:
     assert is_included, f"{source} is not in the build context"
     copy = shutil.copytree if (tree / source).is_dir() else shutil.copy
     copy(tree / source, target)
+
+
+def test_the_login_of_an_existing_app_protects_the_streams(
+    tree: Path, web_venv: Path, start: Callable[..., Any], broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
+) -> None:
+    """The app is examples/legacy_app.py, started by the command that it shows, without kafkasse's gunicorn.conf.py.
+
+    Without a login, it redirects a request for a stream to the login page, as any other request.
+    """
+    topic = cluster.create(f"orders.{fresh_name}")
+    cluster.send(topic, b"1", b"2")
+    variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+    server = start(LEGACY_APP, tree / "examples", web_venv, **variables)
+    site = f"http://127.0.0.1:{server.port}"
+
+    answers = [requests.get(f"{site}{path}", allow_redirects=False, timeout=30) for path in ("/", f"/streams/{topic}")]
+    with requests.Session() as visitor:
+        visitor.post(f"{site}/login", data={"user": "ada"})
+        cookie = f"session={visitor.cookies['session']}"
+    with Client(server.port, f"/streams/{topic}?timestamp=0", Cookie=cookie) as stream:
+        events = stream.events(2)
+
+    assert [(302, "/login"), (302, "/login")] == [(each.status_code, each.headers["Location"]) for each in answers]
+    assert ["1", "2"] == [event.data for event in events]

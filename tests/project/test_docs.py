@@ -35,7 +35,7 @@ from kafkasse.filter.expression import compile_expression
 from kafkasse.memory_log import MemoryLog
 from kafkasse.position import parse
 from kafkasse.web.registry import EndReason
-from tests.project.alerts import alerts
+from tests.project.conftest import alerts
 from tests.support.client import Client
 from tests.support.docs import PAGES, Block, blocks, code, example, read
 from tests.support.kafka import Cluster
@@ -82,7 +82,7 @@ PIPELINES = "pipelines/test_definitions.py::test_the_samples_in_the_docs_are_val
 VARIABLES = "project/test_docs.py::test_the_variables_are_settings"
 GUNICORN = "project/test_docs.py::test_the_app_in_the_readme_streams_from_kafka"
 DEPLOY = "project/test_deployment.py::test_the_procfile_needs_three_variables"
-PROXIES = "proxies/test_files.py::test_the_docs_show_the_tested_files"
+PROXIES = "project/test_docs.py::test_the_docs_show_the_tested_files_of_proxies"
 TROUBLES = "commands/test_troubleshooting.py::test_the_commands_show_the_topic_the_streams_and_the_records"
 
 # Reasons why a block is only parsed.
@@ -525,6 +525,14 @@ def test_the_docs_name_only_make_commands_that_exist() -> None:
     assert set() == {name for page in PAGES for name in MAKE_COMMAND.findall(read(page))} - commands
 
 
+def test_the_docs_show_the_tested_files_of_proxies() -> None:
+    """Each file of deploy/proxies follows a link to it, as a whole."""
+    found = r"^\[deploy/proxies/(\S+)\].*?\n```\w*\n(.*?)^```"
+    shown = re.findall(found, read("docs/proxies.md"), re.MULTILINE | re.DOTALL)
+
+    assert {file.name: file.read_text() for file in (ROOT / "deploy/proxies").iterdir()} == dict(shown)
+
+
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path: Path) -> None:
@@ -587,7 +595,7 @@ def test_the_names_in_a_guide_exist(page: str) -> None:
         for word in re.findall(r"(?<![\w.-])[A-Za-z]+(?:_[a-z0-9]+)+|\w+Error\b|Kafkasse\w+", span)
     }
     known = {*re.findall(r"\w+", json.dumps(schemas.read("config"))), *Hooks.__dataclass_fields__, *OTHER_NAMES}
-    known |= {rule["alert"] for rule in alerts(ROOT)} | {*re.findall(r"^\| `(\w+)`", read("docs/metrics.md"), re.M)}
+    known |= {rule["alert"] for rule in alerts()} | {*re.findall(r"^\| `(\w+)`", read("docs/metrics.md"), re.M)}
     known |= {each.value for each in EndReason} | {each.name for each in errors.documented()}
     known |= KafkaAdminClient.DEFAULT_CONFIG.keys()
 

@@ -30,12 +30,6 @@ def test_a_fast_test_cannot_use_the_network() -> None:
         pass
 
 
-@pytest.mark.processes
-def test_a_marked_test_can_start_a_process() -> None:
-    """The marker, or a fixture that depends on the fixture `processes`, turns the guard off."""
-    subprocess.run(["true"], check=True)
-
-
 def test_the_shell_does_not_configure_the_tests() -> None:
     """Variables such as KAFKASSE_ALLOWED_TOPICS in the developer's shell are removed."""
     allowed = {"KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS"}

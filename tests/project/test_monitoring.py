@@ -16,12 +16,11 @@ from prometheus_client import Counter, Histogram
 
 from kafkasse.pipelines import metrics as pipelines
 from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
-from tests.project.alerts import alerts
+from tests.project.conftest import alerts
 
 FUNCTIONS = {"sum", "max", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
 DASHBOARDS = ("kafkasse", "pipelines")
 FROM_PROMETHEUS = {"job", "instance", "le"}
-BRACKETS = {")": "(", "}": "{", "]": "["}
 
 
 def dashboard(root: Path, name: str = "kafkasse") -> dict[str, Any]:
@@ -29,7 +28,7 @@ def dashboard(root: Path, name: str = "kafkasse") -> dict[str, Any]:
 
 
 def expressions(root: Path) -> Iterator[str]:
-    yield from (rule["expr"] for rule in alerts(root))
+    yield from (rule["expr"] for rule in alerts())
     for name in DASHBOARDS:
         for panel in dashboard(root, name)["panels"]:
             yield from (target["expr"] for target in panel["targets"])
@@ -65,18 +64,6 @@ def test_every_expression_uses_metrics_and_labels_that_exist(root: Path) -> None
         assert set() == (words & labels) - own, expression
 
 
-def test_the_brackets_of_every_expression_match(root: Path) -> None:
-    """promtool checks the whole syntax where it is installed."""
-    for expression in expressions(root):
-        stack = []
-        for each in re.sub(r'"[^"]*"', "", expression):
-            if each in BRACKETS.values():
-                stack.append(each)
-            elif each in BRACKETS:
-                assert stack.pop() == BRACKETS[each], expression
-        assert not stack, expression
-
-
 def test_every_value_in_an_expression_exists(root: Path) -> None:
     """Buckets, error classes and states are spelled as kafkasse spells them."""
     from kafkasse import errors
@@ -97,8 +84,8 @@ def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
     """The section has the cause and the remedy. The docs describe no other alert."""
     text = (root / "docs/operations.md").read_text()
 
-    assert [rule["alert"] for rule in alerts(root)] == re.findall(r"^### (Kafkasse\w+)$", text, re.MULTILINE)
-    for rule in alerts(root):
+    assert [rule["alert"] for rule in alerts()] == re.findall(r"^### (Kafkasse\w+)$", text, re.MULTILINE)
+    for rule in alerts():
         assert f"docs/operations.md#{rule['alert'].lower()}" == rule["annotations"]["runbook"]
         assert rule["labels"]["severity"] in ("critical", "warning")
 

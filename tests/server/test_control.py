@@ -59,12 +59,6 @@ def test_listing_many_streams_does_not_block_the_event_loop(path: Path, streams:
     assert most_lines_in_a_piece(lambda: list(control.registry_lines(registry))) < MAX_LINES
 
 
-def test_ends_the_stream_with_an_id(path: Path, streams: list[Stream]) -> None:
-    assert (True, []) == control.end_stream([path], streams[7].info.id)
-    assert (False, []) == control.end_stream([path], "1-x")
-    assert [streams[7]] == [each for each in streams if each.ended]
-
-
 def test_a_worker_that_has_exited_is_left_out(path: Path, tmp_path: Path) -> None:
     """Its socket may still exist when the list is made."""
     listed, silent = control.list_streams([tmp_path / "gone.sock", path])

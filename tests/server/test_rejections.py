@@ -97,9 +97,10 @@ def test_says_how_to_fix_the_request(
     assert expected in str(checked(fetch(server.port, path, **fields), status, broker)[member])
 
 
-@pytest.mark.parametrize("method", ["POST", "PROPFIND"])
-def test_rejects_other_methods(server: Server, broker: EmbeddedBroker, method: str) -> None:
-    answer = fetch(server.port, "/t-known", method)
+@pytest.mark.parametrize(("method", "path"), [("POST", "/t-known"), ("PROPFIND", "/t-known"), ("POST", "/-/health")])
+def test_rejects_other_methods(server: Server, broker: EmbeddedBroker, method: str, path: str) -> None:
+    """405 with the allowed methods."""
+    answer = fetch(server.port, path, method)
 
     assert checked(answer, 405, broker)["name"].startswith("MethodNotAllowed")
     assert {"GET", "HEAD", "OPTIONS"} <= set(answer.headers["allow"].split(", "))
