@@ -17,8 +17,8 @@ from kafkasse.app import blueprint, create_app
 from kafkasse.config import Config
 from kafkasse.describe.problems import pages
 from kafkasse.memory_log import MemoryLog
+from tests.web.clients import HTML, client_of
 
-HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
 HOSTILE = "</p><script>alert(1)</script>"
 ROUTES: dict[str, Any] = {
     "prices": {"path": "/prices", "topics": ["prices"], "format": "value", "start": "snapshot", "description": HOSTILE},
@@ -35,28 +35,24 @@ def log() -> MemoryLog:
 
 
 def mounted(log: MemoryLog, prefix: str | None = "/streams", **settings: Any) -> FlaskClient:
-    app = Flask("host")
-    config = Config(**{"public": True, "routes": ROUTES, "catalog": True, **settings})
-    app.register_blueprint(blueprint(config, log), url_prefix=prefix)
-    return app.test_client()
+    return client_of(log, prefix, **{"routes": ROUTES, "catalog": True, "allowed_topics": [], **settings})
 
 
 class TestCatalog:
-    """The list of streams."""
-
     def test_describes_each_stream_to_programs(self, log: MemoryLog) -> None:
-        """A program receives the streams as JSON, with everything that it needs to open them."""
-        response = mounted(log).get("/streams/")
+        """A program receives the streams as JSON, with everything that it needs to open them.
+
+        So does a client whose header `Accept` is very long: parsing 32 KB would stall the event loop.
+        """
+        client = mounted(log)
+        response = client.get("/streams/")
 
         (stream,) = response.get_json()["streams"]
         assert "application/json" == response.mimetype
-        assert ("prices", "/prices", "http://localhost/streams/prices") == (
-            stream["name"],
-            stream["path"],
-            stream["url"],
-        )
-        assert (["prices"], "value", "snapshot") == (stream["topics"], stream["format"], stream["start"])
-        assert (["public"], HOSTILE) == (stream["access"], stream["description"])
+        assert "application/json" == client.get("/streams/", headers={"Accept": "text/html," * 3000}).mimetype
+        expected = {"name": "prices", "path": "/prices", "url": "http://localhost/streams/prices", "topics": ["prices"]}
+        expected |= {"format": "value", "start": "snapshot", "access": ["public"], "description": HOSTILE}
+        assert expected == {name: stream[name] for name in expected}
         assert {"message", "delete", "base64", "position", "gap", "error"} == set(stream["events"])
         assert "curl -N http://localhost/streams/prices" == stream["examples"]["curl"]
         assert 'new EventSource("http://localhost/streams/prices")' in stream["examples"]["eventsource"]
@@ -69,12 +65,6 @@ class TestCatalog:
         assert "Accept" in response.headers["Vary"]
         assert "<script" not in response.text
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in response.text
-
-    def test_ignores_a_very_long_accept_header(self, log: MemoryLog) -> None:
-        """Parsing a header of 32 KB would stall the event loop, so the response is JSON."""
-        headers = {"Accept": "text/html," * 3000}
-
-        assert "application/json" == mounted(log).get("/streams/", headers=headers).mimetype
 
     def test_loads_nothing_and_runs_nothing(self, log: MemoryLog) -> None:
         """The policy allows only the style in the page, and the page does not refer to anything else."""
@@ -116,14 +106,10 @@ class TestCatalog:
 
     def test_shows_a_stream_that_a_visitor_may_open_for_some_parameter(self, log: MemoryLog) -> None:
         """A claim that must equal a path parameter does not hide the route. Other claims do."""
-        routes = {
-            name: {
-                "path": f"/{name}/{{customer}}",
-                "topics": ["prices"],
-                "access": [{"guard": "login", "claims": claims}],
-            }
-            for name, claims in {"own": {"id": ["{customer}"]}, "staff": {"role": ["admin"]}}.items()
-        }
+        routes = {}
+        for name, claims in {"own": {"id": ["{customer}"]}, "staff": {"role": ["admin"]}}.items():
+            access = [{"guard": "login", "claims": claims}]
+            routes[name] = {"path": f"/{name}/{{customer}}", "topics": ["prices"], "access": access}
         client = mounted(log, routes=routes, guards={"login": lambda _: Visitor(claims={"id": "7"})})
 
         assert ["own"] == [each["name"] for each in client.get("/streams/").json["streams"]]
@@ -147,23 +133,18 @@ class TestCatalog:
 
     @pytest.mark.parametrize("path", DOCUMENTS)
     def test_accepts_only_requests_that_read(self, log: MemoryLog, path: str) -> None:
-        """HEAD and OPTIONS work. Other methods get our JSON error, also in a host app."""
+        """HEAD and OPTIONS work. Other methods get our JSON error, also in a host app.
+
+        The documents depend on the visitor, so no cache may store them.
+        """
         client = mounted(log)
 
-        assert 200 == client.head(f"/streams{path}").status_code
+        head = client.head(f"/streams{path}")
+        assert 200 == head.status_code
+        assert ("nosniff", "no-store") == (head.headers["X-Content-Type-Options"], head.headers["Cache-Control"])
         assert 204 == client.options(f"/streams{path}").status_code
         refused = client.post(f"/streams{path}", json={})
         assert (405, "MethodNotAllowedError") == (refused.status_code, refused.get_json()["name"])
-
-    @pytest.mark.parametrize("path", DOCUMENTS)
-    def test_may_not_be_sniffed_or_cached(self, log: MemoryLog, path: str) -> None:
-        """The documents depend on the visitor, so no cache may store them."""
-        response = mounted(log).get(f"/streams{path}")
-
-        assert ("nosniff", "no-store") == (
-            response.headers["X-Content-Type-Options"],
-            response.headers["Cache-Control"],
-        )
 
     def test_creates_a_document_once(self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
         """Requests with the same view of the streams share one document, whatever Host header they send."""
@@ -187,48 +168,33 @@ class TestCatalog:
 
 
 class TestWhereItIsServed:
-    """The setting `catalog`."""
-
     @pytest.mark.parametrize("path", DOCUMENTS)
     def test_a_mounted_blueprint_serves_it_only_on_request(self, log: MemoryLog, path: str) -> None:
-        """By default, a blueprint leaves its root to the host app and publishes no list of its streams."""
-        assert 404 == mounted(log, catalog=None).get(f"/streams{path}").status_code
-        assert 404 == mounted(log, catalog=False).get(f"/streams{path}").status_code
-        assert 200 == mounted(log).get(f"/streams{path}").status_code
+        """By default, a blueprint leaves its root to the host app. The app of wsgi.py has no other use for its root."""
+        for catalog, in_blueprint, in_app in [(None, 404, 200), (False, 404, 404), (True, 200, 200)]:
+            app = create_app(Config(public=True, routes=ROUTES, catalog=catalog), log)
+            assert in_blueprint == mounted(log, catalog=catalog).get(f"/streams{path}").status_code
+            assert in_app == app.test_client().get(path).status_code
 
-    @pytest.mark.parametrize("path", DOCUMENTS)
-    def test_a_server_of_its_own_serves_it_unless_switched_off(self, log: MemoryLog, path: str) -> None:
-        """The app of wsgi.py has no other use for its root."""
-        on, off = (create_app(Config(public=True, routes=ROUTES, catalog=each), log) for each in (None, False))
+    @pytest.mark.parametrize(
+        ("prefix", "path"), [(None, ""), ("/streams", "/streams"), ("/<tenant>/streams", "/acme/streams")]
+    )
+    def test_all_urls_contain_the_prefix(self, log: MemoryLog, prefix: str | None, path: str) -> None:
+        """Every link refers to a document, under any prefix and in an app that is itself mounted.
 
-        assert 200 == on.test_client().get(path).status_code
-        assert 404 == off.test_client().get(path).status_code
-
-    def test_the_root_needs_no_slash_at_the_end(self, log: MemoryLog) -> None:
-        """Both URLs of the root respond without a redirect, which would repeat the Host header."""
-        assert [200, 200] == [mounted(log).get(path).status_code for path in ("/streams", "/streams/")]
-
-    @pytest.mark.parametrize("prefix", [None, "/streams", "/deep/er/streams"])
-    def test_all_urls_contain_the_prefix(self, log: MemoryLog, prefix: str | None) -> None:
-        """Every link refers to a document, under any prefix and in an app that is itself mounted."""
+        Both URLs of the root respond without a redirect, which would repeat the Host header.
+        """
         client = mounted(log, prefix)
         environ = {"SCRIPT_NAME": "/mounted"}
 
-        response = client.get(f"{prefix or ''}/-/catalog", environ_overrides=environ)
+        response = client.get(f"{path}/-/catalog", environ_overrides=environ)
 
+        assert {200} == {client.get(root).status_code for root in (path, f"{path}/")}
         links = re.findall(r"<([^>]+)>", response.headers["Link"])
         assert links
         for link in [*links, *response.get_json()["documents"].values()]:
-            assert link.startswith(f"/mounted{prefix or ''}/-/")
+            assert link.startswith(f"/mounted{path}/-/")
             assert 200 == client.get(link.removeprefix("/mounted"), environ_overrides=environ).status_code
-
-    def test_a_prefix_may_have_parameters(self, log: MemoryLog) -> None:
-        """The links of a blueprint at /<tenant>/streams refer to the same tenant."""
-        client = mounted(log, "/<tenant>/streams")
-
-        response = client.get("/acme/streams/-/catalog")
-
-        assert "/acme/streams/-/openapi.json" == response.get_json()["documents"]["openapi"]
 
     def test_two_registrations_of_a_blueprint_have_their_own_urls(self, log: MemoryLog) -> None:
         """A blueprint that is registered twice, and one inside another, link to themselves."""
@@ -240,27 +206,21 @@ class TestWhereItIsServed:
         app.register_blueprint(streams, url_prefix="/again", name="again")
         client = app.test_client()
 
-        found = [
-            client.get(f"{path}/-/catalog").get_json()["documents"]["openapi"] for path in ("/parent/streams", "/again")
-        ]
-
-        assert ["/parent/streams/-/openapi.json", "/again/-/openapi.json"] == found
+        for path in ("/parent/streams", "/again"):
+            assert f"{path}/-/openapi.json" == client.get(f"{path}/-/catalog").get_json()["documents"]["openapi"]
 
 
 class TestLinks:
     """The header `Link` of streams and errors."""
 
     def test_a_stream_links_to_its_description(self, log: MemoryLog) -> None:
-        """A client finds the documents from any stream."""
+        """A client finds the documents from any stream, if they are served."""
+        assert "Link" not in mounted(log, catalog=False).head("/streams/prices").headers
         links = mounted(log).head("/streams/prices").headers["Link"]
 
         assert '</streams/-/openapi.json>; rel="service-desc"' in links
         assert '</streams/-/catalog>; rel="service-doc"' in links
         assert '</streams/-/catalog#prices>; rel="describedby"' in links
-
-    def test_a_stream_without_a_catalog_has_no_links(self, log: MemoryLog) -> None:
-        """The header does not name documents that are not served."""
-        assert "Link" not in mounted(log, catalog=False).head("/streams/prices").headers
 
     def test_pages_of_allowed_origins_can_read_the_links(self, log: MemoryLog) -> None:
         """Browsers hide the header from pages of other origins unless the server exposes it."""
@@ -277,7 +237,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("catalog", [True, False])
     @pytest.mark.parametrize("prefix", [None, "/streams"])
-    @pytest.mark.parametrize("path", ["/missing", "/prices?since=x"])
+    @pytest.mark.parametrize("path", ["/missing", "/prices?since=x", "/-/problems/nothing"])
     def test_the_type_leads_to_a_page(self, log: MemoryLog, prefix: str | None, path: str, catalog: bool) -> None:
         """The page has the cause and the fix. It is there even if the catalog is off."""
         client = mounted(log, prefix, catalog=catalog, allowed_topics=["*"])
@@ -309,14 +269,7 @@ class TestErrors:
         assert 'href="https://docs.example/kafkasse/problems/topic-gone/"' in linked.text
         assert "href" not in alone.text
 
-    def test_an_unknown_page_is_an_error(self, log: MemoryLog) -> None:
-        """A wrong name gets our JSON error, which also has a page."""
-        refused = mounted(log).get("/streams/-/problems/nothing")
-
-        assert (404, "/streams/-/problems/not-found") == (refused.status_code, refused.get_json()["type"])
-
     def test_an_error_event_has_the_same_type(self, log: MemoryLog) -> None:
-        """The type in an `error` event is the path of a page, too."""
         client = mounted(log, metadata_refresh_s=0.05, heartbeat_s=0.05)
         body = b""
         with client.get("/streams/prices?timestamp=0", buffered=False) as stream:

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
 from kafkasse import Visitor
-from kafkasse.app import blueprint, create_app
+from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.registry import OPERATIONS_KEY
+from tests.support.server import ROOT
+from tests.web.clients import HTML, client_of
 from tests.web.files import check_headers
 
-HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
-FILES = Path(__file__).parents[2] / "kafkasse/web/console"
+FILES = ROOT / "kafkasse/web/console"
 ASSETS = sorted(each.name for each in (FILES / "assets").iterdir())
 ROUTES: dict[str, Any] = {
     "orders": {"path": "/orders", "topics": ["orders"], "access": "public", "client_filters": ["key", "filter"]},
@@ -35,10 +35,7 @@ def app(**settings: Any) -> FlaskClient:
 
 
 def mounted(**settings: Any) -> FlaskClient:
-    host = Flask("host")
-    config = Config(**{"routes": ROUTES, "guards": GUARDS, **settings})
-    host.register_blueprint(blueprint(config, MemoryLog()), url_prefix="/streams")
-    return host.test_client()
+    return client_of(MemoryLog(), routes=ROUTES, guards=GUARDS, allowed_topics=[], public=False, **settings)
 
 
 class TestWhereItIsServed:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
-from kafkasse.app import blueprint
-from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 from kafkasse.sse import Parser
+from tests.web import clients
 
 
 def client_of(topics: dict[str, int], **settings: object) -> FlaskClient:
-    """Return a client of a server whose topics have these numbers of partitions."""
     log = MemoryLog()
     for topic, partitions in topics.items():
         log.create(topic, partitions)
-    app = Flask(__name__)
-    app.register_blueprint(blueprint(Config(allowed_topics=["*"], public=True, **settings), log))
-    return app.test_client()
+    return clients.client_of(log, None, **settings)
 
 
 def first_id(client: FlaskClient, path: str) -> str:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
-from kafkasse.app import blueprint
-from kafkasse.config import Config
 from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
 from kafkasse.sse import Event
-from tests.support.sse import read_events, without_positions
+from tests.support.sse import read_events, read_until, without_positions
+from tests.web.clients import client_of
 
 
 @pytest.fixture
@@ -29,29 +26,18 @@ def log() -> MemoryLog:
     return log
 
 
-def client_of(log: MemoryLog, **routes: dict[str, Any]) -> FlaskClient:
+def client_with(log: MemoryLog, **routes: dict[str, Any]) -> FlaskClient:
     """A client of a host app with these routes. A route has the topic `t` and starts at the first record by default."""
-    settings = {name: {"topics": ["t"], "start": "earliest", **route} for name, route in routes.items()}
-    app = Flask("host")
-    app.register_blueprint(
-        blueprint(Config(heartbeat_s=0.05, public=True, routes=settings), log), url_prefix="/streams"
+    return client_of(
+        log, routes={name: {"topics": ["t"], "start": "earliest", **route} for name, route in routes.items()}
     )
-    return app.test_client()
-
-
-def read_until(chunks: Iterator[Any], text: bytes) -> bytes:
-    """Return the chunks up to the one that completes `text`."""
-    body = b""
-    while text not in body:
-        body += next(chunks)
-    return body
 
 
 def read(client: FlaskClient, path: str) -> list[Event]:
     """Return the events up to the first heartbeat."""
     with client.get(path, buffered=False) as response:
         assert 200 == response.status_code
-        body = read_until(iter(response.response), b":heartbeat")
+        body = read_until(response.response, b":heartbeat")
         return without_positions(read_events(body.replace(b":heartbeat\n\n", b"")))
 
 
@@ -83,22 +69,20 @@ def with_parameters(path: str, *names: str) -> dict[str, Any]:
 )
 def test_a_path_parameter_matches_one_segment(log: MemoryLog, path: str, status: int) -> None:
     """The segment may contain any characters except a slash, and cannot be empty."""
-    assert (
-        status
-        == client_of(log, prices=with_parameters("/p/{currency}", "currency")).head(f"/streams{path}").status_code
-    )
+    client = client_with(log, prices=with_parameters("/p/{currency}", "currency"))
+
+    assert status == client.head(f"/streams{path}").status_code
 
 
 def test_a_fixed_segment_takes_precedence_over_a_parameter(log: MemoryLog) -> None:
     """The order of the routes in the file makes no difference."""
-    client = client_of(log, any=with_parameters("/p/{name}", "name"), all={"path": "/p/all", "topics": ["u"]})
+    client = client_with(log, any=with_parameters("/p/{name}", "name"), all={"path": "/p/all", "topics": ["u"]})
 
     assert (["t"], ["u"]) == (topics(read(client, "/streams/p/t")), topics(read(client, "/streams/p/all")))
 
 
 def test_the_segments_of_a_path_may_be_python_keywords(log: MemoryLog) -> None:
-    """The name of a parameter is not restricted by Python's syntax."""
-    client = client_of(log, r=with_parameters("/{class}/{from}/{self}", "class", "from", "self"))
+    client = client_with(log, r=with_parameters("/{class}/{from}/{self}", "class", "from", "self"))
 
     assert ["t"] == topics(read(client, "/streams/a/t/c"))
 
@@ -107,15 +91,17 @@ def test_the_segments_of_a_path_may_be_python_keywords(log: MemoryLog) -> None:
 
 
 def test_a_route_starts_at_a_duration_back_from_now(log: MemoryLog) -> None:
-    """A client receives the records of that duration, and no older ones."""
+    """A client receives the records of that duration, and no older ones. When it resumes, no record is sent again."""
     now_ms = time.time_ns() // 1_000_000
     log.create("v")
     for n, age_s in enumerate((3600, 1000, 800, 0)):
         log.append("v", b'{"topic":"%d"}' % n, timestamp=now_ms - age_s * 1000)
 
-    client = client_of(log, r={"path": "/r", "topics": ["v"], "start": "-15m"})
+    client = client_with(log, r={"path": "/r", "topics": ["v"], "start": "-15m"})
 
-    assert ["2", "3"] == topics(read(client, "/streams/r"))
+    events = read(client, "/streams/r")
+    assert ["2", "3"] == topics(events)
+    assert [] == read(client, f"/streams/r?last_event_id={events[-1].id}")
 
 
 def test_a_route_starts_at_a_time(log: MemoryLog) -> None:
@@ -124,18 +110,10 @@ def test_a_route_starts_at_a_time(log: MemoryLog) -> None:
     for second in range(3):
         log.append("v", b'{"topic":"%d"}' % second, timestamp=second * 1000)
 
-    client = client_of(log, r={"path": "/r", "topics": ["v"], "start": "1970-01-01T00:00:01Z"})
+    client = client_with(log, r={"path": "/r", "topics": ["v"], "start": "1970-01-01T00:00:01Z"})
 
     assert ["1", "2"] == topics(read(client, "/streams/r"))
     assert ["2"] == topics(read(client, "/streams/r?timestamp=2000"))
-
-
-def test_a_route_that_starts_at_a_time_does_not_send_a_record_again(log: MemoryLog) -> None:
-    """A client that resumes with an event ID continues there, not at the start of the route."""
-    client = client_of(log, r={"path": "/r", "start": "-15m"})
-    [event] = read(client, "/streams/r")
-
-    assert [] == read(client, f"/streams/r?last_event_id={event.id}")
 
 
 # Projections. tests/frame/test_projection.py has the details.
@@ -147,7 +125,7 @@ def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection
     """This applies to every format, and to records that a client reads from its own cursor or from the ring."""
     log.create("v")
     log.append("v", b'{"id":1,"customer":{"name":"Ann","email":"secret-1"}}')
-    client = client_of(log, r={"path": "/r", "topics": ["v"], "format": format, **projection})
+    client = client_with(log, r={"path": "/r", "topics": ["v"], "format": format, **projection})
 
     with client.get("/streams/r", buffered=False) as response:
         chunks = iter(response.response)
@@ -163,31 +141,22 @@ def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection
 
 
 def test_a_route_has_its_own_settings(log: MemoryLog) -> None:
-    """The general settings apply to all other routes."""
-    client = client_of(log, own={"path": "/own", "position_events": False, "start": "latest"}, other={"path": "/other"})
+    """The general settings apply to all other routes. The general heartbeat of the test is twenty times as frequent."""
+    different = {"position_events": False, "start": "latest", "heartbeat_s": 1}
+    client = client_with(log, own={"path": "/own", **different}, other={"path": "/other"})
 
     with client.get("/streams/own", buffered=False) as own, client.get("/streams/other", buffered=False) as other:
         own_start, other_start = (b"".join(islice(response.response, 2)) for response in (own, other))
+        started_at = time.monotonic()
+        read_until(own.response, b":heartbeat")
 
     assert (False, True) == (b"event: position" in own_start, b"event: position" in other_start)
-
-
-def test_a_route_has_its_own_heartbeat(log: MemoryLog) -> None:
-    """The general heartbeat of the test is twenty times as frequent."""
-    client = client_of(log, own={"path": "/own", "heartbeat_s": 1, "start": "latest"})
-
-    with client.get("/streams/own", buffered=False) as response:
-        chunks = iter(response.response)
-        read_until(chunks, b"event: position")
-        started_at = time.monotonic()
-        read_until(chunks, b":heartbeat")
-
     assert 0.5 < time.monotonic() - started_at
 
 
 def test_a_route_limits_its_streams(log: MemoryLog) -> None:
     """The limits of a route do not restrict other routes. A stream that ends makes room for another one."""
-    client = client_of(
+    client = client_with(
         log,
         full={"path": "/full", "max_streams": 1},
         busy={"path": "/busy", "max_streams_per_client": 1},
