@@ -107,25 +107,16 @@ def test_a_client_reads_on_while_files_are_merged(directory: TopicDirectory, log
 
 
 def test_erasure_removes_all_records_of_a_key(directory: TopicDirectory, log: Log) -> None:
-    """Clients skip the offsets without a gap, and no file contains the key."""
-    erased = erase(directory, b"b")
+    """Clients skip the offsets without a gap, and no file contains the key. Entries of removed files keep their offsets."""
+    assert (3, 3) == (erase(directory, b"b"), erase(directory, b"a"))
 
-    assert 3 == erased
-    assert [b"v%d" % number for number in range(RECORDS) if number % 4 != 1] == values(log)
-    assert (0, RECORDS, []) == (directory.read().first(0), directory.read().end(0), [*directory.read().holes()])
+    manifest = directory.read()
+    assert [b"v%d" % number for number in range(RECORDS) if number % 4 > 1] == values(log)
+    assert (0, RECORDS, []) == (manifest.first(0), manifest.end(0), [*manifest.holes()])
+    assert [(0, 2), (4, 6), (8, 10)] == [(each.start, each.end) for each in manifest if not each.path]
+    assert 3 == len(files(directory))
     assert not any(b"v5" in file.read_bytes() for file in directory.path.rglob("*.parquet"))
     assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
-
-
-def test_erasure_of_all_records_of_a_file_keeps_its_offsets(tmp_path: Path, kafka: MemoryLog) -> None:
-    """An entry without a file accounts for them."""
-    archive(tmp_path, kafka, "t", end=1)
-    directory = topic_directory(tmp_path, kafka, "t")
-
-    erase(directory, b"a")
-
-    assert [(0, 1, "")] == [(each.start, each.end, each.path) for each in directory.read()]
-    assert set() == files(directory)
 
 
 def test_erasure_also_removes_records_of_a_truncated_log(tmp_path: Path, kafka: MemoryLog) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,3 +26,9 @@ def registry(server: Registry) -> SchemaRegistry:
     """A client of the registry."""
     settings = SchemaRegistrySettings(url=server.url, timeout_s=5, max_wait_s=1)
     return SchemaRegistry(RegistryClient(settings), settings.max_wait_s, logging.getLogger("registry"))
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Returns the lines that the client has logged. Timers of earlier tests may log others."""
+    return lambda: [each.getMessage() for each in caplog.records if each.name == "registry"]

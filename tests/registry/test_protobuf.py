@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -37,43 +37,40 @@ TYPES = {
 }  # fmt: skip
 
 
+def add(to: DescriptorProto, name: str, number: int, kind: int | str, **rest: Any) -> None:
+    """Add a field. `kind` is a scalar, or the name of a message."""
+    rest = {"label": F.LABEL_OPTIONAL, **rest}
+    type_of = {"type": kind} if isinstance(kind, int) else {"type": F.TYPE_MESSAGE, "type_name": kind}
+    to.field.add(name=name, number=number, **type_of, **rest)
+
+
 def shop() -> FileDescriptorProto:
     """A file with all kinds of fields: scalars, repeated scalars, maps, an enum, a oneof, and well-known types."""
     file = proto_file("shop.proto", "shop", [f"google/protobuf/{name}.proto" for name in WELL_KNOWN])
     color = file.enum_type.add(name="Color")
     color.value.add(name="RED", number=0)
     color.value.add(name="BLUE", number=7)
-    scalars = file.message_type.add(name="Scalars")
-    repeated = file.message_type.add(name="Repeated")
+    scalars, repeated = file.message_type.add(name="Scalars"), file.message_type.add(name="Repeated")
     for number, (name, kind) in enumerate(SCALARS.items(), start=1):
-        scalars.field.add(name=f"a_{name}", number=number, type=kind, label=F.LABEL_OPTIONAL)
-        repeated.field.add(name=f"a_{name}", number=number, type=kind, label=F.LABEL_REPEATED)
+        add(scalars, f"a_{name}", number, kind)
+        add(repeated, f"a_{name}", number, kind, label=F.LABEL_REPEATED)
     special = file.message_type.add(name="Special")
     for number, (name, type_name) in enumerate(TYPES.items(), start=1):
-        kind = f".google.protobuf.{type_name}"
-        special.field.add(name=name, number=number, type=F.TYPE_MESSAGE, type_name=kind, label=F.LABEL_OPTIONAL)
+        add(special, name, number, f".google.protobuf.{type_name}")
     order = file.message_type.add(name="Order")
     order.oneof_decl.add(name="kind")
-    order.field.add(name="color", number=1, type=F.TYPE_ENUM, type_name=".shop.Color", label=F.LABEL_OPTIONAL)
-    order.field.add(name="item", number=2, type=F.TYPE_MESSAGE, type_name=".shop.Order.Item", label=F.LABEL_REPEATED)
-    order.field.add(name="count", number=3, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL, oneof_index=0)
-    order.field.add(name="other", number=4, type=F.TYPE_MESSAGE, type_name=".shop.Order", label=F.LABEL_OPTIONAL)
-    order.field.add(
-        name="null", number=5, type=F.TYPE_ENUM, type_name=".google.protobuf.NullValue", label=F.LABEL_REPEATED
-    )
-    item = order.nested_type.add(name="Item")
-    item.field.add(name="id", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
+    add(order, "color", 1, F.TYPE_ENUM, type_name=".shop.Color")
+    add(order, "item", 2, ".shop.Order.Item", label=F.LABEL_REPEATED)
+    add(order, "count", 3, F.TYPE_INT32, oneof_index=0)
+    add(order, "other", 4, ".shop.Order")
+    add(order, "null", 5, F.TYPE_ENUM, type_name=".google.protobuf.NullValue", label=F.LABEL_REPEATED)
+    add(order.nested_type.add(name="Item"), "id", 1, F.TYPE_STRING)
     for number, kind in ((10, "string"), (11, "int64"), (12, "bool")):
         entry = order.nested_type.add(name=f"By{kind.capitalize()}Entry")
         entry.options.map_entry = True
-        entry.field.add(name="key", number=1, type=SCALARS[kind], label=F.LABEL_OPTIONAL)
-        entry.field.add(
-            name="value", number=2, type=F.TYPE_MESSAGE, type_name=".shop.Order.Item", label=F.LABEL_OPTIONAL
-        )
-        type_name = f".shop.Order.By{kind.capitalize()}Entry"
-        order.field.add(
-            name=f"by_{kind}", number=number, type=F.TYPE_MESSAGE, type_name=type_name, label=F.LABEL_REPEATED
-        )
+        add(entry, "key", 1, SCALARS[kind])
+        add(entry, "value", 2, ".shop.Order.Item")
+        add(order, f"by_{kind}", number, f".shop.Order.By{kind.capitalize()}Entry", label=F.LABEL_REPEATED)
     return file
 
 
@@ -168,14 +165,12 @@ def test_an_any_of_a_special_or_unknown_type() -> None:
 def test_imports_are_references() -> None:
     """A file may import other files by the names of the references, and files that define only options."""
     money = proto_file("other-name.proto", "shop")
-    money.message_type.add(name="Money").field.add(name="cents", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
+    add(money.message_type.add(name="Money"), "cents", 1, F.TYPE_INT32)
     imports = ["shop/money.proto", "confluent/meta.proto", "confluent/type/decimal.proto"]
     bill = proto_file("", "shop", imports)
     sum_of = bill.message_type.add(name="Bill")
-    sum_of.field.add(name="sum", number=1, type=F.TYPE_MESSAGE, type_name=".shop.Money", label=F.LABEL_OPTIONAL)
-    sum_of.field.add(
-        name="tax", number=2, type=F.TYPE_MESSAGE, type_name=".confluent.type.Decimal", label=F.LABEL_OPTIONAL
-    )
+    add(sum_of, "sum", 1, ".shop.Money")
+    add(sum_of, "tax", 2, ".confluent.type.Decimal")
     schema = ProtobufSchema(registered(bill), {"shop/money.proto": registered(money)})
 
     decoded = schema.decode(b"\0" + b"\x0a\2\x08\5" + b"\x12\3\x0a\1\x09")

@@ -29,8 +29,9 @@ def test_a_route_overrides_the_general_decoder() -> None:
 
 def test_a_cluster_may_have_a_registry_of_its_own() -> None:
     """All other clusters use `schema_registry`, which is not required if no route needs it."""
-    route = {"path": "/a", "topics": ["a"], "decoder": "registry", "cluster": "eu"}
+    route = {"path": "/a", "topics": ["a"], "cluster": "eu", "access": "public"}
     settings = {
+        "decoder": "registry",
         "clusters": {"eu": BROKER, "us": BROKER},
         "schema_registries": {"eu": {"url": URL}},
         "routes": {"a": route},
@@ -90,16 +91,6 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
         "routes.a.decoder is registry: set schema_registry too",
     ),
 ]
-
-
-def test_a_general_registry_is_unnecessary_if_each_cluster_has_its_own() -> None:
-    route = {"path": "/a", "topics": ["t"], "cluster": "eu", "access": "public"}
-
-    config = Config(
-        decoder="registry", clusters={"eu": BROKER}, schema_registries={"eu": {"url": URL}}, routes={"a": route}
-    )
-
-    assert URL == config.schema_registry("eu").url
 
 
 @pytest.mark.parametrize(("settings", "problem"), PROBLEMS)

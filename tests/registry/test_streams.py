@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Any
 
 import fastavro
-import gevent
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -105,17 +104,16 @@ def test_filters_and_projections_read_the_decoded_value(server: Registry, log: M
     where = {"path": "/o", "topics": ["t"], "start": "earliest", "where": {"fields": {"amount": 2.0}}}
     routes = {"o": {**where, "fields": ["amount"], "format": "value"}}
 
-    assert ['{"amount":2.0}'] == [
-        each.data for each in events_of(client_of(log, server, routes=routes), "/o", "amount")
-    ]
+    (event,) = events_of(client_of(log, server, routes=routes), "/o", "amount")
+
+    assert '{"amount":2.0}' == event.data
 
 
 def test_only_the_routes_that_say_so_decode(server: Registry, log: MemoryLog) -> None:
     """A route with the decoder json sends the values unchanged."""
     log.append("t", b'"end"')
-    client = client_of(
-        log, server, decoder="json", routes={"r": {"path": "/r", "topics": ["t"], "decoder": "registry"}}
-    )
+    routes = {"r": {"path": "/r", "topics": ["t"], "decoder": "registry"}}
+    client = client_of(log, server, decoder="json", routes=routes)
 
     assert ['"end"'] == [each.data for each in events_of(client)]
     assert [] == server.requests
@@ -144,67 +142,73 @@ def test_records_that_cannot_be_decoded_are_counted(
     assert 1 == skipped(client, reason)
 
 
-def test_a_new_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
-    """The client receives heartbeats, and then the record."""
-    schema_id = server.register("text", {"type": "string"}, "JSON")
-    log.append("t", framed(schema_id, b'"end"'))
-    server.failure = lambda: (500, None)
-    gevent.spawn_later(3, setattr, server, "failure", lambda: None)
+def fail(server: Registry, times: int) -> None:
+    """Let the registry fail for so many requests."""
+    answers = iter([(500, None)] * times)
+    server.failure = lambda: next(answers, None)
 
-    body = body_of(client_of(log, server, registry={"max_wait_s": 30}), until=b'"end"')
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that waits for a schema ends long before the next request."""
+    monkeypatch.setattr(lookup, "MAX_WAIT_S", HEARTBEAT_S)
+    monkeypatch.setattr(lookup, "FIRST_BACKOFF_S", 4 * HEARTBEAT_S)
+
+
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("path", ["/t?timestamp=0", "/table"], ids=["stream", "snapshot"])
+def test_a_new_stream_waits_for_the_registry(server: Registry, log: MemoryLog, path: str) -> None:
+    """The client receives heartbeats, and then the records. A snapshot is complete."""
+    schema_id = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", framed(schema_id, b'"a"'), key=b"a")
+    log.append("t", framed(schema_id, b'"end"'), key=b"b")
+    fail(server, 3)
+    routes = {"table": {"path": "/table", "topics": ["t"], "start": "snapshot", "format": "value"}}
+
+    body = body_of(client_of(log, server, registry={"max_wait_s": 60}, routes=routes), path, until=b'"end"')
 
     assert body.count(b"\n:") >= 1
-    assert ['"end"'] == [each.data for each in without_positions(read_events(body))]
+    events = without_positions(read_events(body))
+    assert ['"a"', '"end"'] == [each.data for each in events if each.type == "message"]
 
 
-def test_a_stream_ends_with_503_if_the_registry_stays_down(server: Registry, log: MemoryLog) -> None:
+@pytest.mark.usefixtures("short_waits")
+def test_a_live_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
+    """A record with a new schema waits in the shared feed. Records before it are sent at once."""
+    first = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", framed(first, b'"a"'))
+    client = client_of(log, server, registry={"max_wait_s": 60})
+    with client.get("/t?timestamp=0", buffered=False) as response:
+        body = read_until(response.response, b'"a"') + read_until(response.response, b"\n:")
+        fail(server, 3)
+        second = server.register("number", {"type": "string", "maxLength": 9}, "JSON")
+        log.append("t", framed(first, b'"b"'))
+        log.append("t", framed(second, b'"end"'))
+        body += read_until(response.response, b'"b"')
+        requests = len(server.requests)
+        body += read_until(response.response, b'"end"')
+
+    assert ['"a"', '"b"', '"end"'] == [each.data for each in without_positions(read_events(body))]
+    assert requests < len(server.requests)
+
+
+def test_a_stream_ends_with_503_if_the_registry_stays_down(
+    server: Registry, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client that resumes at its last ID receives the record later. No record is lost, and none is counted as skipped."""
     schema_id = server.register("text", {"type": "string"}, "JSON")
     for value in (b'"a"', b'"end"'):
         log.append("t", framed(schema_id, value))
     server.failure = lambda: (500, None)
+    monkeypatch.setattr(lookup, "UNAVAILABLE_FOR_S", 0.0)
     client = client_of(log, server)
 
     *_, error = read_events(body_of(client))
     server.failure = lambda: None
-    gevent.sleep(lookup.UNAVAILABLE_FOR_S)
     resumed = body_of(client, "/t", until=b'"end"', **{"Last-Event-ID": error.id})
 
     assert ("error", 503) == (error.type, json.loads(error.data)["status"])
     assert ['"a"', '"end"'] == [each.data for each in without_positions(read_events(resumed))]
-
-
-def test_a_live_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
-    """A record with a new schema waits in the shared feed. Records before it are sent at once."""
-    first = server.register("text", {"type": "string"}, "JSON")
-    log.append("t", framed(first, b'"a"'))
-    client = client_of(log, server, registry={"max_wait_s": 30})
-    reading = gevent.spawn(body_of, client, until=b'"end"')
-    gevent.sleep(0.5)
-    server.failure = lambda: (503, None)
-    second = server.register("number", {"type": "string", "maxLength": 9}, "JSON")
-    log.append("t", framed(first, b'"b"'))
-    log.append("t", framed(second, b'"end"'))
-    gevent.sleep(2.5)
-    server.failure = lambda: None
-
-    events = without_positions(read_events(reading.get(timeout=30)))
-
-    assert ['"a"', '"b"', '"end"'] == [each.data for each in events]
-
-
-def test_a_snapshot_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
-    """A snapshot is complete, even if the registry fails while it is read."""
-    schema_id = server.register("text", {"type": "string"}, "JSON")
-    log.append("t", framed(schema_id, b'"a"'), key=b"a")
-    log.append("t", framed(schema_id, b'"end"'), key=b"b")
-    server.failure = lambda: (500, None)
-    gevent.spawn_later(2, setattr, server, "failure", lambda: None)
-    routes = {"table": {"path": "/table", "topics": ["t"], "start": "snapshot", "format": "value"}}
-
-    events = events_of(client_of(log, server, routes=routes), "/table")
-
-    assert ['"a"', '"end"'] == [each.data for each in events if each.type == "message"]
 
 
 @pytest.mark.parametrize("package", ["requests", "fastavro", "google.protobuf"])

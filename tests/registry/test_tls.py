@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,13 +78,13 @@ def test_logs_in_with_a_client_certificate(
     ids=lambda files: " ".join(files.values()),
 )
 def test_a_rejected_certificate_is_an_error_that_names_the_settings(
-    server: Registry, folder: Path, files: dict[str, str], caplog: pytest.LogCaptureFixture
+    server: Registry, folder: Path, files: dict[str, str], lines: Callable[[], list[str]]
 ) -> None:
     """It is not retried, because only an operator can correct it."""
     with pytest.raises(RegistryUnavailable):
         decoded(server, folder, **files)
 
-    (line,) = caplog.messages
+    (line,) = lines()
     assert line.startswith(f"The schema registry {server.url} rejects requests")
     assert "cert" in line or "key file" in line
     assert [] == server.requests
