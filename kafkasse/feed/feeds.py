@@ -117,7 +117,7 @@ class Feeds:
         described = self._describing.get(topics, max_age_s)
         if position is not None and (outdated := contradictions(position, described).intersection(topics)):
             described = {name: topic for name, topic in described.items() if name not in outdated}
-            described |= self._describing.get(outdated, max_age_s, since)
+            described |= self._describing.get(sorted(outdated), max_age_s, since)
         for name, topic in list(described.items()):
             if isinstance(topic.error, TopicNotAvailable):
                 del described[name]

@@ -344,11 +344,11 @@ class Tail:
             self.fail(self._feeds_of(name), None)
         self._add_topics(changes.matching)
         pending = {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}
-        existing = {*changes.added, *partitions_of(changes.matching)}
+        existing = dict.fromkeys([*changes.added, *partitions_of(changes.matching)])  # in the order of event IDs
         added = []
-        for each in existing - pending.keys():
+        for each in existing:
             take_turn(urgent=True)
-            if self._feeds_without(each):
+            if each not in pending and self._feeds_without(each):
                 added.append(each)
         if added:
             ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}

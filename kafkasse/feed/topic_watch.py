@@ -73,8 +73,8 @@ class TopicWatch:
             return NO_CHANGES
         names = list(topic_ids)
 
-        def look_up() -> tuple[list[str], frozenset[str], Mapping[str, Topic]]:
-            matching = frozenset(self._matching())
+        def look_up() -> tuple[list[str], list[str], Mapping[str, Topic]]:
+            matching = sorted(set(self._matching()))  # the order of new topics in event IDs
             return names, matching, self._describe(list(dict.fromkeys([*names, *matching])))
 
         if (found := self._lookups.get("describe", look_up)) is None:
@@ -90,7 +90,7 @@ class TopicWatch:
         }
         recreated = frozenset(name for name, topic in topics.items() if topic.topic_id != topic_ids[name])
         deleted = self._missing & before & topic_ids.keys()
-        existing = {name: described[name] for name in matching & described.keys() if described[name].error is None}
+        existing = {name: described[name] for name in matching if name in described and described[name].error is None}
         whole = {
             name: topic for name, topic in topics.items() if name not in recreated and name not in self._partial_topics
         }
