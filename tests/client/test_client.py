@@ -84,20 +84,30 @@ def ids(events: Sequence[Event]) -> list[str]:
     return [event.id for event in events]
 
 
-@pytest.mark.parametrize("then", ["ends", "breaks"])
-def test_resumes_after_the_last_event(client: type[AnyStream], serve: Serve, then: str) -> None:
-    server = serve(Sends(START + message(1), then), Sends(START + message(2)))
-
-    assert ["1", "2"] == ids(read(client(server.url), 2))
-    assert [None, "1"] == sent_ids(server)
+WHOLE = START + message(1)
+EACH_CUT = [Sends(WHOLE[:size], "breaks") for size in range(len(WHOLE))]
 
 
-def test_an_event_that_is_cut_at_any_byte_arrives_once(client: type[AnyStream], serve: Serve) -> None:
-    whole = START + message(1)
-    server = serve(*(Sends(whole[:size], "breaks") for size in range(len(whole))), Sends(message(1)))
+@pytest.mark.parametrize(
+    ("script", "options", "received", "sent"),
+    [
+        pytest.param([Sends(WHOLE, "ends"), Sends(START + message(2))], {}, ["1", "2"], {None, "1"}, id="ends"),
+        pytest.param([Sends(WHOLE, "breaks"), Sends(START + message(2))], {}, ["1", "2"], {None, "1"}, id="breaks"),
+        pytest.param([Sends(WHOLE), Sends(message(2))], {"timeout_s": 0.1}, ["1", "2"], {None, "1"}, id="is silent"),
+        pytest.param([*EACH_CUT, Sends(message(1))], {}, ["1"], {None, "0"}, id="is cut at any byte"),
+        pytest.param([Sends(b"id: 7\n\n", "ends"), Sends(message(8))], {}, ["8"], {None, "7"}, id="an ID without data"),
+        pytest.param(
+            [Answers(404), Sends(WHOLE)], {"retry_on": [404]}, ["1"], {None}, id="a status of the application"
+        ),
+    ],
+)
+def test_reconnects_after_the_last_event(
+    client: type[AnyStream], serve: Serve, script: list[Any], options: Any, received: list[str], sent: set[str | None]
+) -> None:
+    server = serve(*script)
 
-    assert ["1"] == ids(read(client(server.url), 1))
-    assert {None, "0"} == set(sent_ids(server))
+    assert received == ids(read(client(server.url, **options), len(received)))
+    assert sent == set(sent_ids(server))
 
 
 @pytest.mark.parametrize("case", CONTRACT["responses"], ids=str)
@@ -174,13 +184,6 @@ def test_the_wait_doubles_after_each_failure(
     assert all(wait_s >= core.DEFAULT_RETRY_S * 2**number for number, wait_s in enumerate(found))
 
 
-def test_an_application_can_retry_other_statuses(client: type[AnyStream], serve: Serve) -> None:
-    """For example 404, for a topic that is created later."""
-    server = serve(Answers(404), Sends(START + message(1)))
-
-    assert ["1"] == ids(read(client(server.url, retry_on=[404]), 1))
-
-
 def test_gets_a_new_token_after_a_401(client: type[AnyStream], serve: Serve) -> None:
     """The client asks for a new token once, and resumes with it at once."""
     states: list[str] = []
@@ -253,13 +256,6 @@ def test_calls_a_token_function_that_failed_again(client: type[AnyStream], serve
     assert ["1"] == ids(read(client(server.url, token=token), 1))
 
 
-def test_replaces_a_silent_connection(client: type[AnyStream], serve: Serve) -> None:
-    """The server sends heartbeats, so the connection is dead."""
-    server = serve(Sends(START + message(1)), Sends(START + message(2)))
-
-    assert ["1", "2"] == ids(read(client(server.url, timeout_s=0.1), 2))
-
-
 def test_saves_the_position_after_the_event_was_processed(client: type[AnyStream], serve: Serve) -> None:
     server = serve(Sends(START + message(1) + message(2)))
     saved: list[str] = []
@@ -296,14 +292,6 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "position.new").write_text("incompl")
 
     assert "1" == store.load()
-
-
-def test_an_id_without_data_is_a_position(client: type[AnyStream], serve: Serve) -> None:
-    """A server with `position_events: false` sends no other positions."""
-    server = serve(Sends(b"id: 7\n\n", "ends"), Sends(message(8)))
-
-    assert ["8"] == ids(read(client(server.url), 1))
-    assert [None, "7"] == sent_ids(server)
 
 
 def test_a_response_that_is_no_stream_is_an_error(client: type[AnyStream], serve: Serve) -> None:

@@ -172,7 +172,7 @@ TABLE = {
         "service.observer.render()": "project/test_docs.py::test_the_view_returns_metrics",
     },
     "docs/pipeline-tutorial.md": {
-        "": "tutorial/test_pipeline_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_pipeline"
+        "": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_pipeline"
     },
     "docs/pipelines.md": {
         "pipelines:\n  large-orders": PIPELINES,

@@ -49,24 +49,16 @@ def sign_in(client: FlaskClient, **form: str) -> TestResponse:
     return client.post("/login", data={**ADA, "form_token": _token(client), **form})
 
 
-def test_a_page_redirects_to_the_login(client: FlaskClient) -> None:
-    response = client.get("/")
-
-    assert (302, "/login") == (response.status_code, response.headers["Location"])
-
-
-def test_a_stream_without_a_login_gets_401_in_json(client: FlaskClient) -> None:
-    response = client.get("/streams/orders")
-
-    assert (401, "application/problem+json") == (response.status_code, response.mimetype)
-    assert "This stream needs a token or a login." == json.loads(response.data)["detail"]
-
-
 def test_a_customer_signs_in_and_out(client: FlaskClient) -> None:
+    """Without a login, a page redirects to the login page, and a stream gets a problem object, not a page."""
+    page, stream = client.get("/"), client.get("/streams/orders")
     signed_in = sign_in(client)
     shown = client.get("/")
     signed_out = client.post("/logout", data={"form_token": _token(client)})
 
+    assert (302, "/login") == (page.status_code, page.headers["Location"])
+    assert (401, "application/problem+json") == (stream.status_code, stream.mimetype)
+    assert "This stream needs a token or a login." == json.loads(stream.data)["detail"]
     assert (302, 200, 302) == (signed_in.status_code, shown.status_code, signed_out.status_code)
     assert 302 == client.get("/").status_code
 

@@ -1,4 +1,4 @@
-"""docs/tutorial.md: a reader who follows it literally, with a real Kafka broker, gunicorn and Chromium."""
+"""Readers who follow the tutorials literally, with a real Kafka broker, gunicorn, and Chromium or Spark."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from tests.support.server import ROOT
 from tests.tutorial.walk import LIMIT_S, Walk
 from tests.web.conftest import browser as browser
 
-with_and_without_installation = pytest.mark.parametrize("is_full", first_of(False, True))
 EXAMPLE = ROOT / "examples/tutorial"
 
 
 @pytest.fixture
-def walk(processes: None, tmp_path: Path, is_full: bool) -> Iterator[Walk]:
+def walk(processes: None, tmp_path: Path, is_full: bool, page: str) -> Iterator[Walk]:
     ports = free_ports(["app", "kafka"])
     home = tmp_path / "home"
     home.mkdir()
     with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
-        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full)
+        walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full, page)
         yield walk
         walk.stop()
 
@@ -78,7 +77,15 @@ class Visitor:
         assert expected == read()
 
 
-@with_and_without_installation
+@pytest.mark.long
+@pytest.mark.parametrize("page", ["docs/pipeline-tutorial.md"])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(walk: Walk) -> None:
+    walk.to_the_end()
+
+
+@pytest.mark.parametrize("page", ["docs/tutorial.md"])
+@pytest.mark.parametrize("is_full", first_of(False, True))
 def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, own_browser: webdriver.Chrome) -> None:
     walk.until("Open http://127.0.0.1")
     visitor = Visitor(own_browser, walk.url)

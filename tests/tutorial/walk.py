@@ -88,15 +88,7 @@ class Walk:
         url: the address of the app.
     """
 
-    def __init__(
-        self,
-        home: Path,
-        runtime: str,
-        app_port: int,
-        kafka_port: int,
-        is_full: bool,
-        page: str = "docs/tutorial.md",
-    ) -> None:
+    def __init__(self, home: Path, runtime: str, app_port: int, kafka_port: int, is_full: bool, page: str) -> None:
         self.folder = home / "shop"
         self.url = f"http://127.0.0.1:{app_port}/"
         self._is_full = is_full
