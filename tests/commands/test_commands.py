@@ -20,7 +20,10 @@ from kafkasse.commands import SUMMARIES
 from kafkasse.errors import CommandError
 from tests.commands.run import Run, process
 
-HEAVY = ("flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.web")
+HEAVY = (
+    "flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.frame",
+    "kafkasse.position", "kafkasse.web",
+)  # fmt: skip
 Command = Callable[[BaseException], None]
 
 

@@ -12,14 +12,15 @@ import pytest
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "gunicorn", "--check-config", "-c", "gunicorn.conf.py", "wsgi:app"]
+COMMAND = [sys.executable, "-m", "gunicorn", "--check-config", "-c", "gunicorn.conf.py"]
 
 
-def check(**variables: str) -> subprocess.CompletedProcess[str]:
-    """Load gunicorn's configuration and the app with these variables, without listening."""
+def check(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Load gunicorn's configuration and the app with these options and variables, without listening."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment["KAFKASSE_PUBLIC"] = "true"
-    return subprocess.run(COMMAND, env=environment | variables, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    words = [*COMMAND, *options, "wsgi:app"]
+    return subprocess.run(words, env=environment | variables, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +30,10 @@ def check(**variables: str) -> subprocess.CompletedProcess[str]:
         ("PORT", "65536", "PORT must be a whole number from 0 to 65535, not '65536'."),
         ("WEB_CONCURRENCY", "0", "WEB_CONCURRENCY must be a whole number from 1 to 1000, not '0'."),
         ("KAFKASSE_LOG_LEVEL", "loud", "KAFKASSE_LOG_LEVEL must be one of debug, info, warning, error, critical, not"),
-        (
-            "KAFKASSE_ALOWED_TOPICS",
-            "a",
-            "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?",
-        ),
+        ("KAFKASSE_ALOWED_TOPICS", "a",
+         "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?"),
     ],
-)
+)  # fmt: skip
 def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -> None:
     """gunicorn does not start, and prints one line."""
     done = check(**{"KAFKASSE_ALLOWED_TOPICS": "*", variable: value})
@@ -47,14 +45,7 @@ def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -
 
 def test_preload_is_rejected() -> None:
     """Reloads and metrics need workers that load the app themselves."""
-    done = subprocess.run(
-        [*COMMAND[:3], "--preload", *COMMAND[4:]],
-        env={"PATH": os.environ["PATH"], "KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true", "PORT": "0"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = check("--preload", KAFKASSE_ALLOWED_TOPICS="*", PORT="0")
 
     assert 1 == done.returncode
     assert done.stderr.splitlines()[-1].startswith("Remove gunicorn's option --preload.")

@@ -26,17 +26,12 @@ def authority() -> Authority:
 
 
 def test_the_schema_lists_the_settings_of_kafka_python() -> None:
-    """The settings of `kafka` are those of KafkaAdminClient in the installed version, except the reserved ones."""
+    """The settings of `kafka` are those of KafkaAdminClient in the installed version, except the reserved ones.
+
+    The example of each setting has the type of kafka-python's default.
+    """
     assert set(CLIENT_SETTINGS) == set(KafkaAdminClient.DEFAULT_CONFIG) - RESERVED
-
-
-def test_the_schema_lists_the_mechanisms_of_kafka_python() -> None:
-    """The schema lists exactly the SASL mechanisms that kafka-python supports."""
     assert set(SASL_MECHANISMS) == set(CLIENT_SETTINGS["sasl_mechanism"]["enum"])
-
-
-def test_kafka_python_accepts_the_examples() -> None:
-    """The example of each setting has the type of kafka-python's default."""
     for name, default in KafkaAdminClient.DEFAULT_CONFIG.items():
         example = CLIENT_SETTINGS.get(name, {}).get("examples", [default])[0]
         assert default is None or isinstance(example, type(default)), name
@@ -73,35 +68,23 @@ def test_addresses_that_are_not_valid(problems: Problems, servers: object) -> No
     [
         ({"security_protocol": "SASL_SSL"}, "kafka.security_protocol is SASL_SSL, which needs sasl_mechanism."),
         ({"sasl_mechanism": "GSSAPI"}, "kafka.sasl_mechanism has no effect while security_protocol is PLAINTEXT."),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"},
-            "kafka.sasl_mechanism is PLAIN, which needs sasl_plain_password.",
-        ),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
-            "kafka.sasl_mechanism is OAUTHBEARER, which needs sasl_oauth_token_provider",
-        ),
-        (
-            {"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
-            "kafka.ssl_cafile names the file '/nowhere/ca.pem', which cannot be read: No such file or directory.",
-        ),
-        (
-            {"security_protocol": "SSL", "ssl_keyfile": "/"},
-            "kafka.ssl_keyfile names the file '/', which cannot be read",
-        ),
-        (
-            {"security_protocol": "SSL", "ssl_cafile": __file__},
-            f"kafka.ssl_cafile names the file '{__file__}', which contains no certificate in PEM form.",
-        ),
-        (
-            {"security_protocol": "SSL", "ssl_certfile": __file__},
-            f"kafka.ssl_certfile names the file '{__file__}', which does not contain a certificate in PEM form",
-        ),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"},
+         "kafka.sasl_mechanism is PLAIN, which needs sasl_plain_password."),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
+         "kafka.sasl_mechanism is OAUTHBEARER, which needs sasl_oauth_token_provider"),
+        ({"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
+         "kafka.ssl_cafile names the file '/nowhere/ca.pem', which cannot be read: No such file or directory."),
+        ({"security_protocol": "SSL", "ssl_keyfile": "/"},
+         "kafka.ssl_keyfile names the file '/', which cannot be read"),
+        ({"security_protocol": "SSL", "ssl_cafile": __file__},
+         f"kafka.ssl_cafile names the file '{__file__}', which contains no certificate in PEM form."),
+        ({"security_protocol": "SSL", "ssl_certfile": __file__},
+         f"kafka.ssl_certfile names the file '{__file__}', which does not contain a certificate in PEM form"),
         ({"ssl_context": 5}, "kafka.ssl_context must be an ssl.SSLContext, not a value of type int."),
         ({"sasl_oauth_token_provider": 5}, "kafka.sasl_oauth_token_provider must be a function that returns a token"),
         ({"ssl_cafile": __file__}, "kafka.ssl_cafile has no effect while security_protocol is PLAINTEXT."),
     ],
-)
+)  # fmt: skip
 def test_settings_that_do_not_fit_together(problems: Problems, kafka: dict[str, object], problem: str) -> None:
     """kafka-python would ignore some of these mistakes, and would report others only when it connects."""
     (found,) = problems(kafka=kafka)
@@ -141,8 +124,12 @@ def heroku(authority: Authority) -> dict[str, str]:
     }
 
 
-def test_the_variables_of_heroku(authority: Authority) -> None:
-    """The add-on's variables set several brokers, a trusted authority, no host name check, and the topic prefix."""
+def test_the_variables_of_heroku(authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The add-on's variables set several brokers, a trusted authority, no host name check, and the topic prefix.
+
+    OpenSSL reads the private key from a file, which is deleted when the context has been created.
+    """
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config = Config.load(heroku(authority))
 
     kafka = config.kafka_settings()
@@ -153,19 +140,7 @@ def test_the_variables_of_heroku(authority: Authority) -> None:
     context = kafka["ssl_context"]
     assert (ssl.CERT_REQUIRED, False) == (context.verify_mode, context.check_hostname)
     assert 1 == len(context.get_ca_certs())
-
-
-@pytest.fixture
-def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_a_private_key_does_not_stay_on_disk(authority: Authority, temporary_files: Path) -> None:
-    """OpenSSL reads certificates from a file, which is deleted when the context has been created."""
-    Config.load(heroku(authority)).kafka_settings()
-
-    assert [] == list(temporary_files.iterdir())
+    assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -43,6 +41,7 @@ def everything_shown(load: Callable[[], Config]) -> str:
         lambda: Config(kafka={**LOGIN, "sasl_plain_password": CANARY, "group_id": "x"}),
         lambda: Config(kafka={**LOGIN, "sasl_plain_password": [CANARY]}),
         lambda: Config(kafka={"sasl_oauth_token_provider": Provider()}),
+        lambda: Config(filterer=lambda message, secret=CANARY: message == secret),
         lambda: Config(kafka={"ssl_password": CANARY}),
         lambda: Config(kafka={"ssl_passwrod": CANARY}),
         lambda: Config(kafka={"bootstrap_servers": f"me:{CANARY}@a:9092"}),
@@ -117,22 +116,15 @@ def test_secrets_in_a_file(write: Callable[[str], Path], text: str) -> None:
     assert CANARY not in shown
 
 
-def test_a_masked_secret_is_recognizable() -> None:
-    """The effective settings contain the name of a secret setting, but not its value."""
-    config = Config(kafka={**LOGIN, "sasl_plain_password": CANARY})
+def test_only_secrets_are_masked() -> None:
+    """The settings of a route are not secrets, even if the route is called `tokens`. The client gets the secret."""
+    routes = {"tokens": {"path": "/tokens", "topics": ["t"]}}
+    config = Config(kafka={**LOGIN, "sasl_plain_password": CANARY}, routes=routes)
 
     effective = {each.name: each.value for each in config.effective()}
 
-    assert "********" == effective["kafka.sasl_plain_password"]
+    assert ("********", "/tokens") == (effective["kafka.sasl_plain_password"], effective["routes.tokens.path"])
     assert CANARY == config.kafka_settings()["sasl_plain_password"]
-    assert CANARY not in json.dumps(effective)
-
-
-def test_a_route_with_a_suspicious_name_is_shown() -> None:
-    """The settings of a route are not secrets, even if the route is called `tokens`."""
-    config = Config(routes={"tokens": {"path": "/tokens", "topics": ["t"]}})
-
-    assert ("routes.tokens.path", "/tokens", "the argument routes") in list(config.effective())
 
 
 PLACES = st.sampled_from(
@@ -154,10 +146,3 @@ def test_no_file_makes_an_error_quote_a_secret(tmp_path: Path, place: str, frame
     shown = everything_shown(lambda: Config.load({}, file))
 
     assert f"{CANARY}!" not in shown
-
-
-def test_a_hook_is_not_shown() -> None:
-    """The effective settings and repr() do not contain the repr() of a hook, which may contain a secret."""
-    hooks: dict[str, Any] = {"filterer": lambda message, secret=CANARY: message == secret}
-
-    assert CANARY not in repr(Config(**hooks))

@@ -70,21 +70,15 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
         ("KAFKASSE_XYZZY", "KAFKASSE_XYZZY is not a setting. See docs/configuration.md for all settings."),
         ("KAFKASSE_CLUSTERS", "KAFKASSE_CLUSTERS is not a setting: clusters can be set only in a file or in code."),
         ("KAFKASSE_ROUTES", "KAFKASSE_ROUTES is not a setting: routes can be set only in a file or in code."),
-        (
-            "KAFKASSE_KAFKA_SSL_CAFIEL",
-            "KAFKASSE_KAFKA_SSL_CAFIEL is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?",
-        ),
-        (
-            "KAFKASSE_SASL_PLAIN_PASSWORD",
-            "KAFKASSE_SASL_PLAIN_PASSWORD is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?",
-        ),
+        ("KAFKASSE_KAFKA_SSL_CAFIEL",
+         "KAFKASSE_KAFKA_SSL_CAFIEL is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?"),
+        ("KAFKASSE_SASL_PLAIN_PASSWORD",
+         "KAFKASSE_SASL_PLAIN_PASSWORD is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
         ("KAFKASSE_PORT", "KAFKASSE_PORT is not a setting"),
-        (
-            "KAFKASSE_KAFKA_TIMEOUT",
-            "KAFKASSE_KAFKA_TIMEOUT is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?",
-        ),
+        ("KAFKASSE_KAFKA_TIMEOUT",
+         "KAFKASSE_KAFKA_TIMEOUT is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, problem: str) -> None:
     """The error suggests the variable that was probably meant."""
     (found,) = problems({variable: "x"})
@@ -98,21 +92,16 @@ def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, prob
         ("alowed_topics: [a]", "line 1: alowed_topics is not a setting: did you mean allowed_topics?"),
         ("\nfilterer: x", "line 2: filterer can be set only in code, because it is a function."),
         ("ssl_cafile: x", "line 1: ssl_cafile is not a setting: did you mean kafka.ssl_cafile?"),
-        (
-            "kafka:\n  ssl_cafiel: x",
-            "line 2: kafka.ssl_cafiel is not a client setting of kafka-python: did you mean ssl_cafile?",
-        ),
+        ("kafka:\n  ssl_cafiel: x",
+         "line 2: kafka.ssl_cafiel is not a client setting of kafka-python: did you mean ssl_cafile?"),
+        ("routes:\n  a: {path: /a, topics: [t], id: both}", "line 2: routes.a.id was renamed: use id_type."),
         ("kafka:\n  group_id: x", "line 2: kafka.group_id is set by kafkasse itself: remove it."),
-        (
-            "kafka: {ssl_context: x}",
-            "line 1: kafka.ssl_context can be set only in code, because it is a Python object.",
-        ),
-        (
-            "routes:\n  a: {path: /a, topics: [t],\n   fromat: value}",
-            "line 3: routes.a.fromat is not a setting of a route: did you mean format?",
-        ),
+        ("kafka: {ssl_context: x}",
+         "line 1: kafka.ssl_context can be set only in code, because it is a Python object."),
+        ("routes:\n  a: {path: /a, topics: [t],\n   fromat: value}",
+         "line 3: routes.a.fromat is not a setting of a route: did you mean format?"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_key_is_an_error(problems: Problems, write: Write, text: str, problem: str) -> None:
     """The error names the line and suggests the key that was probably meant."""
     file = write(text)
@@ -132,9 +121,8 @@ def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Wri
     """An old name is an error as a variable, in a file and as an argument."""
     file = write(f"{old}: 1")
 
-    assert [f"KAFKASSE_{old.upper()} was renamed: use KAFKASSE_{new.upper()}."] == problems(
-        {f"KAFKASSE_{old.upper()}": "1"}
-    )
+    variable = f"KAFKASSE_{old.upper()}"
+    assert [f"{variable} was renamed: use KAFKASSE_{new.upper()}."] == problems({variable: "1"})
     assert [f"{file}, line 1: {old} was renamed: use {new}."] == problems(file=file)
     assert [f"The argument {old} was renamed: use {new}."] == problems(**{old: 1})
 
@@ -144,18 +132,6 @@ def test_the_changelog_has_the_old_names() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert list(names.RENAMED.items()) == rows
-
-
-def test_old_names_of_a_route(problems: Problems) -> None:
-    """`id` was a setting of routes too."""
-    (found,) = problems(routes={"a": {"path": "/a", "topics": ["t"], "id": "both"}})
-
-    assert found == "The argument routes.a.id was renamed: use id_type."
-
-
-def test_variables_that_are_no_settings_are_accepted() -> None:
-    """Variables such as KAFKASSE_BIND are not settings, but other parts of kafkasse read them."""
-    Config.load({name: "a:1" if "SERVERS" in name else "" for name in names.OTHER_VARIABLES})
 
 
 @pytest.mark.parametrize(
@@ -185,19 +161,17 @@ def _is_unknown(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("KAFKASSE_PORT", "tcp://10.0.0.1:6917"),
-        ("KAFKASSE_SERVICE_HOST", "10.0.0.1"),
-        ("KAFKASSE_SERVICE_PORT_HTTP", "6917"),
-        ("KAFKASSE_PORT_6917_TCP_ADDR", "10.0.0.1"),
-        ("KAFKASSE_SHOP_SERVICE_HOST", "10.0.0.1"),
-    ],
-)
-def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, value: str) -> None:
-    """Kubernetes creates them for a service that is called kafkasse."""
-    Config.load({name: value})
+def test_variables_that_are_no_settings_are_accepted() -> None:
+    """Other parts of kafkasse read variables such as KAFKASSE_BIND. Kubernetes creates some for a service `kafkasse`."""
+    kubernetes = {
+        "KAFKASSE_PORT": "tcp://10.0.0.1:6917",
+        "KAFKASSE_SERVICE_HOST": "10.0.0.1",
+        "KAFKASSE_SERVICE_PORT_HTTP": "6917",
+        "KAFKASSE_PORT_6917_TCP_ADDR": "10.0.0.1",
+        "KAFKASSE_SHOP_SERVICE_HOST": "10.0.0.1",
+    }
+
+    Config.load({name: "a:1" if "SERVERS" in name else "" for name in names.OTHER_VARIABLES} | kubernetes)
 
 
 # Files.
@@ -211,10 +185,8 @@ def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, value: str
         ("- a", ": the file must be a mapping of settings."),
         ("5", ": the file must be a mapping of settings."),
         ("a: [", ", line 1: this is not valid YAML: "),
-        (
-            "kafka:\n\tsasl_plain_password: s3cret",
-            ", line 2: this is not valid YAML: a line is indented with a tab: use spaces.",
-        ),
+        ("kafka:\n\tsasl_plain_password: s3cret",
+         ", line 2: this is not valid YAML: a line is indented with a tab: use spaces."),
         ("a: s3cret: b", ", line 1: this is not valid YAML: a value contains a colon, or a line is indented too far"),
         ("a: 's3cret", ", line 1: this is not valid YAML: a quote or a bracket is not closed."),
         ("retry_ms: 0b_", ", line 1: this is not valid YAML: this value cannot be read; put text in quotes."),
@@ -222,7 +194,7 @@ def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, value: str
         ("a: " + "[" * 3000, ": the lists and mappings are nested too deeply."),
         ("topic_prefix: \0", ": this is not a text file in UTF-8."),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_read(problems: Problems, write: Write, text: str, problem: str) -> None:
     """The error names the file and, where there is one, the line."""
     file = write(text)
