@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +29,15 @@ def broker(processes: None, authority: Authority, ports: dict[str, int]) -> Iter
     """Replaces the broker that all other tests share."""
     with secured_broker(authority, ports) as running:
         yield running
+
+
+@pytest.fixture
+def files(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with files of a trusted and of an unknown client, and the certificates of their authorities."""
+    for name, issuer in {"trusted": authority, "unknown": Authority()}.items():
+        certificate, key = issuer.issue(name)
+        (tmp_path / f"{name}.ca").write_text(issuer.certificate)
+        (tmp_path / f"{name}.pem").write_text(certificate)
+        (tmp_path / f"{name}.key").write_text(key)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

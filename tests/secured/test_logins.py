@@ -16,7 +16,6 @@ from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError
 from kafkasse.log import Partition
 from tests.kafka.logs import open_log, take, values
-from tests.support.certificates import Authority
 from tests.support.kafka import Cluster, retry
 from tests.support.secured_broker import HOST, MAX_LOGIN_S, PASSWORD, USER, add_scram_user
 from tests.support.waiting import wait_until
@@ -33,20 +32,7 @@ def writer(broker: EmbeddedBroker) -> Any:
         yield cluster
 
 
-@pytest.fixture
-def files(authority: Authority, tmp_path: Path) -> Path:
-    """The certificate of the authority, and the certificates and keys of a trusted and of an unknown client."""
-    (tmp_path / "ca.pem").write_text(authority.certificate)
-    for name, issuer in {"trusted": authority, "unknown": Authority()}.items():
-        certificate, key = issuer.issue(name)
-        (tmp_path / f"{name}.pem").write_text(certificate)
-        (tmp_path / f"{name}.key").write_text(key)
-    return tmp_path
-
-
-@pytest.fixture
-def tls(files: Path) -> Client:
-    return {"security_protocol": "SASL_SSL", "ssl_check_hostname": False, "ssl_cafile": str(files / "ca.pem")}
+TLS: Client = {"security_protocol": "SASL_SSL", "ssl_check_hostname": False, "ssl_cafile": "trusted.ca"}
 
 
 def token() -> str:
@@ -77,19 +63,19 @@ PASSWORDS = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
     ids=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER, function", "OAUTHBEARER, object"],
 )
 def test_reads_after_a_login_over_tls(
-    writer: Cluster, ports: dict[str, int], tls: Client, fresh_name: str, login: Client
+    writer: Cluster, ports: dict[str, int], files: Path, fresh_name: str, login: Client
 ) -> None:
     """A token provider is a function, or an object with a method token(). A new SCRAM user exists a little later."""
     writer.send(writer.create(fresh_name), b"a")
     with (
-        closing(open_log(f"{HOST}:{ports['SASL_SSL']}", tls | login)) as log,
+        closing(open_log(f"{HOST}:{ports['SASL_SSL']}", TLS | login)) as log,
         closing(retry(lambda: log.cursor({Partition(fresh_name, 0): 0}), ConfigurationError)) as cursor,
     ):
         assert [b"a"] == values(take(cursor, 1))
 
 
 def test_no_record_is_lost_when_logins_expire(
-    writer: Cluster, ports: dict[str, int], tls: Client, fresh_name: str
+    writer: Cluster, ports: dict[str, int], files: Path, fresh_name: str
 ) -> None:
     """The broker closes connections whose login is too old (connections.max.reauth.ms). The cursor opens new ones."""
     tokens = 0
@@ -102,7 +88,7 @@ def test_no_record_is_lost_when_logins_expire(
     login = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": counted}
     partition = Partition(writer.create(fresh_name), 0)
     with (
-        closing(open_log(f"{HOST}:{ports['SASL_SSL']}", tls | login)) as log,
+        closing(open_log(f"{HOST}:{ports['SASL_SSL']}", TLS | login)) as log,
         closing(log.cursor({partition: 0}, tail=True)) as cursor,
     ):
         sent, received = [], []
@@ -118,14 +104,10 @@ def test_no_record_is_lost_when_logins_expire(
 
 
 def test_replaced_certificate_files_are_used_without_a_restart(
-    writer: Cluster, ports: dict[str, int], tls: Client, files: Path
+    writer: Cluster, ports: dict[str, int], files: Path
 ) -> None:
     """The files are read for each connection, so a certificate can be renewed."""
-    client = tls | {
-        "security_protocol": "SSL",
-        "ssl_certfile": str(files / "client.pem"),
-        "ssl_keyfile": str(files / "client.key"),
-    }
+    client = TLS | {"security_protocol": "SSL", "ssl_certfile": "client.pem", "ssl_keyfile": "client.key"}
 
     def install(name: str) -> None:
         for suffix in ("pem", "key"):

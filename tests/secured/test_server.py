@@ -42,44 +42,46 @@ def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, 
     assert f'"topic":"{topic}"' in event.data
 
 
+def rejected(topic: str, error: str, variables: dict[str, str]) -> tuple[str, str]:
+    """Return the body of a permanent 500, and the log of a server whose connection fails with this error."""
+    with Server(**variables) as server:
+        server.expect(error)
+        answer = fetch(server.port, f"/{topic}")
+
+    assert (500, False) == (answer.status, "retry-after" in answer.headers)
+    return answer.body.decode(), server.log
+
+
 def test_untrusted_broker_is_a_configuration_error(authority: Authority, ports: dict[str, int], topic: str) -> None:
     """A broker's certificate from another authority: the log gives the reason, and the client gets a 500 without it."""
     variables = heroku(authority, ports["SSL"]) | {"KAFKA_TRUSTED_CERT": Authority().certificate}
-    with Server(**variables) as server:
-        server.expect("The broker's certificate is not trusted")
-        rejected = fetch(server.port, f"/{topic}")
 
-    assert 500 == rejected.status
-    assert "Retry-After" not in rejected.headers
-    assert b"certificate" not in rejected.body.lower()
-    assert "KAFKA_TRUSTED_CERT" in server.log
+    body, log = rejected(topic, "The broker's certificate is not trusted", variables)
+
+    assert "certificate" not in body.lower()
+    assert "KAFKA_TRUSTED_CERT" in log
 
 
-@pytest.fixture
-def passwords(ports: dict[str, int]) -> dict[str, str]:
+def passwords(ports: dict[str, int], password: str) -> dict[str, str]:
     return {
         "KAFKASSE_BOOTSTRAP_SERVERS": f"{HOST}:{ports['SASL_PLAINTEXT']}",
         "KAFKASSE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
         "KAFKASSE_KAFKA_SASL_MECHANISM": "PLAIN",
         "KAFKASSE_KAFKA_SASL_PLAIN_USERNAME": "ada",
-        "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "12345",
+        "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": password,
         "KAFKASSE_TOPIC_PREFIX": "wabash-1.",
     }
 
 
-def test_connects_with_a_password(passwords: dict[str, str], topic: str) -> None:
+def test_connects_with_a_password(ports: dict[str, int], topic: str) -> None:
     """SASL from the environment, with a password that looks like a number."""
-    with Server(**passwords) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
+    with Server(**passwords(ports, "12345")) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
         assert [1] == numbers(stream.events(1))
 
 
-def test_wrong_password_is_a_configuration_error(passwords: dict[str, str], topic: str) -> None:
+def test_wrong_password_is_a_configuration_error(ports: dict[str, int], topic: str) -> None:
     """The log names the setting to check. The password is neither in the response nor in the log."""
-    with Server(**passwords | {"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}) as server:
-        server.expect("SaslAuthenticationFailedError")
-        rejected = fetch(server.port, f"/{topic}")
+    body, log = rejected(topic, "SaslAuthenticationFailedError", passwords(ports, "s3cret"))
 
-    assert 500 == rejected.status
-    assert "Retry-After" not in rejected.headers
-    assert "s3cret" not in rejected.body.decode() + server.log
-    assert "kafka.sasl_plain_password" in server.log
+    assert "s3cret" not in body + log
+    assert "kafka.sasl_plain_password" in log
